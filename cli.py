@@ -15,17 +15,23 @@ import click
 
 from . import __version__
 from .commands.algos import algos
-from .commands.chaos import chaos
-from .commands.check import check
-from .commands.compare import compare
-from .commands.evaluate import evaluate
-from .commands.export import export
-from .commands.generate import generate
-from .commands.health import health
+from .commands.data.generate import generate
+from .commands.data.prepare import prepare
 from .commands.hub import hub
-from .commands.init import init
+from .commands.jobs.check import check
+from .commands.jobs.init import init
+from .commands.jobs.resume import resume
 from .commands.key import key, security_options
-from .commands.merge import merge
+from .commands.lab.chaos import chaos
+from .commands.lab.compare import compare
+from .commands.lab.plan import plan
+from .commands.lab.simulate import simulate
+from .commands.lab.tune import tune
+from .commands.models.evaluate import evaluate
+from .commands.models.export import export
+from .commands.models.merge import merge
+from .commands.models.predict import predict
+from .commands.models.serve import serve
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
 from .commands.options.autoscale_option import autoscale_options, autoscale_rules
 from .commands.options.checkpoint_option import trust_option
@@ -40,17 +46,11 @@ from .commands.options.job_arguments import (
 from .commands.options.network_options import network_options, network_overrides
 from .commands.options.values import NumberRange
 from .commands.output import ignore_unread_output, name_full_output, open_missing_streams
-from .commands.plan import plan
-from .commands.predict import predict
-from .commands.prepare import prepare
 from .commands.render import render
-from .commands.resume import resume
-from .commands.scale import scale
-from .commands.serve import serve
-from .commands.simulate import simulate
-from .commands.stop import stop
-from .commands.top import top
-from .commands.tune import tune
+from .commands.running.health import health
+from .commands.running.scale import scale
+from .commands.running.stop import stop
+from .commands.running.top import top
 
 if TYPE_CHECKING:
     from .pipeline.errors import ShadowSyncError
@@ -180,7 +180,7 @@ def run(
     With --autoscale 1:8 it begins with trainer.count trainers. Others join as long as each adds enough, and
     leave if it does not; every decision is an event of the job, with the speeds that speak for it.
     """
-    from .commands.run_command import run_and_exit
+    from .commands.jobs.run import run_and_exit
 
     given = (*overrides, *network_overrides(network), *web_override(web))
     run_and_exit(
@@ -224,7 +224,7 @@ def profile(
     Starts the job as `run` does, measures every node, and ends it. The run's folder then has profile.md,
     profile.json, and a trace of one second of every node, which ui.perfetto.dev and chrome://tracing open.
     """
-    from .commands.profile import run_profile
+    from .commands.jobs.profile import run_profile
 
     given = (*overrides, *network_overrides(network), *web_override(web))
     run_profile(lambda: job_of(job_file, given, trust=trust), seconds, quiet=quiet, supervised=supervised)

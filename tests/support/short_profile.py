@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from shadowsync.commands.profile import run_profile
+from shadowsync.commands.jobs.profile import run_profile
 from shadowsync.pipeline.jobfile.load import load_job
 
 if __name__ == "__main__":

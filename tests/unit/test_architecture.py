@@ -159,8 +159,7 @@ def test_the_whole_package_was_read() -> None:
     found = {str(entry) for entry in all_imports(ROOT)}
     assert len(package_files(ROOT)) > 80
     assert any(
-        "commands.run_command" in entry and "shadowsync.nodes.supervisor.supervisor" in entry
-        for entry in found
+        "commands.jobs.run" in entry and "shadowsync.nodes.supervisor.supervisor" in entry for entry in found
     )
     assert any("pipeline.wire.frames" in entry and "imports msgpack" in entry for entry in found)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main as cli
-from shadowsync.commands.options.beside_training import yield_to_training
+from shadowsync.commands.models.beside_training import yield_to_training
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.performance import priority
 from shadowsync.pipeline.saved_model.model import SavedModel

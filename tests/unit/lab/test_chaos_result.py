@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from shadowsync.commands.chaos import _show, chaos
+from shadowsync.commands.lab.chaos import _show, chaos
 from shadowsync.lab.chaos import faulted_job, run
 from shadowsync.lab.chaos.faulted_job import FaultedJob, JobRunner
 from shadowsync.lab.chaos.run import (

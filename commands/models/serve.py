@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .key import security_options
-from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from .options.precision_option import precision_option
+from ..key import security_options
+from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
+from ..options.precision_option import precision_option
 
 if TYPE_CHECKING:
-    from ..pipeline.checkpoint.manifest import Which
-    from ..pipeline.models.precision import Precision
+    from ...pipeline.checkpoint.manifest import Which
+    from ...pipeline.models.precision import Precision
 
 
 LOOK_SECONDS = 2.0
@@ -47,7 +47,7 @@ def serve(
     POST /score takes {"rows": [{"user": "u1", "price": 3.5}, ...]} with the columns of the job's files, and
     gives their probabilities. GET /model says which columns there are; GET /stats has counts and latency.
     """
-    from ..pipeline.jobfile.extras import require_extra
+    from ...pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync serve", "web")
     import asyncio
@@ -56,8 +56,8 @@ def serve(
 
     import torch
 
-    from ..serving.follower import FollowedModel
-    from ..serving.server import serve_model
+    from ...serving.follower import FollowedModel
+    from ...serving.server import serve_model
 
     torch.set_num_threads(threads)
     model = FollowedModel(run, which, click.echo, precision, trust=trust)

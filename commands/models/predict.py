@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options.beside_training import yield_to_training
-from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from .options.precision_option import precision_option
-from .options.values import OutPath
+from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
+from ..options.precision_option import precision_option
+from ..options.values import OutPath
+from .beside_training import yield_to_training
 
 if TYPE_CHECKING:
-    from ..pipeline.checkpoint.manifest import Which
-    from ..pipeline.models.precision import Precision
+    from ...pipeline.checkpoint.manifest import Which
+    from ...pipeline.models.precision import Precision
 
 
 @click.command()
@@ -47,11 +47,11 @@ def predict(
     probability; the command prints how many such rows there are, and the first of them.
     """
     yield_to_training(run)
-    from ..pipeline.data.paths import absolute_path
-    from ..pipeline.saved_model.model import SavedModel
-    from ..pipeline.saved_model.prediction import write_predictions
-    from ..pipeline.saved_model.untrained_ids import untrained_lines
-    from ..pipeline.text.format import counted
+    from ...pipeline.data.paths import absolute_path
+    from ...pipeline.saved_model.model import SavedModel
+    from ...pipeline.saved_model.prediction import write_predictions
+    from ...pipeline.saved_model.untrained_ids import untrained_lines
+    from ...pipeline.text.format import counted
 
     model = SavedModel.open(run, which, precision, trust=trust)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options.values import OutPath
+from ..options.values import OutPath
 
 
 @click.command()
@@ -20,8 +20,8 @@ def merge(exports: tuple[Path, ...], out: Path) -> None:
     Writes the whole export that results. Its tables are equal, bit by bit, to those of a whole export of the
     last increment's checkpoint. Give the increments in order.
     """
-    from ..pipeline.saved_model.increment import merge_exports
-    from ..pipeline.text.format import data_size
+    from ...pipeline.saved_model.increment import merge_exports
+    from ...pipeline.text.format import data_size
 
     if len(exports) < 2:
         raise click.UsageError("give a whole export and at least one increment")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options.values import NumberRange, OutPath
+from ..options.values import NumberRange, OutPath
 
 if TYPE_CHECKING:
-    from ..lab.chaos.run import ChaosResult
+    from ...lab.chaos.run import ChaosResult
 
 
 @click.command()
@@ -81,11 +81,11 @@ def chaos(
     disk    a process can write no file for a while, as if its disk were full
     clock   the wall clock of a process jumps by 10 minutes or a day, and later jumps back
     """  # noqa: D301
-    from ..lab.chaos.run import ChaosPlan, run_chaos
-    from ..nodes.launch import with_sync_nodes
-    from ..pipeline.errors import ExitCode, JobFileError
-    from ..pipeline.input.plan import require_fixed_input
-    from ..pipeline.jobfile.load import load_job
+    from ...lab.chaos.run import ChaosPlan, run_chaos
+    from ...nodes.launch import with_sync_nodes
+    from ...pipeline.errors import ExitCode, JobFileError
+    from ...pipeline.input.plan import require_fixed_input
+    from ...pipeline.jobfile.load import load_job
 
     if out.exists() and any(out.iterdir()):
         raise JobFileError("is not empty", where=f"--out {out}", remedy="give another folder")
@@ -102,9 +102,9 @@ def chaos(
 
 
 def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
-    from ..lab.chaos.injector import HAS_LIMITS
-    from ..lab.chaos.schedule import FAULT_KINDS, SHORTEST_SECONDS
-    from ..pipeline.errors import JobFileError
+    from ...lab.chaos.injector import HAS_LIMITS
+    from ...lab.chaos.schedule import FAULT_KINDS, SHORTEST_SECONDS
+    from ...pipeline.errors import JobFileError
 
     kinds = list(FAULT_KINDS) if text == "all" else [kind.strip() for kind in text.split(",")]
     if unknown := [kind for kind in kinds if kind not in FAULT_KINDS]:
@@ -125,8 +125,8 @@ def _show(result: ChaosResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..lab.chaos.run import FAR_DEVIATIONS, not_judged
-    from ..pipeline.text.format import counted, number
+    from ...lab.chaos.run import FAR_DEVIATIONS, not_judged
+    from ...pipeline.text.format import counted, number
 
     console = Console(soft_wrap=True)
     table = Table(title=f"{sum(result.injected.values())} faults in {len(result.jobs)} jobs")

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ..nodes.supervisor.launcher import Launcher
-    from ..nodes.supervisor.starter import Starter
-    from ..pipeline.config.job import Job
-    from ..pipeline.errors import ExitCode
-    from ..pipeline.performance.count_law import CountRules
-    from ..pipeline.report.model import Report
+    from ...nodes.supervisor.launcher import Launcher
+    from ...nodes.supervisor.starter import Starter
+    from ...pipeline.config.job import Job
+    from ...pipeline.errors import ExitCode
+    from ...pipeline.performance.count_law import CountRules
+    from ...pipeline.report.model import Report
 
 
 def run_and_exit(
@@ -38,9 +38,9 @@ def run_and_exit(
     """
     from rich.console import Console
 
-    from ..pipeline.report.quality_warnings import bad_row_warnings
-    from ..pipeline.report.run_folder import shown
-    from ..pipeline.report.terminal import print_report
+    from ...pipeline.report.quality_warnings import bad_row_warnings
+    from ...pipeline.report.run_folder import shown
+    from ...pipeline.report.terminal import print_report
 
     code, text, report, folder = supervise(
         read_job, quiet=quiet, supervised=supervised, on=on, autoscale=autoscale
@@ -78,8 +78,8 @@ def supervise(
     Shows its progress on the terminal unless `quiet`. Returns the exit code, one line for the user, the
     report if there is one, and the run's folder.
     """
-    from ..nodes.runtime.main_loop import run_interruptible
-    from ..nodes.supervisor.starter import make_starter
+    from ...nodes.runtime.main_loop import run_interruptible
+    from ...nodes.supervisor.starter import make_starter
 
     with ExitStack() as stack:
         if on is not None:
@@ -99,10 +99,10 @@ def _prepare_engine(on: str, stack: ExitStack, *, quiet: bool) -> None:
 
     The starter's processes inherit the key.
     """
-    from ..deployment.ray.submitting import require_engine
+    from ...deployment.ray.submitting import require_engine
 
     require_engine(on)
-    from ..deployment.ray.held_file import held_key
+    from ...deployment.ray.held_file import held_key
 
     made = stack.enter_context(held_key())
     if made and not quiet:
@@ -114,10 +114,10 @@ def _on_cluster(job: Job, starter: Starter, stack: ExitStack, *, autoscaled: boo
 
     Return the job as its machines take it, and the launcher.
     """
-    from ..deployment.ray.bundles import on_machines
-    from ..deployment.ray.cluster import connected
-    from ..deployment.ray.launcher import RayLauncher
-    from ..nodes.supervisor.launcher import LocalLauncher
+    from ...deployment.ray.bundles import on_machines
+    from ...deployment.ray.cluster import connected
+    from ...deployment.ray.launcher import RayLauncher
+    from ...nodes.supervisor.launcher import LocalLauncher
 
     job = on_machines(job)
     stack.enter_context(connected())
@@ -133,10 +133,10 @@ async def _supervised(
     profile_seconds: float | None,
     autoscale: CountRules | None,
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
-    from ..nodes.supervisor.supervisor import Supervisor
-    from ..pipeline.jobfile.extras import left_out
-    from ..pipeline.jobfile.ineffective import job_warnings
-    from ..watch.live import display
+    from ...nodes.supervisor.supervisor import Supervisor
+    from ...pipeline.jobfile.extras import left_out
+    from ...pipeline.jobfile.ineffective import job_warnings
+    from ...watch.live import display
 
     if not quiet:
         most = None if autoscale is None else autoscale.most

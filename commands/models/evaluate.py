@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options.beside_training import yield_to_training
-from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from .options.precision_option import precision_option
+from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
+from ..options.precision_option import precision_option
+from .beside_training import yield_to_training
 
 if TYPE_CHECKING:
-    from ..pipeline.checkpoint.manifest import Which
-    from ..pipeline.models.precision import Precision
-    from ..pipeline.saved_model.slices import Slices
+    from ...pipeline.checkpoint.manifest import Which
+    from ...pipeline.models.precision import Precision
+    from ...pipeline.saved_model.slices import Slices
 
 
 @click.command(name="eval")
@@ -59,11 +59,11 @@ def evaluate(
     yield_to_training(run)
     import json
 
-    from ..pipeline.data.paths import absolute_path
-    from ..pipeline.saved_model.evaluate import evaluate_model
-    from ..pipeline.saved_model.model import SavedModel
-    from ..pipeline.saved_model.slices import score_slices
-    from ..pipeline.saved_model.untrained_ids import untrained_lines
+    from ...pipeline.data.paths import absolute_path
+    from ...pipeline.saved_model.evaluate import evaluate_model
+    from ...pipeline.saved_model.model import SavedModel
+    from ...pipeline.saved_model.slices import score_slices
+    from ...pipeline.saved_model.untrained_ids import untrained_lines
 
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def _print_curve(curve: list[dict[str, float]]) -> None:
-    from ..pipeline.text.format import count, number
+    from ...pipeline.text.format import count, number
 
     click.echo(f"\n{'examples':>17}  {'predicted':>10}  {'label rate':>10}  (equal parts, by score)")
     for part in curve:
@@ -103,8 +103,8 @@ def _print_labels(labels: dict[str, dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..pipeline.report.wording import metric_name
-    from ..pipeline.text.format import number
+    from ...pipeline.report.wording import metric_name
+    from ...pipeline.text.format import number
 
     table = Table(box=None, pad_edge=False)
     names = [name for name in next(iter(labels.values())) if name != "calibration_curve"]
@@ -121,7 +121,7 @@ def _print_slices(found: Slices, most: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..pipeline.text.format import count, number
+    from ...pipeline.text.format import count, number
 
     within = f"{count(found.gauc_slices)} of {count(len(found.slices))} values with both labels"
     click.echo(f"{'gauc':>17}  {number(found.gauc, 6)} by {found.column}, over {within}")

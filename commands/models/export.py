@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from .options.beside_training import keep_to_one_core
-from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from .options.values import OutPath
+from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
+from ..options.values import OutPath
+from .beside_training import keep_to_one_core
 
 if TYPE_CHECKING:
-    from ..pipeline.checkpoint.manifest import Which
+    from ...pipeline.checkpoint.manifest import Which
 
 
 @click.command()
@@ -58,10 +58,10 @@ def export(
     increment builds upon must lie beside EXPORT.
     """
     keep_to_one_core(run)
-    from ..pipeline.errors import JobFileError
-    from ..pipeline.saved_model.export import export_model
-    from ..pipeline.saved_model.model import SavedModel
-    from ..pipeline.text.format import data_size
+    from ...pipeline.errors import JobFileError
+    from ...pipeline.saved_model.export import export_model
+    from ...pipeline.saved_model.model import SavedModel
+    from ...pipeline.text.format import data_size
 
     if since is not None and tables == "none":
         raise JobFileError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .key import key_option
+from ..key import key_option
 
 
 @click.command()
@@ -20,9 +20,9 @@ def stop(run_folder: Path | None, join: str | None) -> None:
     checkpoint, an evaluation and a report. The command does not wait for that. Ctrl-C in the job's terminal
     ends it at once instead, and `shadowsync resume` continues it.
     """
-    from ..nodes.runtime.main_loop import run_interruptible
-    from ..watch.attach import address_of
-    from ..watch.stop import end_input
+    from ...nodes.runtime.main_loop import run_interruptible
+    from ...watch.attach import address_of
+    from ...watch.stop import end_input
 
     address = address_of(run_folder, join)
     run_interruptible(lambda: end_input(address))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from .key import security_options
-from .options.checkpoint_option import trust_option
+from ..key import security_options
+from ..options.checkpoint_option import trust_option
 
 
 @click.command()
@@ -74,14 +74,14 @@ def tune(
     """
     from rich.console import Console
 
-    from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.extras import require_extra
+    from ...pipeline.errors import JobFileError
+    from ...pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync tune", "tune")
     given = {"strategy": strategy, "reduction": reduction, "rungs": rungs, "seed": seed}
     chosen = {name: value for name, value in given.items() if value is not None}
-    from ..lab.tuning.study import StudyRules
-    from ..lab.tuning.tune import resume_study, start_study
+    from ...lab.tuning.study import StudyRules
+    from ...lab.tuning.tune import resume_study, start_study
 
     if resume is not None:
         if job_file is not None or overrides or search or chosen:
@@ -96,7 +96,7 @@ def tune(
             "--reduction and --rungs are for --strategy asha",
             remedy="leave them out, or give --strategy asha",
         )
-    from ..pipeline.jobfile.load import load_job
+    from ...pipeline.jobfile.load import load_job
 
     job = load_job(job_file, overrides)
     rules = StudyRules.model_validate(chosen)

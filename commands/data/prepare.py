@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..pipeline.prepare.preparation import Prepared
+    from ...pipeline.prepare.preparation import Prepared
 
 
 @click.command()
@@ -42,11 +42,11 @@ def prepare(
     the data (statistics.md) and, last, manifest.json to --out. An interrupted call resumes where it stopped.
     Then `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
     """
-    from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.load import load_job
-    from ..pipeline.prepare.preparation import prepare_folder
-    from ..pipeline.report.run_folder import shown
-    from ..watch.prepare_progress import progress_shown
+    from ...pipeline.errors import JobFileError
+    from ...pipeline.jobfile.load import load_job
+    from ...pipeline.prepare.preparation import prepare_folder
+    from ...pipeline.report.run_folder import shown
+    from ...watch.prepare_progress import progress_shown
 
     if verify and force:
         raise click.UsageError("--verify and --force exclude each other; give one of them")
@@ -74,9 +74,9 @@ def prepare(
 
 def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
     """Compare the folder with the job and with its checksums."""
-    from ..pipeline.data.prepared.part_reader import verify_folder
-    from ..pipeline.jobfile.load import load_job
-    from ..pipeline.text.format import counted
+    from ...pipeline.data.prepared.part_reader import verify_folder
+    from ...pipeline.jobfile.load import load_job
+    from ...pipeline.text.format import counted
 
     # Loading the job with this folder fails if the folder was prepared for other settings.
     prepared = json.dumps(out, ensure_ascii=False)
@@ -89,7 +89,7 @@ def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
 
 def _say(done: Prepared, where: str) -> None:
     """Print what a preparation wrote."""
-    from ..pipeline.text.format import data_size, percent
+    from ...pipeline.text.format import data_size, percent
 
     for role in done.manifest.roles:
         if role.rows:

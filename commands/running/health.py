@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from .options.values import NumberRange
+from ..options.values import NumberRange
 
 
 @click.command()
@@ -24,7 +24,7 @@ def health(path: Path, timeout: float, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from ..nodes.runtime.health import request_health
+    from ...nodes.runtime.health import request_health
 
     found = request_health(path, timeout)
     click.echo(json.dumps(asdict(found)) if as_json else found.text, err=not found.healthy)

@@ -6,10 +6,10 @@ from typing import Literal
 
 import click
 
-from .key import security_options
-from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from .options.engine_option import engine_options
-from .options.job_arguments import supervised_option, web_option, web_override
+from ..key import security_options
+from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
+from ..options.engine_option import engine_options
+from ..options.job_arguments import supervised_option, web_option, web_override
 
 
 @click.command()
@@ -46,8 +46,8 @@ def resume(
     may have more or fewer nodes of any role. A run that has trained all of its input continues if data.epochs
     is raised.
     """
-    from ..nodes.supervisor.run import resumed_job
-    from .run_command import run_and_exit
+    from ...nodes.supervisor.run import resumed_job
+    from .run import run_and_exit
 
     given = (*overrides, *web_override(web))
     run_and_exit(

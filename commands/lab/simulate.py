@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from .options.job_arguments import job_of, job_options, profile_option
-from .options.values import OutPath
+from ..options.job_arguments import job_of, job_options, profile_option
+from ..options.values import OutPath
 
 
 @click.command()
@@ -52,14 +52,14 @@ def simulate(
     Rounds are events; links, sync nodes, deaths and recoveries are simulated, and the costs are those of a
     profile. Says how speed and sync gap grow with the number of trainers, and what limits the rounds.
     """
-    from ..pipeline.config.network import parse_bandwidth, parse_delay
-    from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.extras import require_extra
+    from ...pipeline.config.network import parse_bandwidth, parse_delay
+    from ...pipeline.errors import JobFileError
+    from ...pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync simulate", "lab")
-    from ..lab.simulation.from_profile import settings_of
-    from ..lab.simulation.sweep import parse_settings, simulate_all, sweep_table, with_window
-    from ..lab.virtual.plan import parse_trainers
+    from ...lab.simulation.from_profile import settings_of
+    from ...lab.simulation.sweep import parse_settings, simulate_all, sweep_table, with_window
+    from ...lab.virtual.plan import parse_trainers
 
     counts = parse_trainers(trainers, most=10_000)
     given, run = settings_of(job_of(job_file, overrides), profile)

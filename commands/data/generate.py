@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options.values import NumberRange, OutPath
+from ..options.values import NumberRange, OutPath
 
 
 @click.command()
@@ -28,8 +28,8 @@ from .options.values import NumberRange, OutPath
 @click.option("--reuse", is_flag=True, help="Write nothing if the same log exists already.")
 def generate(directory: Path, reuse: bool, **options: Any) -> None:
     """Generate a Criteo-shaped click log with a planted teacher into DIRECTORY."""
-    from ..pipeline.data.generator.generator import generate_log
-    from ..pipeline.text.format import data_size, number
+    from ...pipeline.data.generator.generator import generate_log
+    from ...pipeline.text.format import data_size, number
 
     manifest = generate_log(directory, reuse=reuse, **options)
     done = "exists already" if manifest.reused else "written"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options.job_arguments import job_options
+from ..options.job_arguments import job_options
 
 
 @click.command()
@@ -16,9 +16,9 @@ def check(job_file: str, overrides: tuple[str, ...]) -> None:
     many examples have an id that shares its row with another, and which keys have no effect. A model or an
     algorithm of one's own is not loaded.
     """
-    from ..pipeline.jobfile.check import check_job
-    from ..pipeline.jobfile.check_text import check_lines
-    from ..pipeline.jobfile.load import load_job
+    from ...pipeline.jobfile.check import check_job
+    from ...pipeline.jobfile.check_text import check_lines
+    from ...pipeline.jobfile.load import load_job
 
     job = load_job(job_file, overrides)
     for line in check_lines(job, check_job(job)):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from .run_command import end, supervise
+from .run import end, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..pipeline.config.job import Job
+    from ...pipeline.config.job import Job
 
 PROFILED = "finished early: profiled for "
 
@@ -26,12 +26,12 @@ def run_profile(
     """
     from rich.console import Console
 
-    from ..pipeline.errors import ClusterError, DataError, ExitCode
-    from ..pipeline.jobfile.extras import require_extra
-    from ..pipeline.jobfile.load import load_resolved
-    from ..pipeline.performance.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
-    from ..pipeline.performance.render import print_profile
-    from ..pipeline.report.run_folder import shown
+    from ...pipeline.errors import ClusterError, DataError, ExitCode
+    from ...pipeline.jobfile.extras import require_extra
+    from ...pipeline.jobfile.load import load_resolved
+    from ...pipeline.performance.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
+    from ...pipeline.performance.render import print_profile
+    from ...pipeline.report.run_folder import shown
 
     require_extra("shadowsync profile", "plots")
     code, text, report, folder = supervise(

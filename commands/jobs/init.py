@@ -30,10 +30,10 @@ def init(
     where it is not sure. The draft runs as it is; read it first, and see what it makes of the rows with
     `shadowsync check`.
     """
-    from ..pipeline.atomic_file import atomic_file
-    from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.draft import draft_job
-    from ..pipeline.jobfile.load import load_job
+    from ...pipeline.atomic_file import atomic_file
+    from ...pipeline.errors import JobFileError
+    from ...pipeline.jobfile.draft import draft_job
+    from ...pipeline.jobfile.load import load_job
 
     if out.exists() and not force:
         raise JobFileError("exists already", where=str(out), remedy="give another --out, or --force")

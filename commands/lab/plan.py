@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options.job_arguments import job_of, job_options, profile_option
+from ..options.job_arguments import job_of, job_options, profile_option
 
 
 @click.command()
@@ -42,14 +42,14 @@ def plan(
     """
     from rich.console import Console
 
-    from ..pipeline.errors import JobFileError
+    from ...pipeline.errors import JobFileError
 
     if (machines is None) == (target is None):
         raise JobFileError(
             "one of --machines and --target is needed", remedy="give --machines 4, for example"
         )
-    from ..lab.capacity.plan_job import plan_job
-    from ..lab.capacity.render import print_plan
+    from ...lab.capacity.plan_job import plan_job
+    from ...lab.capacity.render import print_plan
 
     found = plan_job(
         job_of(job_file, overrides),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from .key import security_options
-from .options.checkpoint_option import trust_option
-from .options.network_options import network_options, network_overrides
+from ..key import security_options
+from ..options.checkpoint_option import trust_option
+from ..options.network_options import network_options, network_overrides
 
 
 @click.command()
@@ -70,8 +70,8 @@ def compare(
     """
     from rich.console import Console
 
-    from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.extras import require_extra
+    from ...pipeline.errors import JobFileError
+    from ...pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync compare", "lab")
     others = [job_file, algorithms, seeds, trainers, virtual or None, *timing, *overrides, *network.values()]
@@ -83,10 +83,10 @@ def compare(
         raise JobFileError("a job file and --algorithms are needed", remedy="see shadowsync compare --help")
     if (trainers is not None or timing) and not virtual:
         raise JobFileError("--trainers and --timing are for --virtual", remedy="add --virtual")
-    from ..lab import compare as real
-    from ..lab.virtual import runner as emulated
-    from ..lab.virtual.plan import JSON_NAME, parse_timing, parse_trainers
-    from ..pipeline.jobfile.load import load_job
+    from ...lab import compare as real
+    from ...lab.virtual import runner as emulated
+    from ...lab.virtual.plan import JSON_NAME, parse_timing, parse_trainers
+    from ...pipeline.jobfile.load import load_job
 
     console = Console()
     if resume is not None:

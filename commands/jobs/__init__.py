@@ -1,0 +1,1 @@
+"""Commands that check, start or go on with a job."""

@@ -1,0 +1,1 @@
+"""Commands of the laboratory: what a job would do elsewhere, or does under faults."""
