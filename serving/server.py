@@ -14,10 +14,10 @@ import orjson
 from aiohttp import web
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
+from ..pipeline.wire.http.hosts import check_host, names_of
+from ..pipeline.wire.http.listening import HEALTH_PATH, HttpServer, listen
+from ..pipeline.wire.http.token_guard import TokenGuard
 from ..pipeline.wire.keys.http_token import required_token
-from ..watch.hosts import check_host, names_of
-from ..watch.listening import HEALTH_PATH, HttpServer, listen
-from ..watch.token_guard import TokenGuard
 from .batcher import Batcher
 from .follower import FollowedModel
 from .latency import RequestCounts

@@ -22,10 +22,10 @@ from ..pipeline.wire.control.orders import JobEnded
 from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ..pipeline.wire.rpc_client import open_channel, refuse_requests
 from ..pipeline.wire.tasks import race
-from .live import Display, Lines, LiveTable
 from .mirror import Mirror
 from .status import Status, read_status
-from .table import table_of
+from .terminal.live import Display, Lines, LiveTable
+from .terminal.table import table_of
 
 PERIOD_SECONDS = 1.0
 FIRST_REPLY_SECONDS = 5.0

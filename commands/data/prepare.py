@@ -46,7 +46,7 @@ def prepare(
     from ...pipeline.jobfile.load import load_job
     from ...pipeline.prepare.preparation import prepare_folder
     from ...pipeline.report.run_folder import shown
-    from ...watch.prepare_progress import progress_shown
+    from ...watch.terminal.prepare_progress import progress_shown
 
     if verify and force:
         raise click.UsageError("--verify and --force exclude each other; give one of them")

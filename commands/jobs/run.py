@@ -136,7 +136,7 @@ async def _supervised(
     from ...nodes.supervisor.supervisor import Supervisor
     from ...pipeline.jobfile.extras import left_out
     from ...pipeline.jobfile.ineffective import job_warnings
-    from ...watch.live import display
+    from ...watch.terminal.live import display
 
     if not quiet:
         most = None if autoscale is None else autoscale.most

@@ -41,7 +41,7 @@ from .role import GONE_TIMEOUTS, SILENT_TIMEOUTS, NodeContext, Role
 from .settings import NodeSettings, resolve_advertised_host
 
 if TYPE_CHECKING:
-    from ...watch.metrics_server import MetricsServer
+    from ...watch.exporters.metrics_server import MetricsServer
 
 
 ORPHAN_SECONDS = 9.0

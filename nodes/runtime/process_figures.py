@@ -20,7 +20,7 @@ from .settings import NodeSettings, metrics_address
 from .tracing import TRACER, Sampler, thread_figures
 
 if TYPE_CHECKING:
-    from ...watch.metrics_server import MetricsServer
+    from ...watch.exporters.metrics_server import MetricsServer
 
 LONGEST_TRACE_SECONDS: Final = 10.0
 
@@ -124,8 +124,8 @@ async def serve_metrics(
     address = metrics_address(settings)
     if address is None or missing_modules("metrics"):
         return None
-    from ...watch.hosts import names_of
-    from ...watch.metrics_server import HeartbeatCollector, MetricsServer
+    from ...pipeline.wire.http.hosts import names_of
+    from ...watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
 
     def line() -> tuple[bool, str]:
         found = health()

@@ -20,7 +20,7 @@ from ...pipeline.jobfile.load import job_of_tree, load_job, with_present_keys, w
 from ...pipeline.jobfile.named_code import code_of, require_trusted
 from ...pipeline.report.model import Report
 from ...pipeline.wire.tasks import post
-from ...watch.live import Display, display
+from ...watch.terminal.live import Display, display
 from ..launch import with_sync_nodes
 from ..runtime.main_loop import run_interruptible
 from .starter import Starter, make_starter

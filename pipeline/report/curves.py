@@ -94,7 +94,8 @@ def _ne(report: Report) -> Figure:
 def readable_top(points: Sequence[Point], others: Sequence[float] = ()) -> float:
     """Return the highest value that an axis needs for `points` and `others`.
 
-    First points far above all others would squash the curve. The page does the same, watch/page/charts.js.
+    First points far above all others would squash the curve. The page does the same,
+    watch/page/static/charts.js.
     """
     (first, _), (last, _), highest = points[0], points[-1], max(value for _, value in points)
     later = [value for place, value in points if place > first + _EARLY * (last - first)]
@@ -109,7 +110,7 @@ def with_breaks(points: Sequence[Point]) -> list[Point]:
     """Return the points with a NaN where a pause begins.
 
     In a pause there is no point for much longer than most steps between two take. The page does the same,
-    watch/page/charts.js.
+    watch/page/static/charts.js.
     """
     steps = [after - before for (before, _), (after, _) in pairwise(points)]
     usual = sorted(steps)[len(steps) // 4] if steps else 0.0

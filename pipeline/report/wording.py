@@ -38,7 +38,7 @@ def mean_and_most(mean: str, most: str) -> str:
 def metric_name(key: str) -> str:
     """Return a metric's name in sentences, "NE of LABEL" for "ne/LABEL".
 
-    That of the page is the same, watch/page/words.js.
+    That of the page is the same, watch/page/static/words.js.
     """
     metric, _, label = key.partition("/")
     return _METRIC_NAMES.get(metric, metric) + (f" of {label}" if label else "")

@@ -7,8 +7,8 @@ Everything that users read follows it:
 - Durations are in ms, s, min and h; below a minute they have at most three significant digits.
 - Every function takes None for a figure that was not measured, and returns `missing` for it.
 
-`watch/page/words.js` follows the same convention on the web page. Written by hand: humanize has neither three
-significant digits nor a text for figures that were not measured.
+`watch/page/static/words.js` follows the same convention on the web page. Written by hand: humanize has
+neither three significant digits nor a text for figures that were not measured.
 """
 
 from __future__ import annotations

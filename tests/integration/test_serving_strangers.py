@@ -165,7 +165,7 @@ def test_no_body_is_unpacked_before_the_token(
 
 
 def test_unfinished_bodies_are_closed(saved_run: Path, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.watch.connections.BODY_SECONDS", 0.5)
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BODY_SECONDS", 0.5)
     monkeypatch.setattr("shadowsync.serving.server.MOST_CONNECTIONS", 16)
 
     def work(server: ModelServer) -> None:

@@ -26,7 +26,7 @@ from shadowsync.tests.support.every_metric import EVERY_METRIC
 from shadowsync.tests.support.processes import Starting, free_ports, wait_until
 from shadowsync.tests.support.runs import Settings, small_job, write_job
 from shadowsync.tests.support.supervised import Supervised
-from shadowsync.watch.metric_names import BY_LABEL, BY_ROLE, HUB
+from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE, HUB
 from shadowsync.watch.status import Status, read_status
 
 ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]

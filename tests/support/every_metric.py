@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from shadowsync.watch.metric_names import BY_LABEL, BY_ROLE
+from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE
 
 EVERY_METRIC = {
     metric.full_name: metric for metric in chain.from_iterable([*BY_ROLE.values(), *BY_LABEL.values()])

@@ -41,7 +41,7 @@ ALLOWED = {
     "lab": {"shadowsync", "lab", "nodes", "pipeline", "sync_algos"},
     "nodes": {"shadowsync", "nodes", "pipeline", "sync_algos", "watch"},
     "pipeline": {"shadowsync", "class_loader", "pipeline"},
-    "serving": {"pipeline", "serving", "watch"},
+    "serving": {"pipeline", "serving"},
     "sync_algos": {"class_loader", "sync_algos"},
     "watch": {"shadowsync", "pipeline", "watch"},
     "testing": {"sync_algos", "testing"},

@@ -28,7 +28,7 @@ NOT_IN_THE_TREE = (".*", "__pycache__", "runs", "demo-data", "build", "dist", "*
 OPEN_FILES = """
 import json, shadowsync
 from shadowsync.lab.page import TEMPLATES
-from shadowsync.watch.page_files import page_files
+from shadowsync.watch.page.files import page_files
 assert (TEMPLATES / "compare.html").read_text(encoding="utf-8")
 print(json.dumps([shadowsync.__file__, {path: len(file.content) for path, file in page_files().items()}]))
 """

@@ -20,11 +20,11 @@ from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
 from shadowsync.tests.support.every_metric import EVERY_METRIC
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import address_of
-from shadowsync.watch.live import line_of
-from shadowsync.watch.metric_names import BY_LABEL, BY_ROLE
-from shadowsync.watch.scalars import scalars_of
+from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE
+from shadowsync.watch.exporters.scalars import scalars_of
 from shadowsync.watch.status import Status, read_status
-from shadowsync.watch.table import table_of
+from shadowsync.watch.terminal.live import line_of
+from shadowsync.watch.terminal.table import table_of
 
 
 def begun(own: HubState, token: str, role: str = "trainer") -> Member:

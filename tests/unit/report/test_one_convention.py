@@ -20,7 +20,7 @@ from shadowsync.pipeline.report.terminal import print_report
 from shadowsync.pipeline.text.format import data_size
 from shadowsync.tests.support.profile_measurements import SECONDS, measured
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.table import table_of
+from shadowsync.watch.terminal.table import table_of
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 # What writes pages, tables and sentences for users.
@@ -99,7 +99,9 @@ def test_a_duration_by_hand_is_found(text: str) -> None:
 
 
 def test_the_page_has_its_figures_from_its_words() -> None:
-    scripts = {file.name: file.read_text("utf-8") for file in (ROOT / "watch" / "page").glob("*.js")}
+    scripts = {
+        file.name: file.read_text("utf-8") for file in (ROOT / "watch" / "page" / "static").glob("*.js")
+    }
     words = scripts.pop("words.js")
     assert {"charts.js", "figures.js", "topology.js", "page.js"} <= set(scripts)
     assert {name: found for name, text in scripts.items() if (found := BY_HAND.findall(text))} == {}

@@ -35,7 +35,7 @@ SIZES = [
     (5e15, "5,000 TB"),
 ]
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node runs the page's JavaScript")
-PAGE_WORDS = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "words.js"
+PAGE_WORDS = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "static" / "words.js"
 
 
 @pytest.mark.parametrize(("value", "text"), SIZES)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from shadowsync.pipeline.wire.http.connections import most_connections
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.connections import most_connections
-from shadowsync.watch.metrics_server import HeartbeatCollector, MetricsServer
-from shadowsync.watch.page_server import PageServer
+from shadowsync.watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
+from shadowsync.watch.page.server import PageServer
 
 MOST = 8
 UNPACKED_BYTES = 256 << 20
@@ -111,7 +111,7 @@ def test_who_was_answered_stays_while_others_come(server: tuple[Server, str]) ->
 
 
 def test_with_all_at_work_the_next_is_closed_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.watch.page_server.MOST_CONNECTIONS", MOST)
+    monkeypatch.setattr("shadowsync.watch.page.server.MOST_CONNECTIONS", MOST)
     made = a_page()
     try:
         with ExitStack() as stack:
@@ -131,7 +131,7 @@ def test_with_all_at_work_the_next_is_closed_before_it_is_read(monkeypatch: pyte
 def test_an_unfinished_head_is_closed(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr("shadowsync.watch.connections.BEGIN_SECONDS", 0.3)
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 0.3)
     made, path = server
     with connect(made, sent) as slow:
         assert is_closed(slow)
@@ -145,7 +145,7 @@ def test_an_unfinished_head_is_closed(
 def test_a_head_that_comes_in_drops_is_closed(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowsync.watch.connections.BEGIN_SECONDS", 0.5)
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 0.5)
     made, _ = server
     with connect(made) as slow:
         for letter in head("/", "A: " + 4000 * "b"):
@@ -157,7 +157,7 @@ def test_a_head_that_comes_in_drops_is_closed(
 
 
 def test_a_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.watch.connections.READ_SECONDS", 0.3)
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.READ_SECONDS", 0.3)
     made = a_page()
     try:
         wait_until(lambda: status_of(made, head("/status.json")) == 200, "it serves")

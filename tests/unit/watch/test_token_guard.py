@@ -15,9 +15,9 @@ from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.metrics_server import HeartbeatCollector, MetricsServer
-from shadowsync.watch.page_files import FILES
-from shadowsync.watch.page_server import PageServer
+from shadowsync.watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
+from shadowsync.watch.page.files import FILES
+from shadowsync.watch.page.server import PageServer
 
 EVERYWHERE, LOOPBACK = "0.0.0.0", "127.0.0.1"
 PAGE_PATHS = (*FILES, "/events", "/status.json", "/absent")

@@ -29,9 +29,9 @@ from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply, TrainedBatch
+from shadowsync.pipeline.wire.http.hosts import names_of
 from shadowsync.watch.curves import ClientCurves
-from shadowsync.watch.hosts import names_of
-from shadowsync.watch.scalars import scalars_of
+from shadowsync.watch.exporters.scalars import scalars_of
 from shadowsync.watch.status import Cursor, Status, read_status
 
 SPANS = [Span(number, "nowhere.tsv", "stream", 0, 100) for number in range(4)]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 
-from ..pipeline.errors import ClusterError
-from ..pipeline.wire.keys.http_token import required_token
+from ...pipeline.errors import ClusterError
+from ...pipeline.wire.http.connections import ConnectionCounts
+from ...pipeline.wire.http.http_thread import HttpThread
+from ...pipeline.wire.http.listening import HttpServer, listen
+from ...pipeline.wire.http.token_guard import PARAMETER, TokenGuard
+from ...pipeline.wire.keys.http_token import required_token
+from ..mirror import Mirror
+from ..status import Status
+from .app import PageApp
 from .broadcast import Broadcast
-from .connections import ConnectionCounts
-from .http_thread import HttpThread
-from .listening import HttpServer, listen
-from .mirror import Mirror
-from .page_app import PageApp
-from .status import Status
-from .token_guard import PARAMETER, TokenGuard
 
 MOST_CONNECTIONS = 64
 IDLE_SECONDS = 10.0

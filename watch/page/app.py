@@ -9,12 +9,12 @@ from collections.abc import Collection
 
 from aiohttp import web
 
+from ...pipeline.wire.http.hosts import check_host
+from ...pipeline.wire.http.token_guard import TokenGuard
+from ..mirror import Mirror
+from ..status import Status
 from .broadcast import Broadcast, Full
-from .hosts import check_host
-from .mirror import Mirror
-from .page_files import page_files
-from .status import Status
-from .token_guard import TokenGuard
+from .files import page_files
 
 RETRY_MILLISECONDS = 2000
 HEADERS = {

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from ..pipeline.wire.endpoints import AUTO, WILDCARDS, host_of, is_loopback_host
+from ..endpoints import AUTO, WILDCARDS, host_of, is_loopback_host
 from .token_guard import TokenGuard
 
 

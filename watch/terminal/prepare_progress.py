@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..pipeline.prepare.preparation import PreparationStatus
+    from ...pipeline.prepare.preparation import PreparationStatus
 
 _PERIOD_SECONDS = 0.2
 

@@ -12,7 +12,7 @@ import pytest
 import shadowsync
 from shadowsync.pipeline.text.format import percent
 
-PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page"
+PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "static"
 needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
 
 VALIDATION = [

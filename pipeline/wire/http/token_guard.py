@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from ..pipeline.wire.refusals import Refusals
+from ..refusals import Refusals
 
 PARAMETER = "token"
 SCHEME = "bearer "

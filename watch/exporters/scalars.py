@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ..pipeline.atomic_file import unwritable
+from ...pipeline.atomic_file import unwritable
+from ..status import Status
 from .event_file import EventFile
-from .status import Status
 
 FOLDER = "tensorboard"
 FIRST_PERIOD_SECONDS = 1.0

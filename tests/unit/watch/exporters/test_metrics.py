@@ -18,8 +18,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.every_metric import EVERY_METRIC
-from shadowsync.watch.metric_names import BY_ROLE, PREFIX
-from shadowsync.watch.metrics_server import MOST_CONNECTIONS, HeartbeatCollector, MetricsServer
+from shadowsync.watch.exporters.metric_names import BY_ROLE, PREFIX
+from shadowsync.watch.exporters.metrics_server import MOST_CONNECTIONS, HeartbeatCollector, MetricsServer
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "shadowsync.json"
@@ -150,7 +150,7 @@ def test_idle_connections_hold_up_no_scrape(server: Served) -> None:
 
 
 def test_an_idle_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.watch.connections.BEGIN_SECONDS", 0.2)
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 0.2)
     own = Served("reader", "reader-0", dict)
     try:
         with socket.create_connection(("127.0.0.1", own.port), timeout=60.0) as idle:

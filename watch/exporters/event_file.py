@@ -14,7 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from ..pipeline.text.wall_clock import unix_seconds
+from ...pipeline.text.wall_clock import unix_seconds
 
 _LARGEST_FLOAT = 3.4028234663852886e38
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import shadowsync
 
-PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page"
+PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "static"
 pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
 
 LETTER = 0.62

@@ -15,9 +15,9 @@ from shadowsync.pipeline.text.format import MISSING
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import address_of, attach
-from shadowsync.watch.live import Lines, LiveTable, Silence, display, line_of
 from shadowsync.watch.status import Incident, LedgerFigures, NodeStatus, Progress, Speed, SyncFigures
-from shadowsync.watch.table import MOST_NODES, table_of
+from shadowsync.watch.terminal.live import Lines, LiveTable, Silence, display, line_of
+from shadowsync.watch.terminal.table import MOST_NODES, table_of
 
 WIDTH = 80
 

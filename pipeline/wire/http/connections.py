@@ -17,8 +17,8 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from ..pipeline.open_files import most_of_files
-from ..pipeline.wire.refusals import CountedLog
+from ...open_files import most_of_files
+from ..refusals import CountedLog
 
 BEGIN_SECONDS: Final = 10.0
 """Time until the head of a request is whole: from the connection, and from the first byte of a later one."""

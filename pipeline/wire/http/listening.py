@@ -11,9 +11,9 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from ..pipeline.errors import ClusterError
-from ..pipeline.open_files import too_many_files
-from ..pipeline.wire.refusals import Refusals
+from ...errors import ClusterError
+from ...open_files import too_many_files
+from ..refusals import Refusals
 from .connections import ConnectionCounts, Connections
 
 BACKLOG = 64

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.http.listening import RequestLog
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.broadcast import MOST_CLIENTS, QUEUED_EVENTS
-from shadowsync.watch.listening import RequestLog
-from shadowsync.watch.page_files import FILES, FOLDER
-from shadowsync.watch.page_server import PageServer
+from shadowsync.watch.page.broadcast import MOST_CLIENTS, QUEUED_EVENTS
+from shadowsync.watch.page.files import FILES, FOLDER
+from shadowsync.watch.page.server import PageServer
 
 VISITS = 1000
 
@@ -259,7 +259,7 @@ def test_a_server_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -
     def fails(*_: object) -> None:
         raise ZeroDivisionError("of the page")
 
-    monkeypatch.setattr("shadowsync.watch.page_server.PageApp", fails)
+    monkeypatch.setattr("shadowsync.watch.page.server.PageApp", fails)
     made = PageServer("127.0.0.1", 0)
     with pytest.raises(ClusterError, match="ZeroDivisionError: of the page"):
         made.start()

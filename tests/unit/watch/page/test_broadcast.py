@@ -6,7 +6,14 @@ import asyncio
 import re
 
 import pytest
-from shadowsync.watch.broadcast import MOST_CLIENTS, QUEUED_EVENTS, REMEMBERED_EVENTS, Broadcast, Client, Full
+from shadowsync.watch.page.broadcast import (
+    MOST_CLIENTS,
+    QUEUED_EVENTS,
+    REMEMBERED_EVENTS,
+    Broadcast,
+    Client,
+    Full,
+)
 
 
 def nothing() -> None:

@@ -17,14 +17,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from ..pipeline.errors import ClusterError
-from ..pipeline.wire.keys.http_token import required_token
-from .connections import ConnectionCounts
-from .hosts import check_host
-from .http_thread import HttpThread
-from .listening import HEALTH_PATH, HttpServer, listen
+from ...pipeline.errors import ClusterError
+from ...pipeline.wire.http.connections import ConnectionCounts
+from ...pipeline.wire.http.hosts import check_host
+from ...pipeline.wire.http.http_thread import HttpThread
+from ...pipeline.wire.http.listening import HEALTH_PATH, HttpServer, listen
+from ...pipeline.wire.http.token_guard import TokenGuard
+from ...pipeline.wire.keys.http_token import required_token
 from .metric_names import BY_LABEL, BY_ROLE, PREFIX, Metric
-from .token_guard import TokenGuard
 
 MOST_CONNECTIONS = 64
 IDLE_SECONDS = 10.0

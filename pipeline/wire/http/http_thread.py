@@ -1,8 +1,8 @@
 """A thread with a loop for an HTTP server beside a node.
 
 Nothing of the node belongs to this thread, so that no browser can delay the node. It is no `LoopThread` of
-`nodes/runtime`: watch may not import that, and a failed `LoopThread` ends its node, while a failed page must
-leave the job alone.
+`nodes/runtime`: pipeline may not import that, and a failed `LoopThread` ends its node, while a failed page
+must leave the job alone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ..pipeline.errors import ClusterError
-from ..pipeline.text.format import duration
-from ..pipeline.wire.tasks import post
+from ...errors import ClusterError
+from ...text.format import duration
+from ..tasks import post
 from .listening import HttpServer
 
 START_SECONDS = 10.0

@@ -1,0 +1,1 @@
+"""HTTP servers beside a node: their socket, their bounds, who may ask."""

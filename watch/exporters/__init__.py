@@ -1,0 +1,1 @@
+"""The figures of a running job for other programs: Prometheus and TensorBoard."""

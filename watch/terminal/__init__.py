@@ -1,0 +1,1 @@
+"""The figures of a running job on the terminal."""
