@@ -107,7 +107,7 @@ def make_role(name: str, job: Job) -> Role:
 
 def _make_role(name: str, job: Job) -> Role:
     if name == "reader":
-        from ..pipeline.data.kafka_client import require_topics_usable
+        from ..pipeline.data.files.kafka_client import require_topics_usable
         from .reader.role import ReaderRole
 
         require_topics_usable(job.data)

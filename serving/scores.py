@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
-from ..pipeline.data.parquet import check_parquet
+from ..pipeline.data.formats.parquet import check_parquet
 from ..pipeline.errors import DataError
 from ..pipeline.saved_model.input_rows import InputSchema, input_schema, rows_of_columns
 from ..pipeline.saved_model.model import SavedModel

@@ -32,7 +32,7 @@ def init(
     """
     from ...pipeline.atomic_file import atomic_file
     from ...pipeline.errors import JobFileError
-    from ...pipeline.jobfile.draft import draft_job
+    from ...pipeline.jobfile.draft.draft import draft_job
     from ...pipeline.jobfile.load import load_job
 
     if out.exists() and not force:

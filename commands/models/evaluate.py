@@ -59,7 +59,7 @@ def evaluate(
     yield_to_training(run)
     import json
 
-    from ...pipeline.data.paths import absolute_path
+    from ...pipeline.data.files.paths import absolute_path
     from ...pipeline.saved_model.evaluate import evaluate_model
     from ...pipeline.saved_model.model import SavedModel
     from ...pipeline.saved_model.slices import score_slices

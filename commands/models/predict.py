@@ -47,7 +47,7 @@ def predict(
     probability; the command prints how many such rows there are, and the first of them.
     """
     yield_to_training(run)
-    from ...pipeline.data.paths import absolute_path
+    from ...pipeline.data.files.paths import absolute_path
     from ...pipeline.saved_model.model import SavedModel
     from ...pipeline.saved_model.prediction import write_predictions
     from ...pipeline.saved_model.untrained_ids import untrained_lines

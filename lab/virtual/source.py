@@ -10,9 +10,9 @@ from ...nodes.reader.deliveries import delivery_of
 from ...pipeline.config.job import Job
 from ...pipeline.data.bad_rows import BadRows
 from ...pipeline.data.batch import Batch
-from ...pipeline.data.negatives import NegativeSampler
+from ...pipeline.data.batches.negatives import NegativeSampler
+from ...pipeline.data.batches.span_plan import span_order
 from ...pipeline.data.span import Span
-from ...pipeline.data.span_plan import span_order
 from ...pipeline.errors import JobFileError
 from ...pipeline.input.job_input import JobInput
 from ...pipeline.input.plan import InputPlan, plan_input

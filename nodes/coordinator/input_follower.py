@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from ...pipeline.config.job import Job
-from ...pipeline.data.kafka_client import KafkaRefused, is_topic
-from ...pipeline.data.parquet import IdClass
-from ...pipeline.data.paths import file_identity, file_size_bytes, is_url, match_files, read_errors
+from ...pipeline.data.files.kafka_client import KafkaRefused, is_topic
+from ...pipeline.data.files.paths import file_identity, file_size_bytes, is_url, match_files, read_errors
+from ...pipeline.data.files.topic import offset_spans, offsets_of
+from ...pipeline.data.formats.parquet import IdClass
 from ...pipeline.data.span import Span
-from ...pipeline.data.topic import offset_spans, offsets_of
 from ...pipeline.errors import DataError, ExitCode, ShadowSyncError
 from ...pipeline.input.job_input import JobInput
 from ...pipeline.text.format import counted

@@ -18,7 +18,7 @@ from pathlib import Path
 from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
 from ...pipeline.checkpoint.store.contract import StorageError
 from ...pipeline.config.job import Job
-from ...pipeline.data.kafka_client import require_topics_usable
+from ...pipeline.data.files.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError, ResourceError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input

@@ -16,7 +16,7 @@ import numpy as np
 from ...pipeline.config.data import SplitSection
 from ...pipeline.config.job import Job
 from ...pipeline.data.batch import Batch
-from ...pipeline.data.parquet import row_groups
+from ...pipeline.data.formats.parquet import row_groups
 from ...pipeline.data.span import Span
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.embedding.placement.row_costs import (

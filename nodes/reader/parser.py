@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from ...pipeline.config.job import Job
 from ...pipeline.data.bad_rows import BadRow, BadRows
 from ...pipeline.data.batch import Batch
-from ...pipeline.data.negatives import NegativeSampler
-from ...pipeline.data.shared_rows import SharedRowsMeter
+from ...pipeline.data.batches.negatives import NegativeSampler
+from ...pipeline.data.batches.shared_rows import SharedRowsMeter
 from ...pipeline.data.span import Span
 from ...pipeline.input.job_input import JobInput
 from ..runtime.process import tune_malloc

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from ...pipeline.config.job import Job
-from ...pipeline.data.kafka_client import require_topics_usable
+from ...pipeline.data.files.kafka_client import require_topics_usable
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ResourceError, ShadowSyncError
 from ...pipeline.open_files import require_files
 from ...pipeline.performance.count_law import CountRules

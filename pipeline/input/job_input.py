@@ -9,18 +9,18 @@ import numpy as np
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
-from ..data.cutter import cut_into_batches, read_examples
-from ..data.negatives import NegativeSampler
-from ..data.parquet import IdClasses
-from ..data.paths import match_files
-from ..data.record_schema import RecordSchema
-from ..data.records import RecordChunk, read_records
-from ..data.row_names import RowNames, file_name
+from ..data.batches.cutter import cut_into_batches, read_examples
+from ..data.batches.negatives import NegativeSampler
+from ..data.batches.shuffle import SortedRows, WindowMemory
+from ..data.batches.span_plan import plan_spans
+from ..data.batches.split import rows_of_part, rows_of_range
+from ..data.columns.record_schema import RecordSchema
+from ..data.files.paths import match_files
+from ..data.files.row_names import RowNames, file_name
+from ..data.formats.parquet import IdClasses
+from ..data.formats.records import RecordChunk, read_records
 from ..data.schema import ColumnTap, FeatureShape
-from ..data.shuffle import SortedRows, WindowMemory
 from ..data.span import Span
-from ..data.span_plan import plan_spans
-from ..data.split import rows_of_part, rows_of_range
 from .prepared import PreparedInput
 
 

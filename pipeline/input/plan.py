@@ -16,9 +16,9 @@ import numpy as np
 from ..config.data import DataSection, seconds_of
 from ..config.job import Job
 from ..data.bad_rows import BadRows
-from ..data.parquet import IdClass
-from ..data.paths import file_identity
-from ..data.shuffle import chunk_bytes, too_large_to_sort
+from ..data.batches.shuffle import chunk_bytes, too_large_to_sort
+from ..data.files.paths import file_identity
+from ..data.formats.parquet import IdClass
 from ..data.span import PartName, Span
 from ..errors import DataError, JobFileError
 from .job_input import JobInput

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..config.job import Job
-from ..data.parquet import IdClass
-from ..data.paths import absolute_path, file_size_bytes, match_files, read_errors
+from ..data.batches.split import rows_of_part
+from ..data.files.paths import absolute_path, file_size_bytes, match_files, read_errors
+from ..data.files.row_names import RowNames
+from ..data.formats.parquet import IdClass
+from ..data.formats.records import RecordChunk
 from ..data.prepared.agreement import check_agreement, role_paths
 from ..data.prepared.manifest import DataRole, PreparedManifest, PreparedPart, in_folder, read_prepared
 from ..data.prepared.part_reader import REMEDY, read_part
-from ..data.records import RecordChunk
-from ..data.row_names import RowNames
 from ..data.span import Span
-from ..data.split import rows_of_part
 from ..errors import DataError
 
 

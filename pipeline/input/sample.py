@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
-from ..data.shuffle import SPANS, permutation
+from ..data.batches.shuffle import SPANS, permutation
 from ..data.span import Span
 from ..errors import ShadowSyncError
 from ..text.format import duration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..data.paths import file_identity
+from ..data.files.paths import file_identity
 from ..data.span import Span
 from ..errors import DataError
 from .job_input import JobInput

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 
 from ..config.job import Job
 from ..data.bad_rows import printable
-from ..data.line_parser import LineParser
-from ..data.paths import open_for_arrow, read_errors
-from ..data.record_schema import Records, RecordSchema
+from ..data.columns.record_schema import Records, RecordSchema
+from ..data.files.paths import open_for_arrow, read_errors
+from ..data.files.text import line_blocks, without_first_line
+from ..data.formats.line_parser import LineParser
+from ..data.formats.schema_check import columns_of, delimiter_of
 from ..data.schema import Examples
-from ..data.schema_check import columns_of, delimiter_of
 from ..data.span import Span
-from ..data.text import line_blocks, without_first_line
 from ..input.job_input import JobInput
 from ..input.sample import UnreportedBadRows
 from ..types import Float64Array

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from ..config.columns import suggest
 from ..config.data import DataSection
-from ..data.parquet import column_names
-from ..data.paths import match_files
-from ..data.schema_check import header_of
+from ..data.files.paths import match_files
+from ..data.formats.parquet import column_names
+from ..data.formats.schema_check import header_of
 from ..errors import JobFileError
 
 _MAGIC: Final = frozenset("*?[")

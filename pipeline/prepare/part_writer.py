@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..data.batch import Bags
+from ..data.formats.records import RecordChunk
 from ..data.prepared.manifest import PreparedColumn
 from ..data.prepared.part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
-from ..data.records import RecordChunk
 
 
 class PartWriter:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.job import Job
-from ..data.paths import file_identity
+from ..data.files.paths import file_identity
 from ..data.prepared.manifest import MANIFEST_NAME, PreparationSettings, PreparedManifest, read_prepared
 from ..errors import DataError
 from .folder import VALUES_SUFFIX, SavedProgress, clear_folder, clear_unfinished, lock_folder

@@ -13,11 +13,11 @@ from ..config.columns import TIME_PARTS, ColumnSection
 from ..config.job import Job
 from ..config.tables import TableSettings
 from ..data.bad_rows import BadRows
+from ..data.files.paths import file_size_bytes, is_url, read_errors
+from ..data.formats.records import RecordChunk
 from ..data.hashing import column_number
-from ..data.paths import file_size_bytes, is_url, read_errors
 from ..data.prepared.agreement import role_paths, row_settings
 from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, PreparedColumn, SourceFile
-from ..data.records import RecordChunk
 from ..data.schema import LABEL, ColumnTap
 from ..data.span import Span
 from ..input.job_input import JobInput

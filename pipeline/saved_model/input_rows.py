@@ -20,14 +20,14 @@ from ..config.columns import ColumnSection, column_fault, places_of
 from ..config.data import DataSection
 from ..config.job import Job
 from ..data.bad_rows import printable
-from ..data.fields import decoded, display_bytes, plain_type
-from ..data.line_parser import LineParser, ParsedLines
-from ..data.parquet import IdClass, check_parquet, id_class, parquet_rows
-from ..data.record_schema import Records, RecordSchema
+from ..data.columns.fields import decoded, display_bytes, plain_type
+from ..data.columns.record_schema import Records, RecordSchema
+from ..data.files.text import first_line, line_blocks, line_numbers, without_first_line
+from ..data.formats.line_parser import LineParser, ParsedLines
+from ..data.formats.parquet import IdClass, check_parquet, id_class, parquet_rows
+from ..data.formats.schema_check import delimiter_of
 from ..data.schema import LABEL, Examples
-from ..data.schema_check import delimiter_of
 from ..data.span import Span
-from ..data.text import first_line, line_blocks, line_numbers, without_first_line
 from ..errors import DataError
 from ..types import Float32Array, IndexArray
 

@@ -19,7 +19,7 @@ from ..checkpoint.saved import Place, note_of, read_saved
 from ..checkpoint.stored_files import StoredFiles
 from ..config.job import Job
 from ..data.batch import Batch
-from ..data.parquet import IdClass
+from ..data.formats.parquet import IdClass
 from ..embedding.storage.loaded_tables import LoadedTables
 from ..embedding.storage.row_changes import RowChanges
 from ..embedding.storage.saved_tables import SavedTables

@@ -19,10 +19,10 @@ from ..checkpoint.saved import Place
 from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
-from ..data.cutter import batch_of
-from ..data.parquet import IdClass, check_parquet
-from ..data.paths import file_identity
-from ..data.span_plan import plan_spans
+from ..data.batches.cutter import batch_of
+from ..data.batches.span_plan import plan_spans
+from ..data.files.paths import file_identity
+from ..data.formats.parquet import IdClass, check_parquet
 from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array, IndexArray, Mask
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns, value_array

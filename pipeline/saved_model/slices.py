@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from ..config.columns import suggest
-from ..data.fields import is_text
+from ..data.columns.fields import is_text
 from ..errors import DataError
 from ..metrics.quality import entropy
 from .prediction import ScoringModel, score_files

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.pipeline.data import kafka_client
+from shadowsync.pipeline.data.files import kafka_client
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.data.cutter import cut_into_batches, read_examples
+from shadowsync.pipeline.data.batches.cutter import cut_into_batches, read_examples
 from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.span import Span
 

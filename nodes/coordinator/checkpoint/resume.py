@@ -14,9 +14,9 @@ from ....pipeline.checkpoint.saved import Place, open_saved
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.config.data import DataSection
 from ....pipeline.config.job import Job
-from ....pipeline.data.row_names import RowNames
+from ....pipeline.data.files.row_names import RowNames
+from ....pipeline.data.files.topic import moved_topics
 from ....pipeline.data.span import Span
-from ....pipeline.data.topic import moved_topics
 from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.embedding.placement.ranges import Range, find_split_fault
 from ....pipeline.embedding.storage.saved_tables import SavedTables

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from ....pipeline.data.batches.span_plan import span_order
 from ....pipeline.data.span import Span
-from ....pipeline.data.span_plan import span_order
 
 
 class SpanQueue:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
-from ....pipeline.data.parquet import IdClass
+from ....pipeline.data.formats.parquet import IdClass
 from ....pipeline.data.span import Span, to_runs
 from ....pipeline.errors import ProtocolError
 from ....pipeline.types import BatchId

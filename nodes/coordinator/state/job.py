@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ....pipeline.checkpoint.run_checkpoints import FolderCheckpoints, RunCheckpoints
 from ....pipeline.config.job import Job
-from ....pipeline.data.parquet import IdClass
+from ....pipeline.data.formats.parquet import IdClass
 from ....pipeline.data.span import Span
 from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ....pipeline.data.parquet import IdClass
+from ....pipeline.data.formats.parquet import IdClass
 from ....pipeline.metrics.buckets import Buckets
 from ....pipeline.report.quality import HourOfLabel, TrainedHour
 from ....pipeline.types import BatchId

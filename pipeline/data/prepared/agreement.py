@@ -11,7 +11,7 @@ from ...config.columns import ColumnSection
 from ...config.data import DataSection
 from ...config.job import Job
 from ...errors import JobFileError
-from ..paths import absolute_path
+from ..files.paths import absolute_path
 from .manifest import PATH_KEYS, ROLES, DataRole, HashSettings, PreparedManifest
 
 ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "decimal", "strip")

@@ -21,8 +21,8 @@ from pydantic import (
 
 from ...errors import DataError
 from ...types import FrozenModel, first_fault
+from ..files.paths import is_url, open_raw, read_errors
 from ..hashing import HASH_SEED, HASH_VERSION
-from ..paths import is_url, open_raw, read_errors
 from ..span import SpanKind
 
 MANIFEST_NAME: Final = "manifest.json"

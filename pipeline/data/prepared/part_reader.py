@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from ...errors import DataError
 from ...types import Int32Array, Uint64Array
 from ..batch import Bags, no_keys, no_other_labels, no_weights
+from ..files.paths import file_size_bytes, open_for_arrow, open_raw, read_errors
+from ..formats.parquet import PREPARED_KEY
+from ..formats.records import RecordChunk
 from ..hashing import table_rows_of
-from ..parquet import PREPARED_KEY
-from ..paths import file_size_bytes, open_for_arrow, open_raw, read_errors
-from ..records import RecordChunk
 from ..schema import Examples
 from .manifest import PreparedColumn, PreparedManifest, PreparedPart, in_folder, read_prepared
 

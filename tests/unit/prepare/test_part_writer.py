@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.batch import Bags
+from shadowsync.pipeline.data.formats.records import RecordChunk
 from shadowsync.pipeline.data.prepared.manifest import PreparedColumn
-from shadowsync.pipeline.data.records import RecordChunk
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.prepare import part_writer
 from shadowsync.pipeline.prepare.part_writer import PartWriter

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.parquet import IdClass
-from shadowsync.pipeline.data.span_plan import plan_spans
+from shadowsync.pipeline.data.batches.span_plan import plan_spans
+from shadowsync.pipeline.data.formats.parquet import IdClass
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree

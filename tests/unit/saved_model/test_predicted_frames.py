@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.data.parquet import IdClass
+from shadowsync.pipeline.data.formats.parquet import IdClass
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.saved_model.prediction import predict_columns

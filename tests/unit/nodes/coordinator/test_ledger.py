@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
+from shadowsync.pipeline.data.batches.span_plan import span_order
 from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.data.span_plan import span_order
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.batches import batch_id
 

@@ -13,8 +13,8 @@ from shadowsync.nodes.coordinator import planning
 from shadowsync.nodes.coordinator.main import LEDGER_FILE, make_state
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.formats.parquet import row_groups
 from shadowsync.pipeline.data.generator.generator import generate_log
-from shadowsync.pipeline.data.parquet import row_groups
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import take_sample
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.span_queue import SpanQueue
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
+from shadowsync.pipeline.data.batches.span_plan import span_order
 from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.data.span_plan import span_order
 from shadowsync.tests.support.batches import batch_id
 
 SEED = 1

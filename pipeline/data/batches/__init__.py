@@ -1,0 +1,1 @@
+"""Which rows a span has, in which order, cut into batches."""

@@ -1,0 +1,1 @@
+"""Columns of a chunk: values of Arrow as numbers, times and hashes."""

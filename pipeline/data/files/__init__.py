@@ -1,0 +1,1 @@
+"""Files, topics and URLs, and the lines and bytes in them."""

@@ -1,0 +1,1 @@
+"""Formats of files, and the rows in them."""
