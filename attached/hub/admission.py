@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS
-from ...nodes.coordinator.control_server import ControlServer
-from ...nodes.coordinator.state.membership import Member
+from ...nodes.control.divergence import CHUNK_ELEMENTS
+from ...nodes.control.membership import Member
+from ...nodes.control.server import ControlServer
 from ...pipeline.text.format import duration
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import (

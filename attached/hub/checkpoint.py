@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS
-from ...nodes.coordinator.control_server import ControlServer
-from ...nodes.coordinator.state.membership import Member
+from ...nodes.control.divergence import CHUNK_ELEMENTS
+from ...nodes.control.membership import Member
+from ...nodes.control.server import ControlServer
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.manifest import has_checkpoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...nodes.coordinator.state.membership import Member
+from ...nodes.control.membership import Member
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.control.messages import Hello
 from ...pipeline.wire.control.orders import MemberInfo

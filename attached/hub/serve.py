@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...nodes.coordinator.monitoring.monitoring import Monitoring
+from ...nodes.control.monitoring import Monitoring
 from ...nodes.runtime.main_loop import run_pause_aware
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings

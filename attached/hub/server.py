@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...nodes.coordinator.control_server import ControlServer
-from ...nodes.coordinator.monitoring.replica_sampler import ReplicaSampler
-from ...nodes.coordinator.state.membership import Member
+from ...nodes.control.membership import Member
+from ...nodes.control.replica_sampler import ReplicaSampler
+from ...nodes.control.server import ControlServer
 from ...nodes.runtime.health import Health, serve_health
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings

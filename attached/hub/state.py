@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...nodes.coordinator.control.sync_control import SyncControl, control_of
-from ...nodes.coordinator.state.membership import Member
-from ...nodes.coordinator.state.progress import DivergenceCurve, NodeRates, TrainingMetrics
+from ...nodes.control.membership import Member
+from ...nodes.control.progress import DivergenceCurve, NodeRates, TrainingMetrics
+from ...nodes.control.sync_controller import SyncControl, control_of
 from ...nodes.runtime.members import SyncGroup
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...nodes.control.membership import Member
 from ...nodes.coordinator.monitoring.status import (
     edges_of,
     incidents_of,
@@ -9,7 +10,6 @@ from ...nodes.coordinator.monitoring.status import (
     own_status,
     sync_figures,
 )
-from ...nodes.coordinator.state.membership import Member
 from ...watch.curves import parts_of
 from ...watch.status import (
     Cursor,

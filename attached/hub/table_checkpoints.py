@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...nodes.coordinator.control_server import ControlServer
+from ...nodes.control.server import ControlServer
 from ...pipeline.checkpoint.manifest import (
     CheckpointManifest,
     abandon,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from ...nodes.coordinator.control_server import ControlServer
-from ...nodes.coordinator.state.membership import Member
+from ...nodes.control.membership import Member
+from ...nodes.control.server import ControlServer
 from ...nodes.runtime.role import Role
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.job import Job

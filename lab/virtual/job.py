@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
-from ...nodes.coordinator.control.sync_control import ReplicaPoint, control_of
-from ...nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
+from ...nodes.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
+from ...nodes.control.sync_controller import ReplicaPoint, control_of
 from ...nodes.coordinator.label_rate import sampled_label_rates
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.coordinator.state.bad_batches import BadBatchCounter
+from ...nodes.coordinator.state.update_balancer import UpdateBalancer, UpdateCounts
 from ...nodes.runtime.process import HEARTBEAT_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...nodes.coordinator.control.sync_law import SyncSettings
+from ...nodes.control.sync_law import SyncSettings
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter

@@ -22,10 +22,10 @@ from ...pipeline.wire.control.orders import (
     TrainerJoined,
     WriteReplica,
 )
-from .control.divergence import CHUNK_ELEMENTS
+from ..control.divergence import CHUNK_ELEMENTS
+from ..control.membership import Member, require_same_plan
 from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed, NodeBegan
-from .state.membership import Member, require_same_plan
 from .state.verdicts import center_has_model
 
 

@@ -12,10 +12,10 @@ from ...pipeline.report.ledger import Identity, Ledger
 from ...pipeline.report.model import ExampleCounts
 from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
+from ..control.membership import Member
 from .ledger.ledger import LedgerState
 from .ledger.store import StoredTotals
 from .state.job import JobState
-from .state.membership import Member
 from .state.outcome import CountsByNode, Outcome
 
 HALF_PUSHED = (

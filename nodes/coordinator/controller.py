@@ -13,16 +13,16 @@ from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish, SyncReplaced
+from ..control.membership import require_same_plan, require_same_start
+from ..control.replica_sampler import ReplicaSampler
 from .checkpoint.manager import CheckpointManager
 from .evaluation import Evaluator, read_scores, sum_scores
 from .input_follower import InputFollower
 from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
-from .monitoring.replica_sampler import ReplicaSampler
 from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
 from .shutdown import JobFinalizer
 from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingEnded
-from .state.membership import require_same_plan, require_same_start
 from .state.outcome import FinalModel, Outcome, SavedCheckpoints, Score, Stop
 from .state.phases import JobPhase
 from .state.verdicts import lost_trainers, missing_nodes

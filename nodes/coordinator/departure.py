@@ -6,9 +6,9 @@ import asyncio
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.wire.control.orders import Drain, Finalize
+from ..control.membership import Member
 from .server import DRAIN_SECONDS, REQUEST_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed, NodeLeaves
-from .state.membership import Member
 from .state.outcome import Stop
 
 

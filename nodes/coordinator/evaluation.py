@@ -17,8 +17,8 @@ from ...pipeline.report.quality import Progressive, ProgressiveLabel
 from ...pipeline.wire.control.orders import Evaluate, EvaluateReply, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.contract.model_origin import ModelOrigin
+from ..control.membership import Member
 from .server import REQUEST_SECONDS, CoordinatorServer
-from .state.membership import Member
 from .state.outcome import FinalModel, Outcome, Score, Stop
 
 EVAL_SECONDS = 24 * 3600.0

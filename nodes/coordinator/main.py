@@ -38,6 +38,8 @@ from ...pipeline.report.write import write_report
 from ...pipeline.text import wall_clock
 from ...pipeline.text.format import counted
 from ...pipeline.wire.segment import running_kernel
+from ..control.monitoring import Monitoring
+from ..control.progress import InputFacts, InputSize
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.claim import claim_storage, take_over_storage, with_start_of
@@ -46,7 +48,6 @@ from .controller import JobController
 from .label_rate import lacks_label_rates, sampled_label_rates
 from .ledger.ledger import LedgerState
 from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
-from .monitoring.monitoring import Monitoring
 from .monitoring.status import build_status
 from .planning import estimate_input, place_tables
 from .recovery.takeover import Takeover
@@ -57,7 +58,6 @@ from .state.changes import CoordinatorReplaced, JobBegan, JobConcluded, SpansAdd
 from .state.job import JobState
 from .state.outcome import FOLDER_REMOVED, Conclusion, Outcome
 from .state.placement import TablePlacement
-from .state.progress import InputFacts, InputSize
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from ...pipeline.embedding.placement.split_by_cost import split_by_cost
 from ...pipeline.embedding.placement.table_access import AccessCounter
 from ...pipeline.errors import DataError
 from ...pipeline.input.sample import take_sample
+from ..control.progress import InputSize
 from .state.placement import TablePlacement, TableProfile
-from .state.progress import InputSize
 
 SAMPLE_EXAMPLES: Final = 8192
 SAMPLE_BYTES: Final = 32 << 20

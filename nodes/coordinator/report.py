@@ -38,12 +38,12 @@ from ...pipeline.report.quality_warnings import (
 from ...pipeline.report.sharing import shared_rows, sharing_warnings
 from ...pipeline.report.write import describe_hardware, versions
 from ...pipeline.text.format import counted
+from ..control.membership import Member
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
 from .held_out import held_out_quality
 from .ledger.store import StoredTotals
 from .state.job import JobState
-from .state.membership import Member
 from .state.outcome import CountsByNode, Outcome, SavedCheckpoints
 
 

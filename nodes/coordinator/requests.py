@@ -32,6 +32,7 @@ from ...pipeline.wire.control.messages import (
     TrainedBatches,
 )
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
+from ..control.membership import Member
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
 from .monitoring.status import status_body
@@ -39,7 +40,6 @@ from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, TrainerR
 from .scaling import Scaling
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, GroupFormed, InputEnded
-from .state.membership import Member
 from .state.outcome import Stop
 from .state.phases import JobPhase
 

@@ -12,9 +12,9 @@ from ...pipeline.text.format import counted
 from ...pipeline.wire.control.messages import Scale, ScaleReply
 from ...pipeline.wire.control.orders import StartNode
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ..control.membership import Member
 from .departure import Departures
 from .server import REQUEST_SECONDS, CoordinatorServer
-from .state.membership import Member
 
 SCALABLE: Final = ("reader", "trainer")
 

@@ -24,19 +24,19 @@ from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.messages import Heartbeat, HeartbeatReply
 from ...pipeline.wire.retransmission import REISSUE
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ..control.membership import LEFT, SILENT, Member
+from ..control.server import ControlServer
+from ..control.sessions import REQUESTS_OF_ONE
 from ..runtime.health import Health, coordinator_health, health_path, serve_health
 from ..runtime.process import ProcessHooks
 from ..runtime.role import GONE_TIMEOUTS
 from ..runtime.settings import NodeSettings
 from .audit import lost_batches
 from .checkpoint_calls import CheckpointCalls
-from .control_server import ControlServer
 from .journal import JobJournal
 from .ledger.store import LedgerStore, LedgerWriter
-from .sessions import REQUESTS_OF_ONE
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
-from .state.membership import LEFT, SILENT, Member
 from .state.outcome import FOLDER_REMOVED, Stop
 from .state.phases import JobPhase
 

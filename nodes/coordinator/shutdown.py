@@ -23,11 +23,11 @@ from ...pipeline.wire.control.orders import (
     WriteCheckpointReply,
 )
 from ...sync_algos.contract.model_origin import ModelOrigin
+from ..control.divergence import CHUNK_ELEMENTS, Divergence
+from ..control.membership import Member
 from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
-from .control.divergence import CHUNK_ELEMENTS, Divergence
 from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed
-from .state.membership import Member
 from .state.outcome import FinalModel, Outcome
 
 

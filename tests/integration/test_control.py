@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.control import sync_control
+from shadowsync.nodes.control import sync_controller
 from shadowsync.nodes.shadow.schedule import RoundSchedule
 from shadowsync.nodes.sync.role import SyncRole
 from shadowsync.pipeline.errors import ExitCode
@@ -33,7 +33,7 @@ def set_gaps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(RoundSchedule, "set_gap", noted)
     # A job of a few seconds is sampled as often as one of hours that trains as many iterations.
-    monkeypatch.setattr(sync_control, "SHORTEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(sync_controller, "SHORTEST_PAUSE_SECONDS", 0.01)
     return found
 
 

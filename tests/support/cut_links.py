@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.control_server import ControlServer
+from shadowsync.nodes.control.server import ControlServer
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.nodes.shadow.center_connection import CenterConnection
 from shadowsync.pipeline.wire import sockets

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from shadowsync.nodes.control.membership import Member
+from shadowsync.nodes.control.progress import Origin
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import JobState
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
-from shadowsync.nodes.coordinator.state.progress import Origin
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.job import Job

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shadowsync.nodes.control.progress import Origin
 from shadowsync.nodes.coordinator.audit import examples_of, ledger_of
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.outcome import Outcome
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
-from shadowsync.nodes.coordinator.state.progress import Origin
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span

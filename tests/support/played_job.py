@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shadowsync.nodes.control.progress import InputFacts, InputSize
 from shadowsync.nodes.coordinator.journal import JobJournal
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
@@ -32,7 +33,6 @@ from shadowsync.nodes.coordinator.state.changes import (
 from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.outcome import Scored
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
-from shadowsync.nodes.coordinator.state.progress import InputFacts, InputSize
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span

@@ -19,7 +19,8 @@ Graph = dict[str, set[str]]
 # Which packages of nodes each one imports; docs/architecture.md draws the same.
 NODES: Graph = {
     "runtime": set(),
-    "coordinator": {"runtime"},
+    "control": {"runtime"},
+    "coordinator": {"runtime", "control"},
     "reader": {"runtime"},
     "embedding": {"runtime"},
     "sync": {"runtime"},
@@ -35,27 +36,24 @@ NODES: Graph = {
 # Which parts of the coordinator each one imports, packages and modules beside them.
 COORDINATOR: Graph = {
     "ledger": set(),
-    "control": set(),
     "validation": set(),
-    "sessions": set(),
-    "state": {"ledger", "control"},
+    "state": {"ledger"},
     "planning": {"state"},
     "label_rate": set(),
     "held_out": {"state"},
     "journal": {"state", "ledger"},
     "audit": {"state", "ledger"},
-    "control_server": {"state", "sessions"},
     "checkpoint_calls": set(),
-    "server": {"state", "ledger", "journal", "sessions", "audit", "control_server", "checkpoint_calls"},
+    "server": {"state", "ledger", "journal", "audit", "checkpoint_calls"},
     "checkpoint": {"state", "validation", "server"},
-    "monitoring": {"state", "control", "control_server", "server"},
+    "monitoring": {"state", "server"},
     "recovery": {"state", "ledger", "server"},
-    "admission": {"state", "control", "server"},
+    "admission": {"state", "server"},
     "departure": {"state", "server"},
-    "scaling": {"state", "server", "departure"},
+    "scaling": {"server", "departure"},
     "requests": {"state", "server", "monitoring", "recovery", "admission", "departure", "scaling"},
     "evaluation": {"state", "server"},
-    "shutdown": {"state", "control", "server", "checkpoint"},
+    "shutdown": {"state", "server", "checkpoint"},
     "input_follower": {"state", "server", "recovery"},
     "controller": {
         "state", "ledger", "server", "checkpoint", "monitoring", "evaluation", "shutdown", "input_follower",
@@ -142,7 +140,7 @@ def copy_of(root: Path, file: str, line: str) -> Path:
     ("file", "line", "arrow"),
     [
         ("checkpoint/running.py", "from ..ledger.store import LedgerStore", ("checkpoint", "ledger")),
-        ("recovery/deaths.py", "def f():\n    from .. import sessions", ("recovery", "sessions")),
+        ("recovery/deaths.py", "def f():\n    from .. import held_out", ("recovery", "held_out")),
         ("departure.py", "from .planning import place_tables", ("departure", "planning")),
     ],
 )

@@ -25,7 +25,7 @@ from ....pipeline.input.plan import KnownInput
 from ....pipeline.jobfile.load import validate_saved_job
 from ....pipeline.types import BatchId
 from ....pipeline.wire.field_checks import record_of
-from ..state.progress import Origin
+from ...control.progress import Origin
 from .running import changed_files, describe_input, input_differences
 
 # Batches and the restored state are functions of these sections. Everything else may change.

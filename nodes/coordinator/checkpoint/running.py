@@ -27,10 +27,10 @@ from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, Writ
 from ....pipeline.wire.field_checks import values_of
 from ....pipeline.wire.tasks import post
 from ....sync_algos.contract.model_origin import ModelOrigin
+from ...control.membership import Member
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointWritten
 from ..state.job import JobState
-from ..state.membership import Member
 from ..state.outcome import FinalModel
 
 

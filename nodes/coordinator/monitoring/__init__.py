@@ -1,1 +1,1 @@
-"""Monitoring: status, web page, metrics, profile, samples."""
+"""Status and profile of a job."""

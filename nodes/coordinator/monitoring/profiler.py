@@ -22,8 +22,8 @@ from ...runtime.process_figures import measure_process, process_metrics
 from ...runtime.tracing import TRACER, Sampler
 
 if TYPE_CHECKING:
+    from ...control.membership import Member
     from ..server import CoordinatorServer
-    from ..state.membership import Member
 
 
 @dataclass(frozen=True)

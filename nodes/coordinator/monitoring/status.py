@@ -32,12 +32,12 @@ from ....watch.status import (
     SyncFigures,
     ValidationStatus,
 )
+from ...control.membership import Member
+from ...control.progress import NodeRates
+from ...control.replica_sampler import SampledState
 from ...runtime.process_figures import process_metrics
 from ..state.job import JobState
-from ..state.membership import Member
 from ..state.phases import JobPhase
-from ..state.progress import NodeRates
-from .replica_sampler import SampledState
 
 # Hours that a status has, the latest ones.
 _HOURS: Final = 24

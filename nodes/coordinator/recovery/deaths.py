@@ -22,10 +22,10 @@ from ....pipeline.errors import ExitCode, ShadowSyncError
 from ....pipeline.text.format import counted, duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
+from ...control.membership import Member
 from ..ledger.records import BatchRange
 from ..server import REQUEST_SECONDS, CoordinatorServer
 from ..state.changes import ShardRestored, SpansReadAgain
-from ..state.membership import Member
 from ..state.outcome import Stop
 from ..state.verdicts import lost_shard, lost_trainers
 

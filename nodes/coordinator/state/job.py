@@ -15,17 +15,17 @@ from ....pipeline.data.span import Span
 from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Counts
+from ...control.membership import Member, Membership
+from ...control.progress import DivergenceCurve, InputFacts, InputSize, NodeRates, Origin, TrainingMetrics
+from ...control.sync_controller import SyncControl, control_of
 from ...runtime.members import SyncGroup
-from ..control.sync_control import SyncControl, control_of
-from ..control.update_balancer import UpdateBalancer, UpdateCounts
 from ..ledger.ledger import LedgerState
 from ..ledger.records import Acknowledged, LeftOut
 from .bad_batches import BadBatchCounter
-from .membership import Member, Membership
 from .outcome import Conclusion, Scored, Stop
 from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
-from .progress import DivergenceCurve, InputFacts, InputSize, NodeRates, Origin, TrainingMetrics
+from .update_balancer import UpdateBalancer, UpdateCounts
 from .verdicts import center_has_model, stop_for
 
 STRANGERS: Final = "others"

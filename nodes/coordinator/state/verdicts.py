@@ -8,11 +8,11 @@ from typing import Final, Protocol
 from ....pipeline.errors import ExitCode
 from ....pipeline.text.format import duration
 from ....sync_algos.contract.model_origin import ModelOrigin
-from ..control.update_balancer import UpdateBalancer
+from ...control.membership import Member, Membership
 from ..ledger.ledger import LedgerState
-from .membership import Member, Membership
 from .outcome import Stop
 from .phases import JobPhase
+from .update_balancer import UpdateBalancer
 
 # Of missing nodes in one line.
 NAMED_PLACES: Final = 8

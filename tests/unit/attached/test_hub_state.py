@@ -13,7 +13,7 @@ from shadowsync.attached.errors import AttachError
 from shadowsync.attached.hub.ledger import ENDED, LEDGER_FILE, HubLedger
 from shadowsync.attached.hub.state import HubState, first_difference
 from shadowsync.attached.job import loop_job, require_settings
-from shadowsync.nodes.coordinator.state.membership import Member
+from shadowsync.nodes.control.membership import Member
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.wire.control.loops import ParameterShape

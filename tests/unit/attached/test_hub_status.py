@@ -11,8 +11,8 @@ from shadowsync.attached.hub.folder import announce, make_hub_folder, saved_sett
 from shadowsync.attached.hub.state import HubState
 from shadowsync.attached.hub.status import hub_status
 from shadowsync.attached.job import loop_job
-from shadowsync.nodes.coordinator.monitoring.monitoring import _flat
-from shadowsync.nodes.coordinator.state.membership import Member
+from shadowsync.nodes.control.membership import Member
+from shadowsync.nodes.control.monitoring import _flat
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.pipeline.wire.control.loops import TakeSamples

@@ -14,8 +14,8 @@ import pytest
 import zmq
 import zmq.asyncio
 from shadowsync import PROTOCOL_VERSION
+from shadowsync.nodes.control.monitoring import _flat
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
-from shadowsync.nodes.coordinator.monitoring.monitoring import _flat
 from shadowsync.nodes.coordinator.monitoring.status import build_status
 from shadowsync.nodes.coordinator.report import _refused
 from shadowsync.nodes.coordinator.requests import RequestHandler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from shadowsync.nodes.coordinator.state.progress import TrainingMetrics
+from shadowsync.nodes.control.progress import TrainingMetrics
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.curves import UNSETTLED_POINTS, ClientCurves, parts_of

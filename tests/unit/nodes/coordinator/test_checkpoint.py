@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.checkpoint import running as checkpoint_room
 from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES, RunningCheckpoint
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.pipeline.checkpoint import run_checkpoints
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint

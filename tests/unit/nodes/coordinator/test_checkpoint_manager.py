@@ -11,10 +11,10 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.checkpoint.manager import MOST_WAITING, CheckpointManager
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.changes import DECISIONS, RECORDS
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.checkpoint import run_checkpoints

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.controller import JobController
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.base import Done, Request
 from shadowsync.tests.support.fake_coordinator import FakeServer, member

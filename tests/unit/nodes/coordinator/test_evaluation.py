@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.evaluation import SPANS_AT_ONCE, Evaluator
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.outcome import FinalModel, Outcome
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.metrics.quality import QualitySums

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shadowsync.nodes.coordinator.control.divergence import CHUNK_ELEMENTS
+from shadowsync.nodes.control.divergence import CHUNK_ELEMENTS
+from shadowsync.nodes.control.replica_sampler import ReplicaSampler
 from shadowsync.nodes.coordinator.evaluation import Evaluator, read_scores, sum_scores
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
-from shadowsync.nodes.coordinator.monitoring.replica_sampler import ReplicaSampler
 from shadowsync.nodes.coordinator.monitoring.status import build_status
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer

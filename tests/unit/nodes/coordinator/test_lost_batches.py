@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.audit import lost_batches
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.orders import MemberInfo

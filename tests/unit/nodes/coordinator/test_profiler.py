@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
+from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.monitoring import profiler as profiler_module
 from shadowsync.nodes.coordinator.monitoring.profiler import Profiler
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
 from shadowsync.pipeline.wire.control.profile import Measure, MeasureReply, ProcessTrace, Trace, TraceReply

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from shadowsync.nodes.control.membership import require_same_start
+from shadowsync.nodes.control.progress import Origin
 from shadowsync.nodes.coordinator.controller import JobController
-from shadowsync.nodes.coordinator.state.membership import require_same_start
-from shadowsync.nodes.coordinator.state.progress import Origin
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.base import Reply
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member

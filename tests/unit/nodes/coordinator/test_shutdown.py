@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.checkpoint.running import PART_SECONDS
 from shadowsync.nodes.coordinator.server import HURRY_SECONDS
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
-from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.outcome import CountsByNode, FinalModel, Outcome
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import shadowsync
+from shadowsync.nodes.control.progress import MAX_POINTS, DivergenceCurve
 from shadowsync.nodes.coordinator.state.changes import REQUESTS
 from shadowsync.nodes.coordinator.state.job import Death, JobState
 from shadowsync.nodes.coordinator.state.outcome import Outcome, Stop
 from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError
-from shadowsync.nodes.coordinator.state.progress import MAX_POINTS, DivergenceCurve
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.messages import Hello, HelloReply
 from shadowsync.tests.support.fake_coordinator import member, state_of

@@ -74,7 +74,7 @@ def test_the_state_does_no_io() -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("nodes/coordinator/state/progress.py", "import os"),
+        ("nodes/control/progress.py", "import os"),
         ("nodes/coordinator/state/changes.py", "from ..ledger.store import LedgerStore"),
         ("nodes/coordinator/state/job.py", "def f():\n    from ..server import CoordinatorServer"),
         ("nodes/coordinator/ledger/records.py", "import sqlite3"),

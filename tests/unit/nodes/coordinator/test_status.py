@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shadowsync.nodes.control.loss_sums import normalized_entropy
+from shadowsync.nodes.control.monitoring import Monitoring, _flat
+from shadowsync.nodes.control.progress import InputFacts, InputSize
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
-from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring, _flat
 from shadowsync.nodes.coordinator.monitoring.status import build_status, status_body
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import JobState
-from shadowsync.nodes.coordinator.state.loss_sums import normalized_entropy
 from shadowsync.nodes.coordinator.state.outcome import Scored
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
-from shadowsync.nodes.coordinator.state.progress import InputFacts, InputSize
 from shadowsync.nodes.runtime.settings import NodeSettings, metrics_address, metrics_ports
 from shadowsync.nodes.supervisor.starter import SpawnStarter
 from shadowsync.nodes.supervisor.supervisor import Supervisor

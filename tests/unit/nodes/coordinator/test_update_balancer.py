@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from shadowsync.nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
+from shadowsync.nodes.coordinator.state.update_balancer import UpdateBalancer, UpdateCounts
 from shadowsync.pipeline.wire.control.orders import MAX_MICRO_BATCHES
 
 BEAT_SECONDS = 0.5

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ....pipeline.data.formats.parquet import IdClass
-from ....pipeline.metrics.buckets import Buckets
-from ....pipeline.report.quality import HourOfLabel, TrainedHour
-from ....pipeline.types import BatchId
+from ...pipeline.data.formats.parquet import IdClass
+from ...pipeline.metrics.buckets import Buckets
+from ...pipeline.report.quality import HourOfLabel, TrainedHour
+from ...pipeline.types import BatchId
 from .loss_sums import LossSums
 
 FIRST_PERIOD_SECONDS: Final = 1.0

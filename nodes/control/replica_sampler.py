@@ -7,14 +7,14 @@ from typing import Protocol
 
 import numpy as np
 
-from ....pipeline.types import is_finite
-from ....pipeline.wire.control.orders import FLOAT_BYTES, SampleReplica, SetSync
-from ..control.divergence import SAMPLED_ELEMENTS, Divergence
-from ..control.sync_control import ReplicaPoint, SyncControl
-from ..control.sync_law import SyncSettings
-from ..control_server import ControlServer
-from ..state.membership import Member
-from ..state.progress import DivergenceCurve
+from ...pipeline.types import is_finite
+from ...pipeline.wire.control.orders import FLOAT_BYTES, SampleReplica, SetSync
+from .divergence import SAMPLED_ELEMENTS, Divergence
+from .membership import Member
+from .progress import DivergenceCurve
+from .server import ControlServer
+from .sync_controller import ReplicaPoint, SyncControl
+from .sync_law import SyncSettings
 
 REQUEST_SECONDS = 10.0
 # Time between checks for a second trainer.
@@ -34,7 +34,7 @@ class LivingMembers(Protocol):
 
 
 class SampledState(Protocol):
-    """What a sampler reads and adds to: `JobState`, or the state of a hub."""
+    """What a sampler reads and adds to: the state of a job, or of a hub."""
 
     @property
     def members(self) -> LivingMembers:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.lab.virtual.clock import VirtualTimeSelector
-from shadowsync.nodes.coordinator.sessions import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
+from shadowsync.nodes.control.sessions import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
 from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
 from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import NodeLost

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.coordinator.control.sync_law import (
+from shadowsync.nodes.control.sync_law import (
     LONGEST_PATIENCE_WINDOWS,
     MAX_DECISIONS,
     RATIO_POWER,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from ....pipeline.config.sections import SyncSection
-from ....pipeline.report.adaptation import Control, ControlDecision
-from ....pipeline.text.format import number
+from ...pipeline.config.sections import SyncSection
+from ...pipeline.report.adaptation import Control, ControlDecision
+from ...pipeline.text.format import number
 
 # Least samples, iterations of a trainer, and rounds of a window. With fewer, one round more or less would
 # look like a delay.

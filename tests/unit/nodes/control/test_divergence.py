@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadowsync.nodes.coordinator.control.divergence import Divergence
+from shadowsync.nodes.control.divergence import Divergence
 
 
 def at_once(replicas: NDArray[np.float64]) -> float:

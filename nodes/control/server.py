@@ -1,6 +1,6 @@
 """A server of control links: its socket, the sessions, and requests to members.
 
-`CoordinatorServer` serves a job with it, `attached/hub` the loops of users. Imports no torch.
+A coordinator serves a job with it, a hub the loops of users. Imports no torch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ..runtime.largest_messages import LARGEST_HEADER_BYTES
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
+from .membership import Member
 from .sessions import END_NOTICE_SECONDS, JobWaits, SessionRegistry
-from .state.membership import Member
 
 # Of one node: what it sends while the loop does other work.
 HELD_BYTES: Final = 64 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....pipeline.metrics.buckets import Buckets
+from ...pipeline.metrics.buckets import Buckets
 
 
 def entropy(mean: float) -> float | None:

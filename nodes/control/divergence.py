@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....pipeline.types import Float32Array
+from ...pipeline.types import Float32Array
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements per chunk that a trainer is asked for."""

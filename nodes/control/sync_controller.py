@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ....pipeline.config.sections import SyncSection
-from ....pipeline.report.adaptation import Control
-from ....pipeline.types import Float32Array
+from ...pipeline.config.sections import SyncSection
+from ...pipeline.report.adaptation import Control
+from ...pipeline.types import Float32Array
 from .divergence import squared_distances
 from .sync_law import ControlSample, SyncLaw, SyncSettings
 

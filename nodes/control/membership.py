@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ....pipeline.embedding.placement.plan import TablePlan
-from ....pipeline.errors import ClusterError
-from ....pipeline.wire.control.messages import NodeFacts
-from ....pipeline.wire.control.orders import MemberInfo, NodeLost
-from ....pipeline.wire.field_checks import Counts
+from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.errors import ClusterError
+from ...pipeline.wire.control.messages import NodeFacts
+from ...pipeline.wire.control.orders import MemberInfo, NodeLost
+from ...pipeline.wire.field_checks import Counts
 
 LEFT: Final = "left the job"
 SILENT: Final = "was silent for"

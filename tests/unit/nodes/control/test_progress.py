@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from shadowsync.nodes.coordinator.state.loss_sums import entropy, normalized_entropy
-from shadowsync.nodes.coordinator.state.progress import TrainingMetrics
+from shadowsync.nodes.control.loss_sums import entropy, normalized_entropy
+from shadowsync.nodes.control.progress import TrainingMetrics
 
 LN2 = math.log(2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.state.membership import Membership
+from shadowsync.nodes.control.membership import Membership
 from shadowsync.nodes.coordinator.state.verdicts import missing_nodes
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.messages import NodeFacts

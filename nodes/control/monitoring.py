@@ -9,19 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ....pipeline.config.job import Job
-from ....pipeline.config.sections import parse_page_address
-from ....pipeline.jobfile.extras import missing_modules
-from ....pipeline.text.format import duration
-from ....watch.mirror import Mirror
-from ....watch.status import Cursor, Status
-from ...runtime.health import Health
-from ...runtime.settings import NodeSettings, metrics_address
+from ...pipeline.config.job import Job
+from ...pipeline.config.sections import parse_page_address
+from ...pipeline.jobfile.extras import missing_modules
+from ...pipeline.text.format import duration
+from ...watch.mirror import Mirror
+from ...watch.status import Cursor, Status
+from ..runtime.health import Health
+from ..runtime.settings import NodeSettings, metrics_address
 
 if TYPE_CHECKING:
-    from ....watch.exporters.metrics_server import MetricsServer
-    from ....watch.exporters.scalars import Scalars
-    from ....watch.page.server import PageServer
+    from ...watch.exporters.metrics_server import MetricsServer
+    from ...watch.exporters.scalars import Scalars
+    from ...watch.page.server import PageServer
 
 PERIOD_SECONDS = 1.0
 
@@ -111,21 +111,21 @@ class Monitoring:
         state, settings = self._state, self._server.settings
         watch = state.job.watch
         if watch.web and not missing_modules("web"):
-            from ....pipeline.wire.http.hosts import names_of
-            from ....watch.page.server import PageServer
+            from ...pipeline.wire.http.hosts import names_of
+            from ...watch.page.server import PageServer
 
             host, port = parse_page_address(watch.web)
             self._page = PageServer(host, port, names_of(host, settings.advertise))
             self._page.start()
             state.show_page(self._page.url)
         if watch.tensorboard and not missing_modules("tensorboard"):
-            from ....watch.exporters.scalars import Scalars
+            from ...watch.exporters.scalars import Scalars
 
             self._scalars = Scalars(state.folder)
         address = metrics_address(settings)
         if address is not None and not missing_modules("metrics"):
-            from ....pipeline.wire.http.hosts import names_of
-            from ....watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
+            from ...pipeline.wire.http.hosts import names_of
+            from ...watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
 
             collector = HeartbeatCollector(state.folder.name, self._role, self._role, self._counts_now)
             if (page := self._page) is not None:

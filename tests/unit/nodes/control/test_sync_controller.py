@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shadowsync.nodes.coordinator.control.sync_control import (
+from shadowsync.nodes.control.sync_controller import (
     HORIZON_ITERATIONS,
     LONGEST_PAUSE_SECONDS,
     SHORTEST_PAUSE_SECONDS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.state.progress import STALE_SECONDS, WINDOW_SECONDS, NodeRates
+from shadowsync.nodes.control.progress import STALE_SECONDS, WINDOW_SECONDS, NodeRates
 
 
 def test_a_rate_is_of_the_last_seconds() -> None:

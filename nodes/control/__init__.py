@@ -1,0 +1,1 @@
+"""The control plane: server, sessions, members, progress, monitoring, control of the gap."""

@@ -1,1 +1,0 @@
-"""Automatic control of gap, elastic rate and update shares."""
