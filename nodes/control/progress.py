@@ -22,6 +22,19 @@ STALE_SECONDS: Final = 3.0
 _LATEST: Final = 2
 
 
+@dataclass(frozen=True)
+class MetricsSnapshot:
+    """What `TrainingMetrics.trained` has added; not copied."""
+
+    sums: list[float]
+    first_seconds: float | None
+    last_seconds: float | None
+    ne: list[Any]
+    throughput: dict[str, list[Any]]
+    examples_of: dict[str, int]
+    hours: dict[int, list[float]]
+
+
 class TrainingMetrics:
     """Sums of acknowledgements, and gaps from heartbeats. Times are seconds since the start.
 
@@ -72,25 +85,26 @@ class TrainingMetrics:
         hour = int(max(0.0, seconds) // HOUR_SECONDS)
         self._hours.setdefault(hour, LossSums.empty(len(self._labels))).add(sums)
 
-    def books(self) -> dict[str, Any]:
-        """Return what `trained` has added, as plain values that are not copied."""
-        return {
-            "sums": self._sums.values,
-            "seconds": [self.first_seconds, self.last_seconds],
-            "ne": self._ne.saved(),
-            "throughput": {name: buckets.saved() for name, buckets in self._throughput.items()},
-            "examples_of": self._examples_of,
-            "hours": {hour: sums.values for hour, sums in self._hours.items()},
-        }
+    def snapshot(self) -> MetricsSnapshot:
+        """Return what `trained` has added."""
+        return MetricsSnapshot(
+            sums=self._sums.values,
+            first_seconds=self.first_seconds,
+            last_seconds=self.last_seconds,
+            ne=self._ne.saved(),
+            throughput={name: buckets.saved() for name, buckets in self._throughput.items()},
+            examples_of=self._examples_of,
+            hours={hour: sums.values for hour, sums in self._hours.items()},
+        )
 
-    def take_over(self, books: dict[str, Any]) -> None:
-        """Take over the values from `books`."""
-        self._sums = LossSums(books["sums"])
-        self.first_seconds, self.last_seconds = books["seconds"]
-        self._ne.restore(books["ne"])
-        self._throughput = {name: Buckets(0.5, 1).restore(one) for name, one in books["throughput"].items()}
-        self._examples_of = books["examples_of"]
-        self._hours = {hour: LossSums(values) for hour, values in books["hours"].items()}
+    def restore(self, snapshot: MetricsSnapshot) -> None:
+        """Take over a snapshot."""
+        self._sums = LossSums(snapshot.sums)
+        self.first_seconds, self.last_seconds = snapshot.first_seconds, snapshot.last_seconds
+        self._ne.restore(snapshot.ne)
+        self._throughput = {name: Buckets(0.5, 1).restore(one) for name, one in snapshot.throughput.items()}
+        self._examples_of = snapshot.examples_of
+        self._hours = {hour: LossSums(values) for hour, values in snapshot.hours.items()}
 
     def heartbeat(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
         """Add a trainer's heartbeat: iterations per round since the last one."""
@@ -252,6 +266,15 @@ class Expected:
     exact: bool
 
 
+@dataclass(frozen=True)
+class InputSnapshot:
+    """What was read of an input of this size."""
+
+    read_weight: float
+    read_examples: int
+    exact: bool
+
+
 class InputSize:
     """Estimated examples per span; owned by the coordinator's loop.
 
@@ -290,13 +313,14 @@ class InputSize:
         self._read_weight -= self._weights.get(number, 0.0)
         self._read_examples -= examples
 
-    def books(self) -> list[Any]:
-        """Return what was read so far, as plain values."""
-        return [self._read_weight, self._read_examples, self._exact]
+    def snapshot(self) -> InputSnapshot:
+        """Return what was read so far."""
+        return InputSnapshot(self._read_weight, self._read_examples, self._exact)
 
-    def take_over(self, books: list[Any]) -> None:
-        """Take over the values from `books`."""
-        self._read_weight, self._read_examples, self._exact = books
+    def restore(self, snapshot: InputSnapshot) -> None:
+        """Take over a snapshot."""
+        self._read_weight, self._read_examples = snapshot.read_weight, snapshot.read_examples
+        self._exact = snapshot.exact
 
     def expected(self, bad_rows: int) -> Expected | None:
         """Return the expected examples of the whole job, given its bad rows so far.

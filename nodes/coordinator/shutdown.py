@@ -25,7 +25,7 @@ from ...pipeline.wire.control.orders import (
 from ...sync_algos.contract.model_origin import ModelOrigin
 from ..control.divergence import CHUNK_ELEMENTS, Divergence
 from ..control.membership import Member
-from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
+from .checkpoint.running import PART_SECONDS, CheckpointLedger, manifest_of, require_all_shards
 from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed
 from .state.outcome import FinalModel, Outcome
@@ -176,7 +176,7 @@ class JobFinalizer:
         Returns the trainer whose model it is, and the manifest.
         """
         # Copied before the shards write: each of them then has all of these batches, in a hurry perhaps more.
-        snapshot = LedgerSnapshot.of(self._state)
+        snapshot = CheckpointLedger.of(self._state)
         shards = require_all_shards(self._state)
         # The ledger's file must have everything that the checkpoint has.
         await self._server.store.flush()

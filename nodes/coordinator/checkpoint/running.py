@@ -35,7 +35,7 @@ from ..state.outcome import FinalModel
 
 
 @dataclass(frozen=True)
-class LedgerSnapshot:
+class CheckpointLedger:
     """The ledger at one moment: trained batches, and this run's `LedgerTotals`.
 
     `complete` says whether the batches are those of the whole input.
@@ -46,13 +46,13 @@ class LedgerSnapshot:
     complete: bool
 
     @classmethod
-    def of(cls, state: JobState) -> LedgerSnapshot:
+    def of(cls, state: JobState) -> CheckpointLedger:
         """Copy both now. Call it on the coordinator's loop, which changes them."""
         return cls(state.ledger.saved(), dict(vars(state.ledger.totals)), state.ledger.complete)
 
 
 async def manifest_of(
-    state: JobState, files: list[FileEntry], model: str, snapshot: LedgerSnapshot
+    state: JobState, files: list[FileEntry], model: str, snapshot: CheckpointLedger
 ) -> CheckpointManifest:
     """Build the manifest of these files.
 
@@ -276,7 +276,7 @@ class RunningCheckpoint:
         self._server.journal.decided(CheckpointWritten())
 
     async def _write(self, partial: str, *, yields: bool) -> CheckpointManifest:
-        snapshot = LedgerSnapshot.of(self._state)
+        snapshot = CheckpointLedger.of(self._state)
         # At the same moment as the ledger: a later replacement shard would lack its batches.
         shards = require_all_shards(self._state)
         # The ledger's file must have everything that the checkpoint has.

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
 from .open_spans import OpenSpans
 from .owed_batches import OwedBatches
-from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, Replay, UnreadSpan
+from .records import Acknowledged, BatchRange, LedgerSnapshot, LedgerTotals, LeftOut, Replay, UnreadSpan
 from .span_queue import SpanQueue
-
-# Counts by node, each an attribute of `LedgerState`.
-_COUNTS: Final = "trained_batches_of", "trained_examples_of", "left_out_examples_of", "spans_read_of"
 
 
 class LedgerState:
@@ -354,43 +351,46 @@ class LedgerState:
         """Copy what is settled now, for a checkpoint; see `OpenSpans.settled`."""
         return self._open.settled(self.owed)
 
-    def books(self) -> dict[str, Any]:
-        """Return all but the open spans as plain values, while `owed.is_idle`; not copied."""
-        return {
-            "spans": len(self._open),
-            "again": [(epoch, span.number) for epoch, span in self._again],
-            "read_again": sorted(self._read_again),
-            "lost_spans": sorted(self._lost_spans),
-            "incomplete": self._incomplete,
-            "complete_of": self._complete_of,
-            "reread_batches": self.reread_batches,
-            "owed": self.owed.books(),
-            "totals": vars(self.totals),
-            "counts": [getattr(self, name) for name in _COUNTS],
-            "known_deliveries": [(*pair, examples) for pair, examples in self._known_deliveries.items()],
-        }
+    def snapshot(self) -> LedgerSnapshot:
+        """Return all but the open spans, while `owed.is_idle`."""
+        return LedgerSnapshot(
+            spans=len(self._open),
+            again=[(epoch, span.number) for epoch, span in self._again],
+            read_again=sorted(self._read_again),
+            lost_spans=sorted(self._lost_spans),
+            incomplete=self._incomplete,
+            complete_of=self._complete_of,
+            reread_batches=self.reread_batches,
+            owed_left_out=sorted(self.owed.left_out),
+            owed_settled=self.owed.settled,
+            totals=self.totals,
+            trained_batches_of=self.trained_batches_of,
+            trained_examples_of=self.trained_examples_of,
+            left_out_examples_of=self.left_out_examples_of,
+            spans_read_of=self.spans_read_of,
+            known_deliveries=[(*pair, examples) for pair, examples in self._known_deliveries.items()],
+        )
 
     def take_changed_spans(self) -> list[tuple[int, bytes]]:
         """Return place and values of each span that has changed since the last call."""
         return self._open.take_changed()
 
-    def take_over(self, books: dict[str, Any], spans: Iterable[list[Any]]) -> None:
-        """Take over `books` and all open spans by place; none may be open yet."""
+    def restore(self, snapshot: LedgerSnapshot, spans: Iterable[list[Any]]) -> None:
+        """Take over a snapshot and all open spans by place; none may be open yet."""
         for saved in spans:
-            found = self.queue.pop()
-            if found is None:
+            if (found := self.queue.pop()) is None:
                 raise ValueError("the input has fewer spans than were handed out")
             self._open.restore((found[0], found[1].number), saved)
-        self._again = deque((epoch, self.queue[number]) for epoch, number in books["again"])
-        self._read_again = set(map(tuple, books["read_again"]))
-        self._lost_spans = set(map(tuple, books["lost_spans"]))
-        self._incomplete, self._complete_of = books["incomplete"], Counter(books["complete_of"])
-        self.reread_batches = books["reread_batches"]
-        self.owed.take_over(books["owed"])
-        self.totals = LedgerTotals(**books["totals"])
-        for name, counts in zip(_COUNTS, books["counts"], strict=True):
-            getattr(self, name).update(counts)
-        self._known_deliveries = Counter({(reader, to): n for reader, to, n in books["known_deliveries"]})
+        self._again = deque((epoch, self.queue[number]) for epoch, number in snapshot.again)
+        self._read_again, self._lost_spans = set(snapshot.read_again), set(snapshot.lost_spans)
+        self._incomplete, self._complete_of = snapshot.incomplete, Counter(snapshot.complete_of)
+        self.reread_batches, self.totals = snapshot.reread_batches, snapshot.totals
+        self.owed.restore(snapshot.owed_left_out, snapshot.owed_settled)
+        self.trained_batches_of = snapshot.trained_batches_of
+        self.trained_examples_of = snapshot.trained_examples_of
+        self.left_out_examples_of = snapshot.left_out_examples_of
+        self.spans_read_of = Counter(snapshot.spans_read_of)
+        self._known_deliveries = Counter({(reader, to): n for reader, to, n in snapshot.known_deliveries})
 
     def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
         """Count a delivery; call it before the batch is settled."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
-from typing import Any
 
 from ....pipeline.types import BatchId
 from .records import BatchRange
@@ -57,17 +56,12 @@ class OwedBatches:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is owed or handed out, as `books` requires."""
+        """Whether nothing is owed or handed out, as a snapshot requires."""
         return self.is_settled and not self._handed_out
 
-    def books(self) -> list[Any]:
-        """Return what is remembered while `is_idle`, as plain values."""
-        return [sorted(self.left_out), self.settled]
-
-    def take_over(self, books: list[Any]) -> None:
-        """Take over the values from `books`."""
-        left_out, self.settled = books
-        self.left_out = {BatchId(*one) for one in left_out}
+    def restore(self, left_out: Iterable[BatchId], settled: int) -> None:
+        """Take over what a snapshot remembers."""
+        self.left_out, self.settled = set(left_out), settled
         self._owed, self._handed_out, self._missing_shards = {}, {}, set()
 
     def lose_shard(self, number: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
@@ -12,10 +12,10 @@ from ....pipeline.types import BatchId
 BatchRange: TypeAlias = tuple[int, int, int, int]
 """Batches: epoch, span, first number, number after the last."""
 
-BOOKED_KINDS: Final = (
+SNAPSHOT_KINDS: Final = (
     "NextSpan", "SpanRead", "TrainedBatches", "ReturnBatches", "SpansReadAgain", "ShardRestored",
 )  # fmt: skip
-"""Kinds of change whose whole effect is in a snapshot of the books: nearly all of a long journal.
+"""Kinds of change whose whole effect is in a snapshot: nearly all of a long journal.
 
 Other kinds here need another FORMAT of `state/snapshot.py`.
 """
@@ -100,20 +100,61 @@ class JournalEntry:
     body: bytes
 
 
+@dataclass(frozen=True)
+class LedgerSnapshot:
+    """The state of a ledger that owes nothing, but for its open spans; the values are not copied.
+
+    Attributes:
+        spans: number of spans that were handed out.
+        again, read_again, lost_spans: epochs and numbers of spans of dead readers.
+        incomplete: number of open spans with unsettled batches.
+        complete_of: number of complete spans by epoch.
+        owed_left_out, owed_settled: the values of `OwedBatches`.
+        known_deliveries: (reader, trainer, examples).
+    """
+
+    spans: int
+    again: list[tuple[int, int]]
+    read_again: list[tuple[int, int]]
+    lost_spans: list[tuple[int, int]]
+    incomplete: int
+    complete_of: dict[int, int]
+    reread_batches: int
+    owed_left_out: list[BatchId]
+    owed_settled: int
+    totals: LedgerTotals
+    trained_batches_of: dict[str, int]
+    trained_examples_of: dict[str, int]
+    left_out_examples_of: dict[str, int]
+    spans_read_of: dict[str, int]
+    known_deliveries: list[tuple[str, str, int]]
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> LedgerSnapshot:
+        """Return one from its values in msgpack, by name."""
+        return cls(
+            read_again=[(epoch, number) for epoch, number in values.pop("read_again")],
+            lost_spans=[(epoch, number) for epoch, number in values.pop("lost_spans")],
+            owed_left_out=[BatchId(*one) for one in values.pop("owed_left_out")],
+            totals=LedgerTotals(**values.pop("totals")),
+            **values,
+        )
+
+
 class SnapshotDamagedError(ValueError):
     """A snapshot cannot be used."""
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """The books of a job, and its spans.
+class StoredSnapshot:
+    """A snapshot of a job's state, as the store keeps it.
 
     Attributes:
-        books: all but the spans.
+        body: all but the spans.
         spans: place and values of each span; to be written, of those that have changed.
     """
 
-    books: bytes
+    body: bytes
     spans: Iterable[tuple[int, bytes]]
 
 

@@ -1,7 +1,7 @@
-"""The snapshot of a job's books in the ledger's file.
+"""The snapshot of a job's state in the ledger's file.
 
-It replaces all earlier changes of BOOKED_KINDS in the journal. The books are one row; each span that was
-handed out is another, written only if it has changed. Each row has a checksum.
+It replaces all earlier changes of SNAPSHOT_KINDS in the journal. Each span that was handed out is a row,
+written only if it has changed; all else is one row. Each row has a checksum.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from .records import BOOKED_KINDS, Snapshot, SnapshotDamagedError
+from .records import SNAPSHOT_KINDS, SnapshotDamagedError, StoredSnapshot
 
-BOOKED: Final = f"({', '.join(map(repr, BOOKED_KINDS))})"
+IN_SNAPSHOT: Final = f"({', '.join(map(repr, SNAPSHOT_KINDS))})"
 # Made with the first snapshot.
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS snapshot (last_change INTEGER PRIMARY KEY, checksum INTEGER, body BLOB)",
     "CREATE TABLE IF NOT EXISTS snapshot_spans (place INTEGER PRIMARY KEY, checksum INTEGER, body BLOB)",
     # The other changes are few.
-    f"CREATE INDEX IF NOT EXISTS not_booked ON journal (id) WHERE kind NOT IN {BOOKED}",
+    f"CREATE INDEX IF NOT EXISTS not_booked ON journal (id) WHERE kind NOT IN {IN_SNAPSHOT}",
 )
 
 
-def write_snapshot(database: sqlite3.Connection, snapshot: Snapshot) -> None:
+def write_snapshot(database: sqlite3.Connection, snapshot: StoredSnapshot) -> None:
     """Replace the snapshot by one of all changes so far, in the caller's transaction."""
     for statement in _TABLES:
         database.execute(statement)
     (last,) = database.execute("SELECT max(id) FROM journal").fetchone()
     database.execute("DELETE FROM snapshot")
-    database.execute("INSERT INTO snapshot VALUES (?, ?, ?)", _row(last, snapshot.books))
+    database.execute("INSERT INTO snapshot VALUES (?, ?, ?)", _row(last, snapshot.body))
     rows = (_row(place, body) for place, body in snapshot.spans)
     database.executemany("INSERT OR REPLACE INTO snapshot_spans VALUES (?, ?, ?)", rows)
 
 
-def read_snapshot(database: sqlite3.Connection) -> tuple[int, Snapshot] | None:
+def read_snapshot(database: sqlite3.Connection) -> tuple[int, StoredSnapshot] | None:
     """Return the id of a snapshot's last change, and the snapshot, if any.
 
     Raises SnapshotDamagedError, also while its spans are read.
@@ -45,8 +45,8 @@ def read_snapshot(database: sqlite3.Connection) -> tuple[int, Snapshot] | None:
         row = database.execute("SELECT last_change, checksum, body FROM snapshot").fetchone()
         if row is None:
             return None
-        last, books = _checked(row)
-        return last, Snapshot(books, _spans(database))
+        last, body = _checked(row)
+        return last, StoredSnapshot(body, _spans(database))
     except sqlite3.Error as error:
         raise SnapshotDamagedError(str(error)) from error
 

@@ -19,8 +19,8 @@ from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ResourceError
 from ....pipeline.types import BatchId
-from .records import Acknowledged, JournalEntry, LeftOut, Snapshot
-from .snapshot import BOOKED, forget_snapshot, read_snapshot, write_snapshot
+from .records import Acknowledged, JournalEntry, LeftOut, StoredSnapshot
+from .snapshot import IN_SNAPSHOT, forget_snapshot, read_snapshot, write_snapshot
 
 T = TypeVar("T")
 
@@ -186,14 +186,14 @@ class LedgerStore:
 
     def entries_beside_snapshot(self, last: int) -> Iterator[JournalEntry]:
         """Return the changes of kinds that a snapshot lacks, up to its last one."""
-        for row in self._db.execute(f"{_CHANGES} kind NOT IN {BOOKED} AND id <= ? ORDER BY id", (last,)):
+        for row in self._db.execute(f"{_CHANGES} kind NOT IN {IN_SNAPSHOT} AND id <= ? ORDER BY id", (last,)):
             yield JournalEntry(*row)
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, snapshot: StoredSnapshot) -> None:
         """Replace the snapshot by one of all changes so far."""
         self._retried(lambda: write_snapshot(self._db, snapshot))
 
-    def saved(self) -> tuple[int, Snapshot] | None:
+    def saved(self) -> tuple[int, StoredSnapshot] | None:
         """Return the snapshot; see `read_snapshot`."""
         return read_snapshot(self._db)
 

@@ -90,7 +90,7 @@ class Takeover:
         if snapshot is not None:
             self._apply(state, self.store.entries_beside_snapshot(last))
             snapshot.restore(state)
-            self.clock.freeze_at(snapshot.seconds)
+            self.clock.freeze_at(snapshot.job.seconds)
             self._add_replies(snapshot.replies)
         changes = self._apply(state, self.store.entries(last))
         for seconds, node, what in self.store.events():

@@ -6,6 +6,7 @@ A batch is left out because its loss or a gradient is not finite.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ....pipeline.errors import ExitCode
@@ -15,6 +16,15 @@ from ..ledger.records import LeftOut
 from .outcome import Stop
 
 LISTED = 5
+
+
+@dataclass(frozen=True)
+class BadBatchSnapshot:
+    """The counts, and the first batches as plain values."""
+
+    count: int
+    examples: int
+    first: list[dict[str, Any]]
 
 
 class BadBatchCounter:
@@ -49,14 +59,14 @@ class BadBatchCounter:
                 )
             )
 
-    def books(self) -> list[Any]:
-        """Return the counts and the first batches, as plain values."""
-        return [self.count, self.examples, [one.model_dump(mode="json") for one in self.first]]
+    def snapshot(self) -> BadBatchSnapshot:
+        first = [one.model_dump(mode="json") for one in self.first]
+        return BadBatchSnapshot(self.count, self.examples, first)
 
-    def take_over(self, books: list[Any]) -> None:
-        """Take over the values from `books`."""
-        self.count, self.examples, first = books
-        self.first = [BadBatch.model_validate(one) for one in first]
+    def restore(self, snapshot: BadBatchSnapshot) -> None:
+        """Take over a snapshot."""
+        self.count, self.examples = snapshot.count, snapshot.examples
+        self.first = [BadBatch.model_validate(one) for one in snapshot.first]
 
     def report(self) -> BadBatches | None:
         """Return the entry of the report; None without bad batches."""

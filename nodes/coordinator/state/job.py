@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ....pipeline.checkpoint.run_checkpoints import FolderCheckpoints, RunCheckpoints
 from ....pipeline.config.job import Job
@@ -116,11 +116,11 @@ class JobState:
         # Number of coordinators that took over from a dead one.
         self.takeovers = 0
         self.lost_dense_updates = 0
+        self.synced_iterations: dict[str, int] = {}  # Of each trainer, by token.
         self.left_counts: dict[str, Counts] = {}  # Counts of trainers that left, by name.
         # Malformed messages by node; those of unknown senders together, under STRANGERS.
         self.refused_messages: dict[str, int] = {}
         self.refused_connections = 0  # Refused by the coordinator.
-        self._synced_iterations: dict[str, int] = {}
         self._clock = clock
         self._started_at = clock()
 
@@ -297,7 +297,7 @@ class JobState:
                 sums = batch.loss_sum, batch.positives, batch.weight, batch.others
                 trained_at = max(0.0, now - batch.age_seconds)
                 self.training_metrics.trained(name, trained_at, batch.examples, *sums)
-        self._synced_iterations[member.info.token] = synced_iterations
+        self.synced_iterations[member.info.token] = synced_iterations
         return rows
 
     def leave_out(self, member: Member, batches: Iterable[LeftOutBatch]) -> list[LeftOut]:
@@ -307,19 +307,6 @@ class JobState:
             rows.append(self.ledger.leave_out(member.info.name, batch.id, batch.examples, batch.why))
             self.bad_batches.add(rows[-1], self.ledger.queue.path_of)
         return rows
-
-    def books(self) -> list[Any]:
-        """Return the results of changes of BOOKED_KINDS as plain values; not copied."""
-        parts = self.ledger, self.training_metrics, self.input.size, self.bad_batches
-        return [*(part.books() for part in parts), self._synced_iterations, self.lost_dense_updates]
-
-    def take_over_books(self, books: list[Any], spans: Iterable[list[Any]]) -> None:
-        """Take over `books`, and the spans of `ledger.take_changed_spans`, all of them by place."""
-        ledger, metrics, size, bad, self._synced_iterations, self.lost_dense_updates = books
-        self.ledger.take_over(ledger, spans)
-        self.training_metrics.take_over(metrics)
-        self.input.size.take_over(size)
-        self.bad_batches.take_over(bad)
 
     def begin_training(self, cpu_seconds: Mapping[str, float]) -> None:
         """Begin TRAINING; `cpu_seconds` are those that nodes have used before."""
@@ -382,7 +369,7 @@ class JobState:
         if self.balancer is not None:
             self.balancer.lose(name)
         updates = self.ledger.trained_batches_of.get(name, 0)
-        self.lost_dense_updates += max(0, updates - self._synced_iterations.get(token, 0))
+        self.lost_dense_updates += max(0, updates - self.synced_iterations.get(token, 0))
         return Death(member, stop_for(self, member), self.group.lose(member.info.index))
 
     def can_leave(self, member: Member) -> bool:

@@ -1,6 +1,6 @@
-"""Snapshots of a job's books and last replies, for a coordinator that takes over.
+"""Snapshots of a job's state and last replies, for a coordinator that takes over.
 
-No I/O. The journal still has every change. One that takes over reads those of BOOKED_KINDS only after the
+No I/O. The journal still has every change. One that takes over reads those of SNAPSHOT_KINDS only after the
 snapshot.
 """
 
@@ -17,17 +17,19 @@ from ....pipeline.wire.control.base import Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import NextSpanReply, ReturnBatchesReply, TrainedBatches
 from ....pipeline.wire.field_checks import values_of
 from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
-from ..ledger.records import Snapshot, SnapshotDamagedError
+from ..ledger.records import LedgerSnapshot, SnapshotDamagedError, StoredSnapshot
+from .bad_batches import BadBatchSnapshot
 from .job import JobState
+from .progress import InputSnapshot, MetricsSnapshot
 
 SNAPSHOT_CHANGES: Final = 20_000
 """Trained batches and other changes from one snapshot to the next: well under a second of replay."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 REPLIES: Final = NamedRecords[Reply](
     {kind.__name__: kind for kind in (Done, NextSpanReply, ReturnBatchesReply)}
 )
-"""Replies to changes of BOOKED_KINDS; the others are given again by the changes beside the snapshot."""
+"""Replies to changes of SNAPSHOT_KINDS; the others are given again by the changes beside the snapshot."""
 
 Replies: TypeAlias = Mapping[str, Mapping[int, Reply]]
 T = TypeVar("T")
@@ -61,18 +63,102 @@ def changes_in(change: Any) -> int:
     return 1 + (len(change.batches) if isinstance(change, TrainedBatches) else 0)
 
 
-def snapshot_of(state: JobState, replies: Mapping[str, Mapping[int, list[Any]]]) -> Snapshot:
+@dataclass(frozen=True)
+class JobSnapshot:
+    """What the changes of SNAPSHOT_KINDS have made of a job's state; the values are not copied.
+
+    Attributes:
+        seconds: when it was made, since the start of the job.
+        lost_dense_updates, synced_iterations: as in `JobState`.
+        replies: the replies to living nodes, by token: number, and values of `plain_reply`.
+    """
+
+    seconds: float
+    ledger: LedgerSnapshot
+    metrics: MetricsSnapshot
+    input: InputSnapshot
+    bad_batches: BadBatchSnapshot
+    lost_dense_updates: int
+    synced_iterations: dict[str, int]
+    replies: dict[str, list[tuple[int, list[Any]]]]
+
+    @classmethod
+    def of(cls, state: JobState, replies: Mapping[str, Mapping[int, list[Any]]]) -> JobSnapshot:
+        """Return one of now; nothing may be owed: `OwedBatches.is_idle`."""
+        return cls(
+            seconds=state.seconds(),
+            ledger=state.ledger.snapshot(),
+            metrics=state.training_metrics.snapshot(),
+            input=state.input.size.snapshot(),
+            bad_batches=state.bad_batches.snapshot(),
+            lost_dense_updates=state.lost_dense_updates,
+            synced_iterations=state.synced_iterations,
+            replies={
+                token: list(given.items())
+                for token, given in replies.items()
+                if (member := state.members.find(token)) is not None and member.alive
+            },
+        )
+
+    def restore(self, state: JobState, spans: Iterable[list[Any]]) -> None:
+        """Give it, and all open spans by place, to a state that has only the changes of other kinds."""
+        state.ledger.restore(self.ledger, spans)
+        state.training_metrics.restore(self.metrics)
+        state.input.size.restore(self.input)
+        state.bad_batches.restore(self.bad_batches)
+        state.lost_dense_updates, state.synced_iterations = self.lost_dense_updates, self.synced_iterations
+
+    def to_bytes(self) -> bytes:
+        """Return its values by name, in msgpack."""
+        packed: bytes = msgpack.packb({"format": FORMAT, **vars(self)}, default=vars)
+        return packed
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> JobSnapshot:
+        """Read one; raises SnapshotDamagedError for another format."""
+        values = _values(body)
+        if isinstance(values, list):
+            values = _by_name(values)
+        if (found := values.pop("format")) != FORMAT:
+            raise SnapshotDamagedError(f"its format is {found!r:.20}, not {FORMAT}")
+        return cls(
+            ledger=LedgerSnapshot.from_values(values.pop("ledger")),
+            metrics=MetricsSnapshot(**values.pop("metrics")),
+            input=InputSnapshot(**values.pop("input")),
+            bad_batches=BadBatchSnapshot(**values.pop("bad_batches")),
+            **values,
+        )
+
+
+def _by_name(values: list[Any]) -> dict[str, Any]:
+    """Return the values of format 1, which had most of them by place."""
+    number, *rest = values
+    if number != 1:
+        return {"format": number}
+    seconds, (ledger, metrics, size, bad_batches, synced, lost), replies = rest
+    counts = "trained_batches_of", "trained_examples_of", "left_out_examples_of", "spans_read_of"
+    ledger |= zip(counts, ledger.pop("counts"), strict=True)
+    ledger |= zip(("owed_left_out", "owed_settled"), ledger.pop("owed"), strict=True)
+    metrics["first_seconds"], metrics["last_seconds"] = metrics.pop("seconds")
+    return {
+        "format": FORMAT,
+        "seconds": seconds,
+        "ledger": ledger,
+        "metrics": metrics,
+        "input": dict(zip(("read_weight", "read_examples", "exact"), size, strict=True)),
+        "bad_batches": dict(zip(("count", "examples", "first"), bad_batches, strict=True)),
+        "lost_dense_updates": lost,
+        "synced_iterations": synced,
+        "replies": replies,
+    }
+
+
+def snapshot_of(state: JobState, replies: Mapping[str, Mapping[int, list[Any]]]) -> StoredSnapshot:
     """Return a snapshot, with the spans that have changed since the last one.
 
-    `replies` are those of `plain_reply`. Takes O(changes since). Nothing may be owed: `OwedBatches.is_idle`.
+    `replies` are those of `plain_reply`. Takes O(changes since).
     """
-    living = {
-        token: list(given.items())
-        for token, given in replies.items()
-        if (member := state.members.find(token)) is not None and member.alive
-    }
-    books = msgpack.packb([FORMAT, state.seconds(), state.books(), living])
-    return Snapshot(books, state.ledger.take_changed_spans())
+    return StoredSnapshot(JobSnapshot.of(state, replies).to_bytes(), state.ledger.take_changed_spans())
 
 
 @dataclass(frozen=True)
@@ -80,38 +166,33 @@ class ReadSnapshot:
     """A snapshot that was read and is whole.
 
     Attributes:
-        seconds: when it was made, since the start of the job.
         packed_spans: the values of each span in msgpack, by place.
         replies: replies by token and number.
     """
 
-    seconds: float
-    books: list[Any]
+    job: JobSnapshot
     packed_spans: list[bytes]
     replies: dict[str, dict[int, Reply]]
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> ReadSnapshot:
+    def of(cls, snapshot: StoredSnapshot) -> ReadSnapshot:
         """Read all of a snapshot; raises SnapshotDamagedError if it cannot be used."""
-        kind, *values = _values(snapshot.books)
-        if kind != FORMAT:
-            raise SnapshotDamagedError(f"its format is {kind!r:.20}, not {FORMAT}")
-        seconds, books, replies = values
+        job = JobSnapshot.from_bytes(snapshot.body)
         spans = list[bytes]()
         for place, body in snapshot.spans:
             if place != len(spans):
                 raise SnapshotDamagedError(f"span {len(spans)} is missing")
             spans.append(body)
-        if len(spans) != books[0]["spans"]:
-            raise SnapshotDamagedError(f"it has {len(spans)} spans of {books[0]['spans']}")
-        return cls(seconds, books, spans, {token: dict(_replies(given)) for token, given in replies.items()})
+        if len(spans) != job.ledger.spans:
+            raise SnapshotDamagedError(f"it has {len(spans)} spans of {job.ledger.spans}")
+        return cls(job, spans, {token: dict(_replies(given)) for token, given in job.replies.items()})
 
     def restore(self, state: JobState) -> None:
-        """Give the books to a state that has only the changes of other kinds."""
-        state.take_over_books(self.books, map(_values, self.packed_spans))
+        """Give it to a state that has only the changes of other kinds."""
+        self.job.restore(state, map(_values, self.packed_spans))
 
 
-def _replies(given: Iterable[tuple[int, tuple[str, list[Any]]]]) -> Iterable[tuple[int, Reply]]:
+def _replies(given: Iterable[tuple[int, list[Any]]]) -> Iterable[tuple[int, Reply]]:
     try:
         for number, (name, values) in given:
             yield number, REPLIES.decode_values(name, values)
@@ -119,6 +200,5 @@ def _replies(given: Iterable[tuple[int, tuple[str, list[Any]]]]) -> Iterable[tup
         raise SnapshotDamagedError(str(error)) from error
 
 
-def _values(body: bytes) -> list[Any]:
-    found: list[Any] = msgpack.unpackb(body, strict_map_key=False)
-    return found
+def _values(body: bytes) -> Any:
+    return msgpack.unpackb(body, strict_map_key=False)

@@ -1,4 +1,4 @@
-"""A snapshot of the books: with the changes after it, it gives what the whole journal gives."""
+"""A snapshot of the state: with the changes after it, it gives what the whole journal gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator import journal
-from shadowsync.nodes.coordinator.ledger.records import BOOKED_KINDS, Snapshot
+from shadowsync.nodes.coordinator.ledger.records import SNAPSHOT_KINDS, StoredSnapshot
 from shadowsync.nodes.coordinator.ledger.snapshot import _row
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.recovery import takeover as takeovers
@@ -49,6 +49,8 @@ BEFORE = [
 AFTER = ["train", "grant", "train", "cut", "die", "train", "join", "grant", "score", "train"]
 HISTORY = [*BEFORE, "save", *AFTER]
 SEED = 9
+# The snapshot of HISTORY as the version before has written it, of a run that resumes RESTORED.
+FORMAT_1 = Path(__file__).with_name("snapshot_format_1.msgpack")
 CHANGES = "SELECT count(*) FROM journal"
 
 
@@ -150,7 +152,7 @@ def test_a_part_of_another_moment_is_seen(tmp_path: Path, table: str) -> None:
         assert number < last
         spans = query(tmp_path, "SELECT count(*) FROM snapshot_spans")[0][0]
         values = msgpack.unpackb(body, strict_map_key=False)
-        values[2][0]["spans"] = spans
+        values["ledger"]["spans"] = spans
         rows = [_row(last, msgpack.packb(values))]
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database, database:
         database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", rows)
@@ -162,7 +164,7 @@ def test_a_part_of_another_moment_is_seen(tmp_path: Path, table: str) -> None:
     assert state != before
 
 
-@pytest.mark.parametrize("kind", [*BOOKED_KINDS[:3], "NodeDied"])
+@pytest.mark.parametrize("kind", [*SNAPSHOT_KINDS[:3], "NodeDied"])
 def test_a_change_that_is_missing_after_it_is_seen(tmp_path: Path, kind: str) -> None:
     """The control: changes after the snapshot are read, of whatever kind."""
     before = played(tmp_path, HISTORY)
@@ -226,10 +228,26 @@ def test_of_another_format_it_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("shadowsync.nodes.coordinator.state.snapshot.FORMAT", 2)
+        patch.setattr("shadowsync.nodes.coordinator.state.snapshot.FORMAT", 3)
         before = played(tmp_path, HISTORY)
     assert known(tmp_path)[0] == before
-    assert "its format is 2, not 1" in caplog.text
+    assert "its format is 3, not 2" in caplog.text
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_of_the_format_before_gives_the_same(tmp_path: Path, lost: int) -> None:
+    """It was written by the version before, of the same history. The control: with one value changed."""
+    before = played(tmp_path, HISTORY, RESTORED)
+    values = msgpack.unpackb(FORMAT_1.read_bytes(), strict_map_key=False)
+    assert values[0] == 1
+    values[2][-1] += lost
+    ((last,),) = query(tmp_path, "SELECT last_change FROM snapshot")
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database, database:
+        database.execute("DELETE FROM snapshot")
+        database.execute("INSERT INTO snapshot VALUES (?, ?, ?)", _row(last, msgpack.packb(values)))
+    state, _, replayed = known(tmp_path, RESTORED)
+    assert replayed < query(tmp_path, CHANGES)[0][0]
+    assert (state == before) == (lost == 0)
 
 
 def test_the_changes_that_are_read_do_not_grow_with_the_job(
@@ -242,7 +260,7 @@ def test_the_changes_that_are_read_do_not_grow_with_the_job(
         folder.mkdir()
         played(folder, ["grant", "train", "cut"] * rounds + ["train", "score"] * 20 * rounds)
         read, changes = known(folder)[2], query(folder, CHANGES)[0][0]
-        beside = query(folder, f"{CHANGES} WHERE kind NOT IN {BOOKED_KINDS}")[0][0]
+        beside = query(folder, f"{CHANGES} WHERE kind NOT IN {SNAPSHOT_KINDS}")[0][0]
         assert read <= beside + 20 < changes
         forget_snapshot(folder)
         assert known(folder)[2] == changes, "the control"
@@ -258,12 +276,12 @@ def test_only_changes_beside_it_are_looked_up_before_it(tmp_path: Path) -> None:
     plan = store._db.execute(f"EXPLAIN QUERY PLAN {statements[0]}").fetchall()
     store.close()
     assert [("not_booked" in row[3], "SCAN" in row[3]) for row in plan] == [(True, False)]
-    assert not kinds & set(BOOKED_KINDS)
+    assert not kinds & set(SNAPSHOT_KINDS)
     assert "Hello" in kinds
 
 
-def test_booked_kinds_are_kinds_of_change() -> None:
-    assert set(BOOKED_KINDS) < set(RECORDS.kinds)
+def test_the_kinds_of_a_snapshot_are_kinds_of_change() -> None:
+    assert set(SNAPSHOT_KINDS) < set(RECORDS.kinds)
 
 
 def test_one_that_is_not_written_to_its_end_leaves_the_earlier_one(tmp_path: Path) -> None:
@@ -275,7 +293,7 @@ def test_one_that_is_not_written_to_its_end_leaves_the_earlier_one(tmp_path: Pat
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        store.save(Snapshot(b"later", spans()))
+        store.save(StoredSnapshot(b"later", spans()))
     store.close()
     assert known(tmp_path)[0] == before
     assert known(tmp_path)[2] < query(tmp_path, CHANGES)[0][0]
