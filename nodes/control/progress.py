@@ -359,12 +359,14 @@ class InputFacts:
         progressive: numbers of the spans whose batches are scored before their step.
         id_classes: the type that ids are read as, by table.
         label_rates: rate of each label in a sample of the training rows; () if they were not needed.
+        grant_key: key of the proofs that readers were given spans.
     """
 
     size: InputSize
     progressive: frozenset[int] = frozenset()
     id_classes: Mapping[str, IdClass] = field(default_factory=dict)
     label_rates: tuple[float, ...] = ()
+    grant_key: str = ""
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -250,6 +251,7 @@ async def make_state(
         placement: TablePlacement,
         clock: Callable[[], float],
         label_rates: tuple[float, ...],
+        grant_key: str,
         checkpoints: RunCheckpoints | None,
     ) -> JobState:
         return JobState(
@@ -259,7 +261,7 @@ async def make_state(
             placement,
             absolute_folder=folder.resolve(),
             checkpoints=checkpoints,
-            input_facts=replace(facts, label_rates=label_rates),
+            input_facts=replace(facts, label_rates=label_rates, grant_key=grant_key),
             origin=origin,
             clock=clock,
         )
@@ -267,7 +269,10 @@ async def make_state(
     if takeover is not None:
         placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
         stored = await asyncio.to_thread(take_over_storage, job, restored)
-        state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rates, stored)
+        began = takeover.began
+        state = state_in(
+            takeover.folder, placement, takeover.clock, began.label_rates, began.grant_key, stored
+        )
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
     # If the input was followed, the files of complete spans may be gone.
@@ -279,7 +284,8 @@ async def make_state(
     folder = make_run_folder(settings)
     placement.record().write(folder)
     store = await asyncio.to_thread(LedgerStore, folder / LEDGER_FILE)
-    return state_in(folder, placement, time.monotonic, rates, stored), LedgerWriter(store), restored
+    state = state_in(folder, placement, time.monotonic, rates, secrets.token_hex(), stored)
+    return state, LedgerWriter(store), restored
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
@@ -304,6 +310,7 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         state.input.label_rates,
         running_kernel(),
         time.monotonic() - state.seconds(),
+        state.input.grant_key,
     )
     await server.journal.decided(began)
     if state.job.data.follow:

@@ -241,4 +241,5 @@ def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
         item_weights=batch.item_weights,
         keys=batch.keys,
         bag_keys=batch.bag_keys,
+        proof=batch.proof,
     )

@@ -27,7 +27,7 @@ class ReadSpan:
 
     Batches whose numbers are in `skip` are cut but not sent: they were trained or left out before, by the
     run that this one resumes, or by this run if the span's reader died. With `replay` the other batches were
-    trained before too, but a replacement embedding node lacks them.
+    trained before too, but a replacement embedding node lacks them. Each batch gets the `proof`.
     """
 
     pass_number: int
@@ -35,6 +35,7 @@ class ReadSpan:
     span: Span
     skip: frozenset[int] = frozenset()
     replay: bool = False
+    proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Parser(Service):
             batches += 1
             examples += len(batch)
             if batch.id.number not in work.skip:
-                self._put((work.pass_number, replace(batch, replay=True) if work.replay else batch))
+                self._put((work.pass_number, replace(batch, replay=work.replay, proof=work.proof)))
         dropped = negatives.dropped if negatives is not None else 0
         # Those of a drawn part are of the whole file, and training tells them.
         first = () if training or work.span.part else tuple(bad_rows.first)

@@ -133,7 +133,8 @@ class ReaderRole(Role):
                 await self._more_spans.wait()
                 continue
             skip = from_runs(grant.skip)
-            self._parser.submit(ReadSpan(TRAINING, grant.epoch, grant.span, skip, grant.replay))
+            work = ReadSpan(TRAINING, grant.epoch, grant.span, skip, grant.replay, grant.proof)
+            self._parser.submit(work)
             await self._span_read.wait()
 
     def _on_totals(self, totals: SpanTotals) -> None:

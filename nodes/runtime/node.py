@@ -215,6 +215,7 @@ class Node:
             fail=self.fail,
             late=welcome.late,
             label_rates=welcome.label_rates,
+            grant_key=welcome.grant_key,
         )
         # From here on, so that its death is noticed while it prepares.
         self._tasks.start(self._heartbeat())

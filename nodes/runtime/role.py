@@ -37,6 +37,7 @@ class NodeContext:
     Attributes:
         late: whether it joins a running job.
         label_rates: rate of each label in a sample of the training rows; () if they were not needed.
+        grant_key: a trainer's key of the proofs that readers were given spans.
     """
 
     job: Job
@@ -50,6 +51,7 @@ class NodeContext:
     fail: Callable[[BaseException], None]
     late: bool = False
     label_rates: tuple[float, ...] = ()
+    grant_key: str = ""
 
     @property
     def patience_seconds(self) -> float:

@@ -181,6 +181,7 @@ class ThreadWorkerPool(WorkerPool):
                 node.zmq_context,
                 members,
                 node.token,
+                node.grant_key,
                 trained,
                 refused,
                 fixed[index] if fixed else None,
@@ -215,6 +216,7 @@ class ProcessWorkerPool(WorkerPool):
                 endpoint="",
                 descriptor=self._memory.descriptor,
                 plan=node.plan.to_body(),
+                grant_key=node.grant_key,
             )
             built = ThreadBridge[None]()
             waits.append(built.result)

@@ -10,6 +10,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
+from ..runtime.span_proofs import ProofCheck
 
 REMEDY: Final = "use one version of shadowsync, and of a prepared folder, on all nodes"
 
@@ -17,10 +18,14 @@ REMEDY: Final = "use one version of shadowsync, and of a prepared folder, on all
 class DeliveryCheck:
     """The check of every delivery, before anything of it is used.
 
-    Any thread may call it. It cannot know what spans the reader was given; the coordinator does.
+    Any thread may call it.
+
+    Args:
+        grant_key: the coordinator's key of the proofs that readers were given spans.
     """
 
-    def __init__(self, job: Job, router: ShardRouter) -> None:
+    def __init__(self, job: Job, router: ShardRouter, grant_key: str) -> None:
+        self._proofs = ProofCheck(grant_key)
         self._router = router
         self._batch = job.trainer.batch
         self._seed = job.run.seed
@@ -29,10 +34,12 @@ class DeliveryCheck:
         self._labels = len(job.data.label_names)
         self._weighted = any(column.kind == "weight" for column in job.data.columns.values())
 
-    def require(self, delivery: Delivery) -> None:
-        """Raise ValueError, with the batch's id, for a delivery that cannot be."""
+    def require(self, reader: str, delivery: Delivery) -> None:
+        """Raise ValueError, with the batch's id, for a delivery of a reader that cannot be."""
         try:
             self._require(delivery)
+            if delivery.pass_number == 0:
+                self._proofs.require(reader, delivery.id, delivery.proof)
         except ValueError as error:
             # By mistake only a node of another version, or with another prepared folder, sends such a batch.
             raise ValueError(f"batch {tuple(delivery.id)}: {error}; {REMEDY}") from error

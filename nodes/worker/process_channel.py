@@ -102,6 +102,7 @@ class WorkerProcessConfig:
         endpoint: the endpoint of the trainer's end of the channel.
         descriptor: inherited descriptor of the shared memory.
         plan: plan of the tables, see `TablePlan.to_body`.
+        grant_key: see `NodeContext`.
     """
 
     job: Job
@@ -113,6 +114,7 @@ class WorkerProcessConfig:
     endpoint: str
     descriptor: int
     plan: dict[str, Any]
+    grant_key: str = ""
 
     def to_line(self) -> bytes:
         """Return the line, with its end."""

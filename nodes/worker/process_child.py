@@ -186,6 +186,7 @@ class WorkerProcessMain:
             self._zmq_context,
             members,
             config.token,
+            config.grant_key,
             self._on_trained,
             self._on_refused,
             self._rounds,

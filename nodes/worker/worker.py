@@ -53,6 +53,7 @@ class Worker(Service):
         zmq_context: zmq.Context[zmq.Socket[bytes]],
         members: Sequence[MemberInfo],
         token: str,
+        grant_key: str,
         trained: Callable[[BatchAck], None],
         refused: Callable[[str, str], None],
         fixed_rate: FixedRate | None,
@@ -66,7 +67,7 @@ class Worker(Service):
         self._identity = f"{token}/{index}"
         self._trained = trained
         self._refused = refused
-        self._check = DeliveryCheck(context.job, context.router)
+        self._check = DeliveryCheck(context.job, context.router, grant_key)
         self._fixed_rate = fixed_rate
         self._ahead = 1 if context.job.run.deterministic else 1 + context.job.trainer.lookups_ahead
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
@@ -254,7 +255,7 @@ class Worker(Service):
         """Check a delivery before anything of it is used; report one that cannot be."""
         try:
             reader.require_granted(delivery)
-            self._check.require(delivery)
+            self._check.require(reader.name, delivery)
         except ValueError as error:
             self._refused(reader.name, str(error))
             return True

@@ -83,6 +83,7 @@ class Batch:
             tables. `rows` has their rows as those of a hashed table, which say what node has an id.
         bag_keys: uint64 [N], the hashes of the ids of `bag_rows`, 0 in tables that do not grow; [0] when no
             multi-hot table grows.
+        proof: that its reader was given its span; empty for a batch that is not trained.
     """
 
     id: BatchId
@@ -97,6 +98,7 @@ class Batch:
     item_weights: Float32Array = field(default_factory=no_item_weights)
     keys: Uint64Array = field(default_factory=no_keys)
     bag_keys: Uint64Array = field(default_factory=no_bag_keys)
+    proof: bytes = b""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -130,7 +130,8 @@ class Delivery(Message):
     """One batch for one worker.
 
     `pass_number` is 0 for training, otherwise the number of an evaluation pass. With `replay` the batch was
-    trained before, and changes no dense parameter. The tensors are those of `data.batch.Batch`.
+    trained before, and changes no dense parameter. `proof` says that the reader was given its span. The
+    tensors are those of `data.batch.Batch`.
     """
 
     KIND: ClassVar[str] = "delivery"
@@ -148,6 +149,7 @@ class Delivery(Message):
     item_weights: Float32Array = tensor("float32", 1, omitted=True)
     keys: Uint64Array = tensor("uint64", 2, omitted=True)
     bag_keys: Uint64Array = tensor("uint64", 1, omitted=True)
+    proof: bytes = b""
 
 
 # --- trainer and worker process, both ways

@@ -133,6 +133,14 @@ def a_column_more(delivery: Delivery) -> Any:
     return np.zeros((len(delivery.rows) + 1, len(delivery.labels)), np.int32)
 
 
+def of_no_span(delivery: Delivery) -> Any:
+    return delivery.id._replace(span=10**6)
+
+
+def of_another_span(delivery: Delivery) -> Any:
+    return delivery.id._replace(span=delivery.id.span ^ 1)
+
+
 def of_zeros(delivery: Delivery) -> Any:
     return np.zeros_like(delivery.dense)
 
@@ -238,11 +246,13 @@ def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> No
         (delivered(dense=not_finite), "a dense value is not finite"),
         (delivered(rows=stray_rows), "a row number is beyond"),
         (delivered("reader-0", scored=True, labels=no_labels), "a label is neither 0 nor 1"),
+        (delivered(id=of_no_span), "was not given to reader-1"),
+        (delivered(id=of_another_span), "was not given to reader-1"),
         pytest.param(delivered(rows=a_column_more), "rows must be", marks=pytest.mark.matrix),
         pytest.param(delivered(dense=an_example_less), "dense values of shape", marks=pytest.mark.matrix),
         pytest.param(delivered(labels=no_labels), "a label is neither 0 nor 1", marks=pytest.mark.matrix),
     ],
-    ids=["dense", "rows", "scored", "columns", "examples", "labels"],
+    ids=["dense", "rows", "scored", "no span", "other span", "columns", "examples", "labels"],
 )
 def test_a_delivery_costs_its_reader_and_not_the_job(
     in_process: ClusterMaker, fault: Fault, why: str

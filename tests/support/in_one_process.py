@@ -13,6 +13,7 @@ from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Parsed
 from shadowsync.nodes.reader.sender import Sender
 from shadowsync.nodes.runtime.loops import LoopThread
+from shadowsync.nodes.runtime.span_proofs import proof_of
 from shadowsync.nodes.runtime.threads import Service
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
@@ -21,6 +22,7 @@ from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.orders import MemberInfo
+from shadowsync.pipeline.wire.field_checks import MOST_EXAMPLES
 from shadowsync.pipeline.wire.sockets import Listener
 from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.shared import build_shared
@@ -28,6 +30,7 @@ from shadowsync.tests.support.shared import build_shared
 from .processes import wait_until
 
 TOKEN = "t"
+GRANT_KEY = "k"
 
 
 class SendingReader(LoopThread):
@@ -70,7 +73,10 @@ class Training:
             fail(ValueError(f"{reader}: {why}"))
 
         shared = build_shared(job)
-        self.worker = Worker(0, shared, context, members, TOKEN, self._on_trained, refused, None, fail)
+        self.worker = Worker(
+            0, shared, context, members, TOKEN, GRANT_KEY, self._on_trained, refused, None, fail
+        )
+        self._proof = proof_of(GRANT_KEY, "reader-0", 0, 0, MOST_EXAMPLES)
         self.threads: list[Service] = [self._reader, ShardService(listeners[1], store, fail), self.worker]
         random = np.random.default_rng(1)
         count, self._seed = job.trainer.batch, job.run.seed
@@ -83,7 +89,8 @@ class Training:
     def train(self, batches: int) -> None:
         """Trains so many more, and waits until the reader keeps none of them."""
         for _ in range(batches):
-            self._source.put((0, Batch(BatchId(0, 0, self._given, self._seed), *self._arrays)), timeout=60.0)
+            batch_id = BatchId(0, 0, self._given, self._seed)
+            self._source.put((0, Batch(batch_id, *self._arrays, proof=self._proof)), timeout=60.0)
             self._reader.call(self.sender.wake)
             self._given += 1
         wait_until(self._at_rest, f"{self._given} batches are trained and forgotten")

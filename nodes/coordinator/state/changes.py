@@ -29,6 +29,7 @@ from ....pipeline.wire.control.messages import (
 )
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import MOST_EXAMPLES, Count, Counts, Items, Real, Seconds
+from ...runtime.span_proofs import proof_of
 from ..ledger.records import LedgerTables
 from .job import JobState
 from .outcome import Conclusion, Scored, Stop
@@ -46,6 +47,7 @@ class JobBegan:
     Attributes:
         unix_seconds: when, by the wall clock.
         kernel: the running kernel (`running_kernel`), whose monotonic clock said `monotonic_seconds` then.
+        grant_key: see `InputFacts`.
     """
 
     unix_seconds: Seconds
@@ -55,6 +57,7 @@ class JobBegan:
     label_rates: tuple[Real, ...] = ()
     kernel: str = ""
     monotonic_seconds: Seconds = 0.0
+    grant_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,7 @@ def _join(state: JobState, token: str, hello: Hello) -> Effect:
         state.placement.plan.to_body(),
         late=not member.begun,
         label_rates=state.input.label_rates,
+        grant_key=state.input.grant_key if hello.role == "trainer" else "",
     )
     return Effect(reply, lasts=not known)
 
@@ -226,16 +230,20 @@ def _ready(state: JobState, token: str, ready: Ready) -> Effect:
 def _next_span(state: JobState, token: str, request: NextSpan) -> Effect:  # noqa: ARG001
     ledger, reader = state.ledger, state.members.require(token).info.name
     if (replay := ledger.grant_replay(reader)) is not None:
-        grant = SpanGrant(replay.epoch, replay.span, tuple(to_runs(replay.skip)), replay=True)
+        proof = _proof(state, reader, replay.epoch, replay.span)
+        grant = SpanGrant(replay.epoch, replay.span, tuple(to_runs(replay.skip)), replay=True, proof=proof)
         return Effect(NextSpanReply(grant))
     granted = ledger.grant(reader)
     if granted is None:
         return Effect(NextSpanReply(None), lasts=False)
     epoch, span = granted
     skip = tuple(to_runs(ledger.skip_of(epoch, span.number)))
-    return Effect(
-        NextSpanReply(SpanGrant(epoch, span, skip)), lambda tables: tables.grant(epoch, span, reader)
-    )
+    grant = SpanGrant(epoch, span, skip, proof=_proof(state, reader, epoch, span))
+    return Effect(NextSpanReply(grant), lambda tables: tables.grant(epoch, span, reader))
+
+
+def _proof(state: JobState, reader: str, epoch: int, span: Span) -> bytes:
+    return proof_of(state.input.grant_key, reader, epoch, span.number, _most_rows(state, span.number))
 
 
 def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:

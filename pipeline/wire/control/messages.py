@@ -42,7 +42,7 @@ class HelloReply(Reply):
 
     With `late` the job already runs; an embedding node then replaces a dead one. `label_rates` has each
     label's rate in a sample of the training rows, between 0 and 1; () if no model's output bias starts from
-    them.
+    them. `grant_key` is the key of the proofs in `SpanGrant`, for a trainer; "" for others.
     """
 
     name: str
@@ -51,6 +51,7 @@ class HelloReply(Reply):
     plan: dict[str, Any]
     late: bool = False
     label_rates: Annotated[tuple[Rate, ...], Items(MAX_LABELS)] = ()
+    grant_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,15 @@ class SpanGrant:
     """A span to read, without the batches in `skip`.
 
     `skip` has runs of batch numbers, each with its first number and the number after its last. The batches of
-    a `replay` were trained before, but a replacement embedding node lacks them.
+    a `replay` were trained before, but a replacement embedding node lacks them. `proof` goes with each of its
+    batches (`nodes/runtime/span_proofs.py`).
     """
 
     epoch: Count
     span: Span
     skip: Annotated[tuple[tuple[Count, Count], ...], Items(MAX_BATCHES)]
     replay: bool = False
+    proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Size: st.floats(0, allow_infinity=False),
     bool: st.booleans(),
     str: st.text(max_size=200),
+    bytes: st.binary(max_size=40),
     tuple[Count, ...]: st.lists(COUNTS, max_size=5).map(tuple),
     BatchId: BATCH_IDS,
     dict[str, Any]: BODIES,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shadowsync.nodes.runtime.span_proofs import proof_of
 from shadowsync.nodes.worker.delivery_check import DeliveryCheck
 from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.config.job import Job
@@ -18,6 +19,7 @@ from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.recording_connection import RecordedConnection
 
 BATCH, SEED, ROWS = 8, 7, 50
+READER, KEY = "reader-0", "a key"
 JOB = Job.model_validate(
     {
         "data": {
@@ -58,12 +60,13 @@ GOOD = Delivery(
     bag_rows=np.zeros(EXAMPLES, np.int32),
     bag_lengths=BAGS,
     item_weights=floats(EXAMPLES),
+    proof=proof_of(KEY, READER, 0, 3, 6),
 )
 
 
 @pytest.fixture
 def check() -> DeliveryCheck:
-    return DeliveryCheck(JOB, ShardRouter(TablePlan.make(JOB.tables, 1)))
+    return DeliveryCheck(JOB, ShardRouter(TablePlan.make(JOB.tables, 1)), KEY)
 
 
 def one_is(array: np.ndarray[Any, Any], value: float) -> np.ndarray[Any, Any]:
@@ -73,9 +76,12 @@ def one_is(array: np.ndarray[Any, Any], value: float) -> np.ndarray[Any, Any]:
 
 
 def test_what_can_be_is_accepted(check: DeliveryCheck) -> None:
-    check.require(GOOD)
+    check.require(READER, GOOD)
     rows = np.full_like(ROW, ROWS - 1)
-    check.require(dataclasses.replace(GOOD, rows=rows, labels=0 * GOOD.labels, weights=0 * GOOD.weights))
+    other = dataclasses.replace(GOOD, rows=rows, labels=0 * GOOD.labels, weights=0 * GOOD.weights)
+    check.require(READER, other)
+    # A pass of scores is counted, and its spans are not granted.
+    check.require(READER, dataclasses.replace(GOOD, pass_number=1, proof=b""))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,13 @@ def test_what_can_be_is_accepted(check: DeliveryCheck) -> None:
     [
         ({"id": BatchId(0, 3, 5, SEED + 1)}, "seed"),
         ({"id": BatchId(1, 3, 5, SEED)}, "1 epoch"),
+        ({"id": BatchId(0, 2, 5, SEED)}, "span 2 of epoch 0 was not given to reader-0"),
+        ({"id": BatchId(0, 3, 6, SEED)}, "at most 6 batches"),
+        ({"proof": b""}, "was not given"),
+        ({"proof": proof_of(KEY, "reader-1", 0, 3, 6)}, "was not given"),
+        ({"proof": proof_of("", READER, 0, 3, 6)}, "was not given"),
+        ({"proof": (7).to_bytes(8, "big") + GOOD.proof[8:]}, "was not given"),
+        ({"proof": b"\xff" * 24}, "was not given"),
         ({"labels": floats(0)}, "0 examples"),
         ({"labels": floats(BATCH + 1)}, "9 examples"),
         ({"labels": one_is(GOOD.labels, 0.5)}, "label"),
@@ -111,8 +124,9 @@ def test_what_can_be_is_accepted(check: DeliveryCheck) -> None:
 )
 def test_what_cannot_be_is_refused(check: DeliveryCheck, values: Mapping[str, Any], why: str) -> None:
     wrong = dataclasses.replace(GOOD, **values)
+    check.require(READER, GOOD)
     with pytest.raises(ValueError, match=why) as refused:
-        check.require(wrong)
+        check.require(READER, wrong)
     assert str(tuple(wrong.id)) in str(refused.value)
 
 
