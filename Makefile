@@ -18,7 +18,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 WHOLE_JOBS = tests/integration tests/faults
 UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 
-.PHONY: demo test faults variants gpu ray ray-kills install install-dev lint types unit clean help
+.PHONY: demo test docs faults variants gpu ray ray-kills install install-dev lint types unit clean help
 
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
@@ -28,6 +28,7 @@ help:
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make ray    run the tests of jobs on a Ray cluster of this machine; installs Ray, 240 MB, beside the rest"
 	@echo "make ray-kills  of these, the accounts of a job and the kills: some two minutes"
+	@echo "make docs   build the site of the documents in build/docs/site; a broken link or a missing page ends it"
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
 
 $(VENV)/.torch: constraints.txt
@@ -47,6 +48,10 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py constraints.txt
 
 $(VENV)/.ray: $(VENV)/.dev
 	$(PIP) install -q -c constraints.txt -e '.[ray]' 'ray[tune]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
 	@touch $@
 
 install: $(VENV)/.installed
@@ -69,6 +74,9 @@ unit: install-dev
 test: lint types
 	$(ONE_CORE) $(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix and not ray"
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix" $(WHOLE_JOBS)
+
+docs: $(VENV)/.docs
+	$(BIN)/python docs/build_site.py
 
 faults: install-dev
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "matrix and not no_kill" tests/faults tests/fuzz

@@ -63,15 +63,21 @@ def attach(
         join: a hub's `tcp://HOST:PORT`; "env://" for processes that torchrun started; by default
             $SHADOWSYNC_JOIN, else "env://".
         key: the job's key file; by default $SHADOWSYNC_KEY_FILE.
-        algorithm, options, mode, every, gap, duty, codecs: `[sync]` and `[codecs]` of a job file. The hub has
-            them; those that are given here must be the same. With "env://" they are the hub's.
+        algorithm: `sync.algorithm` of a job file. The hub has it and the six below; those that are given
+            here must be the same. With "env://" they are the hub's.
+        options: `sync.options`.
+        mode: `sync.mode`.
+        every: `sync.every`.
+        gap: `sync.gap`.
+        duty: `sync.duty`.
+        codecs: `[codecs]` of a job file.
         start: "cluster": a loop that joins late takes the others' weights; "mine": it keeps its own.
         wait_for: return only when so many loops train.
         on_lost: without the hub the loop goes on alone, which is logged, until a hub is at that address
             again; or it raises ClusterError.
         hub_wait_seconds: how long a sampler waits for a hub that is gone.
-        bind, advertise: host to listen on for other loops, and the host that they connect to; by default
-            chosen by the hub's address.
+        bind: host to listen on for other loops; by default chosen by the hub's address.
+        advertise: host that they connect to; by default likewise.
         timeout_seconds: how long to wait for the hub, and for `wait_for`.
 
     Raises:

@@ -39,7 +39,8 @@ class Embeddings(nn.Module):
         tables: number of rows by name; None for the tables that another module has declared. All modules of a
             hub declare the same.
         dim: floats in a row, of all tables or by name.
-        join, key: as of `attach`.
+        join: as of `attach`.
+        key: as of `attach`.
         optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam" (lazy).
         lr: learning rate of the rows.
         init_scale: first values are uniform in [-init_scale, init_scale).

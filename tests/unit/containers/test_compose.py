@@ -250,8 +250,8 @@ def test_the_image_is_pinned_as_the_makefile_is() -> None:
 
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^TORCH_INDEX \?= {re.escape(default('TORCH_INDEX'))}$", makefile, re.MULTILINE)
-    # Without what is installed for development, and for jobs on Ray.
-    assert DOCKERFILE.count("-c constraints.txt") == makefile.count("-c constraints.txt") - 2
+    # Without what is installed for development, for jobs on Ray and for the site.
+    assert DOCKERFILE.count("-c constraints.txt") == makefile.count("-c constraints.txt") - 3
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     version = default("BASE").removeprefix("python:").removesuffix("-slim")
     assert requires["requires-python"] == f">={version}"
