@@ -17,10 +17,10 @@ from ....pipeline.wire.control.base import Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import NextSpanReply, ReturnBatchesReply, TrainedBatches
 from ....pipeline.wire.field_checks import values_of
 from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
+from ...control.progress import InputSnapshot, MetricsSnapshot
 from ..ledger.records import LedgerSnapshot, SnapshotDamagedError, StoredSnapshot
 from .bad_batches import BadBatchSnapshot
 from .job import JobState
-from .progress import InputSnapshot, MetricsSnapshot
 
 SNAPSHOT_CHANGES: Final = 20_000
 """Trained batches and other changes from one snapshot to the next: well under a second of replay."""

@@ -27,7 +27,7 @@ PLAIN = (int, float, complex, str, bytes, bool, type(None), ModuleType)
 
 
 def module_of(kind: type) -> str:
-    """Where a class was made; empty where it does not say, as one made without frames or by C code may not."""
+    """Where a class was made; empty where it does not say, as one made by C code may not."""
     name = getattr(kind, "__module__", None)
     return name if type(name) is str else ""
 
