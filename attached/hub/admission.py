@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ...nodes.control.divergence import CHUNK_ELEMENTS
 from ...nodes.control.membership import Member
-from ...nodes.control.server import ControlServer
+from ...nodes.control.server import REQUEST_SECONDS, ControlServer
 from ...pipeline.text.format import duration
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import (
@@ -22,8 +23,6 @@ from ...pipeline.wire.control.orders import (
 from .members import CLIENT, LOOP, SYNC
 from .state import HubState
 
-REQUEST_SECONDS = 60.0
-
 
 class AdmissionFailed(Exception):
     """A member cannot take part; the text says why."""
@@ -36,8 +35,6 @@ class HubAdmission:
     loop's where there is no center.
 
     Args:
-        mark_dead: called with the token of a member that cannot take part, and why.
-        event: called with the name of a loop, and what happened to it.
         others: what admits a member of another role than loop and sync node.
     """
 
@@ -45,14 +42,10 @@ class HubAdmission:
         self,
         server: ControlServer,
         state: HubState,
-        mark_dead: Callable[[str, str], None],
-        event: Callable[[str, str], None],
         others: Mapping[str, Callable[[Member], Awaitable[None]]],
     ) -> None:
         self._server = server
         self._state = state
-        self._mark_dead = mark_dead
-        self._event = event
         self._admitters = {LOOP: self._admit_loop, SYNC: self._admit_sync, **others}
         self._admitting = asyncio.Lock()
         # Whether the sync nodes wait for the replicas whose mean the center is to be.
@@ -72,7 +65,7 @@ class HubAdmission:
                 if member.alive and not member.begun:
                     await self._admitters[member.info.role](member)
         except AdmissionFailed as error:
-            self._mark_dead(member.info.token, str(error))
+            self._server.mark_dead(member.info.token, str(error))
         await self._server.notify()
 
     async def admit_returned(self, seconds: float) -> None:
@@ -91,7 +84,7 @@ class HubAdmission:
 
         await self._server.wait_for(all_are_ready, seconds)
         for member in state.members.away():
-            self._mark_dead(member.info.token, f"did not come back within {duration(seconds)}")
+            self._server.mark_dead(member.info.token, f"did not come back within {duration(seconds)}")
         async with self._admitting:
             loops = [one for one in ready() if one.facts.needs_center]
             if loops and state.has_sync_nodes:
@@ -107,7 +100,7 @@ class HubAdmission:
         members = self._state.members
         await self._server.wait_for(lambda: not members.away(CLIENT), seconds)
         for member in members.away(CLIENT):
-            self._mark_dead(member.info.token, f"did not come back within {duration(seconds)}")
+            self._server.mark_dead(member.info.token, f"did not come back within {duration(seconds)}")
 
     async def _admit_together(self, loops: list[Member]) -> None:
         """Admit loops that all keep their weights, whose mean is the center."""
@@ -121,7 +114,7 @@ class HubAdmission:
         met = await self._server.call_all(loops, connect, REQUEST_SECONDS)
         for loop in loops:
             if loop.info.name not in met:
-                self._mark_dead(loop.info.token, "could not connect to the others")
+                self._server.mark_dead(loop.info.token, "could not connect to the others")
         there = [loop for loop in loops if loop.alive]
         if not there:
             return
@@ -130,9 +123,9 @@ class HubAdmission:
         for loop in there:
             if loop.info.name in begun:
                 state.begin(loop)
-                self._event(loop.info.name, "came back")
+                self._server.event(loop.info.name, "came back", logging.INFO)
             else:
-                self._mark_dead(loop.info.token, "did not begin")
+                self._server.mark_dead(loop.info.token, "did not begin")
 
     async def _make_center(self) -> None:
         """Let the center begin, from the mean of the loops' replicas."""
@@ -178,7 +171,9 @@ class HubAdmission:
             group = SetGroup(state.return_to_group(member))
             await self._server.call_all([*state.loops, member], group, REQUEST_SECONDS)
         state.begin(member)
-        self._event(member.info.name, "came back" if came_back else "joined" if first else "joined late")
+        self._server.event(
+            member.info.name, "came back" if came_back else "joined" if first else "joined late", logging.INFO
+        )
 
     async def _give_first_model(self, member: Member, values: Float32Array) -> None:
         """Give the first loop the values of a checkpoint, before it meets the others."""

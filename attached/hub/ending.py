@@ -30,7 +30,7 @@ class HubEnd:
         state: HubState,
         attendance: Attendance | None,
         stop: Callable[[], None],
-        event: Callable[[str, str], None],
+        event: Callable[[str, str], object],
     ) -> None:
         self._state, self._attendance, self._stop, self._event = state, attendance, stop, event
 

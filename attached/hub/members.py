@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...nodes.control.membership import Member
+from typing import ClassVar
+
+from ...nodes.control.membership import Member, Members
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.control.messages import Hello
 from ...pipeline.wire.control.orders import MemberInfo
@@ -24,7 +26,7 @@ def loop_of(token: str) -> str:
     return token.partition(".")[0]
 
 
-class HubMembers:
+class HubMembers(Members):
     """Loops, modules with tables, sync and embedding nodes by token.
 
     A loop or a module never gets the index of another, even of a dead one.
@@ -33,9 +35,13 @@ class HubMembers:
         sync_nodes: number of sync nodes.
     """
 
+    _whole: ClassVar = "hub"
+    _unknown_remedy: ClassVar = "attach again"
+    _dead_remedy: ClassVar = "attach again"
+
     def __init__(self, sync_nodes: int) -> None:
+        super().__init__(started=True)
         self.sync_nodes = sync_nodes
-        self._members: dict[str, Member] = {}
         # Tokens of loops and modules of a dead hub, which may come back.
         self._away: set[str] = set()
         self._returned: set[str] = set()
@@ -102,31 +108,6 @@ class HubMembers:
         """Whether this was the token of one that has not come back."""
         return token in self._away and self._members[token].alive
 
-    def find(self, token: str) -> Member | None:
-        """Return the member with this token, dead or alive."""
-        return self._members.get(token)
-
-    def require(self, token: str) -> Member:
-        """Return the living member with this token; raises ClusterError."""
-        member = self._members.get(token)
-        if member is None or not member.alive or self.is_away(token):
-            why = (
-                f"{member.info.name} was declared dead ({member.lost_because})"
-                if member is not None and not member.alive
-                else "not a member of this hub"
-            )
-            raise ClusterError(why, remedy="attach again")
-        return member
-
-    def alive(self, role: str | None = None) -> list[Member]:
-        """Return active living members, by role and index."""
-        return [member for member in self.everyone(role) if member.alive and member.begun]
-
-    def living(self) -> list[Member]:
-        """Return living members, active or not yet."""
-        return [one for one in self.everyone() if one.alive and not self.is_away(one.info.token)]
-
-    def everyone(self, role: str | None = None) -> list[Member]:
-        """Return all members ever, of one role or of all."""
-        found = [member for member in self._members.values() if role in (None, member.info.role)]
-        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+    def known(self, token: str) -> Member | None:
+        """Return the member with this token; None for one that has not come back."""
+        return None if self.is_away(token) else self.find(token)

@@ -80,7 +80,7 @@ async def serve_hub(
             await tables_saved.take()
     finally:
         if server.bound:
-            await server.finish()
+            await server.end_all()
         await sync_nodes.close()
         await server.tables.close()
         await server.close()

@@ -9,19 +9,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ...nodes.control.membership import Member
 from ...nodes.control.replica_sampler import ReplicaSampler
 from ...nodes.control.server import ControlServer
-from ...nodes.runtime.health import Health, serve_health
+from ...nodes.runtime.health import Health
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.job import Job
 from ...pipeline.config.tables import EmbeddingSection
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
-from ...pipeline.text.format import counted, duration
+from ...pipeline.text.format import counted
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.loops import (
     EndSamples,
@@ -43,18 +43,18 @@ from ...pipeline.wire.control.messages import (
     ReportSlowPeer,
     StatusReply,
 )
-from ...pipeline.wire.control.orders import Finish, GroupView, SetGroup
+from ...pipeline.wire.control.orders import Finish, GroupView
 from ...pipeline.wire.control.tables import JoinTables
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.messages import Heartbeat, HeartbeatReply
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ...pipeline.wire.field_checks import Counts
+from ...pipeline.wire.messages import HeartbeatReply
 from ..errors import AttachError
 from ..job import require_settings
-from .admission import REQUEST_SECONDS, HubAdmission
+from .admission import HubAdmission
 from .attendance import Attendance
 from .ending import HubEnd
 from .ledger import ENDED, HubLedger
-from .members import CLIENT, COUNTED, EMBEDDING, LOOP, LOOP_NAME, SYNC
+from .members import CLIENT, COUNTED, EMBEDDING, LOOP, SYNC
 from .state import HubState
 from .status import hub_status
 from .tables import HubTables
@@ -62,7 +62,6 @@ from .tables import HubTables
 FINISH_SECONDS = 5.0
 # Node timeouts within which the loops of a dead hub come back; they look for one about every second.
 RETURN_TIMEOUTS = 3
-_OTHER_HUB = "belongs to a hub that was here before"
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +74,8 @@ class HubServer(ControlServer):
         ledger: where it records what another hub needs to take its place; None for nowhere.
         saved: what the ledger of a dead hub has, whose place this one takes.
     """
+
+    no_member: ClassVar = "belongs to a hub that was here before"
 
     def __init__(
         self,
@@ -95,8 +96,6 @@ class HubServer(ControlServer):
         self._admission = HubAdmission(
             self,
             self.state,
-            self.mark_dead,
-            lambda name, what: self.event(name, what, logging.INFO),
             {CLIENT: self.tables.admit_client, EMBEDDING: self.tables.admit_node},
         )
         self._plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
@@ -109,11 +108,7 @@ class HubServer(ControlServer):
 
     def start(self) -> None:
         """Begin to receive and to watch heartbeats; an interrupt ends the hub."""
-        self.spawn(self._receive())
-        self.spawn(self._watch())
-        if (path := self._process.health_path(supervised=False)) is not None:
-            self.spawn(serve_health(path, self.health))
-        self._process.on_interrupt(asyncio.get_running_loop(), self._stopped.set)
+        self.serve(self._stopped.set)
         if self.state.awaits_anyone:
             self.spawn(self._take_back())
 
@@ -135,7 +130,7 @@ class HubServer(ControlServer):
         """End the hub."""
         self._stopped.set()
 
-    async def finish(self) -> None:
+    async def end_all(self) -> None:
         """Tell every member to end, and take the last counts."""
         if self.checkpoint is not None and self.state.loops:
             await self.checkpoint()
@@ -157,20 +152,13 @@ class HubServer(ControlServer):
         if self._ledger is not None:
             await self._ledger.write(self.state.saved() | dict(more or {}))
 
-    async def close(self) -> None:
-        """Tell watchers that the hub has ended; end the tasks and the socket."""
-        try:
-            await self.tell_watchers(self.state.outcome)
-        finally:
-            await super().close()
-
-    def event(self, node: str, what: str, level: int = logging.WARNING) -> None:
-        """Record what happened to a member, in log and status."""
-        log.log(level, "%s: %s", node, what)
-        self.state.add_event(node, what)
+    @property
+    def outcome(self) -> str:
+        """See `ControlServer`."""
+        return self.state.outcome
 
     def health(self) -> Health:
-        """Return what the socket of `nodes/runtime/health.py` answers."""
+        """See `ControlServer`."""
         state, loops = self.state, counted(len(self.state.loops), "loop")
         missing = state.job.sync_nodes - len(state.members.alive(SYNC))
         lacking = f", without {counted(missing, 'sync node')}" if missing else ""
@@ -195,40 +183,45 @@ class HubServer(ControlServer):
             Interrupt: self._leave,
             NodeFailed: self._node_failed,
             PauseLoop: self._pause_loop,
-            ReportSlowPeer: self._report_slow_peer,
-            RejoinGroup: self._rejoin_group,
+            ReportSlowPeer: self.report_slow_peer,
+            RejoinGroup: self.rejoin_group,
             TakeSamples: self._take_samples,
             EndSamples: self._end_samples,
         }
         if type(request) not in handlers:
             raise ProtocolError(f"a hub does not answer {CONTROL_VERBS.name_of(request)!r}")
         members = self.state.members
-        if members.find(token) is None or members.is_away(token):
+        if members.known(token) is None:
             # A loop of the hub that was here before.
-            self._send(token.encode(), HeartbeatReply(0, _OTHER_HUB))
+            self._send(token.encode(), HeartbeatReply(0, self.no_member))
         return await handlers[type(request)](members.require(token), request)
 
-    def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
+    def take_counts(self, member: Member, counts: Counts) -> None:
         """See `ControlServer`."""
-        member = self.state.members.find(token)
-        if member is None or self.state.members.is_away(token):
-            self._send(identity, HeartbeatReply(0, _OTHER_HUB))
-            return
-        # A leaving loop is being told to end, as long as it has a session.
-        leaves = member.left and self.sessions.of(identity) is not None
-        dead = not member.alive and not leaves
-        self._send(identity, HeartbeatReply(0, member.lost_because if dead else ""))
-        # While it prepares it has nothing to count.
-        if member.alive and member.ready:
-            self.state.heartbeat(member, message.counts)
+        self.state.heartbeat(member, counts)
 
-    def count_refused(self, token: str) -> None:  # noqa: ARG002
+    def on_loss(self, gone: Member) -> None:  # noqa: ARG002
         """See `ControlServer`."""
-        self.state.refused_messages += 1
+        self._end.look()
 
-    def count_refused_connection(self) -> None:
+    def group_formed(self, view: GroupView) -> None:
+        """See `ControlServer`: another hub begins with a group of its own."""
+
+    def group_with(self, member: Member) -> GroupView | None:
         """See `ControlServer`."""
-        self.state.refused_connections += 1
+        may_return = member.begun and not member.leaves and not self.state.is_paused(member)
+        return self.state.return_to_group(member) if may_return else None
+
+    def patience_seconds(self, member: Member, seen_at: float) -> float:  # noqa: ARG002
+        """See `ControlServer`."""
+        run = self.state.job.run
+        # It may be silent while it prepares.
+        return run.node_timeout_seconds if member.ready else run.start_timeout_seconds
+
+    async def look(self, now: float) -> None:  # noqa: ARG002
+        """See `ControlServer`."""
+        await self.save()
+        self._end.look()
 
     def mark_dead(self, token: str, why: str) -> None:
         """Mark a member as dead: end its session and tell the others."""
@@ -237,23 +230,9 @@ class HubServer(ControlServer):
         if member is None or not member.alive:
             return
         self.event(member.info.name, why)
-        self._without(member, self.state.lose(member, why))
+        self.tell_loss(member, self.state.lose(member, why))
         if member.info.role in (SYNC, EMBEDDING) and not self.tables.fails_to_start(member, why):
             self._failed(ClusterError(f"{member.info.name}: {why}"))
-
-    def broadcast_group(self, view: GroupView | None) -> None:
-        """Send a new generation to all loops, including those that are not in it."""
-        if view is not None:
-            for loop in self.state.loops:
-                self.spawn(self.call(loop, SetGroup(view), REQUEST_SECONDS))
-
-    def _without(self, gone: Member, view: GroupView | None) -> None:
-        """Tell the others that a member is gone."""
-        for other in self.state.members.alive():
-            self.spawn(self.call(other, gone.notice, REQUEST_SECONDS))
-        self.broadcast_group(view)
-        self._end.look()
-        self.spawn(self.notify())
 
     async def _take_back(self) -> None:
         """Go on with the loops and modules of the dead hub that come back."""
@@ -292,7 +271,7 @@ class HubServer(ControlServer):
         await self.save()
         self.spawn(self._admission.admit(member))
         if self._sampling is None and member.info.role == LOOP and request.facts.dense_elements:
-            sampler = ReplicaSampler(self, self.state)
+            sampler = ReplicaSampler(self)
             self._sampling = self.spawn(sampler.run(request.facts.dense_elements))
         return Done()
 
@@ -304,42 +283,21 @@ class HubServer(ControlServer):
 
     async def _dismiss(self, member: Member) -> None:
         """End a loop that leaves, with its last counts."""
-        session = self.sessions.of(member.info.token.encode())
         if self.checkpoint is not None and self.state.loops == [member]:
             await self.checkpoint()
-        try:
-            if session is not None:
-                reply = await session.call(Finish(ExitCode.OK, ""), timeout_seconds=FINISH_SECONDS)
-                self.state.heartbeat(member, reply.counts)
-        except (ConnectionLost, RemoteError) as error:
-            log.warning("%s did not confirm its end: %s", member.info.name, error)
+        if (reply := await self.finish(member, FINISH_SECONDS)) is not None:
+            self.state.heartbeat(member, reply.counts)
         if member.alive:
             self.event(member.info.name, "left", logging.INFO)
-            self._without(member, self.state.lose(member, ""))
+            self.tell_loss(member, self.state.lose(member, ""))
         self.sessions.end(member.info.token.encode(), "left")
 
     async def _node_failed(self, member: Member, request: NodeFailed) -> Done:
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self.mark_dead, member.info.token, f"failed: {request.what}")
+        self.fail_soon(member, request.what)
         return Done()
 
     async def _pause_loop(self, member: Member, request: PauseLoop) -> Done:
         self.broadcast_group(self.state.pause(member, paused=request.paused))
-        return Done()
-
-    async def _report_slow_peer(self, member: Member, request: ReportSlowPeer) -> Done:
-        group = self.state.group
-        view = group.late(request.generation, request.index, reported_by=member.info.index)
-        if view is not None:
-            what = f"was removed from the group: {member.info.name} waited for it without success"
-            self.event(f"{LOOP_NAME}-{request.index}", what)
-        # Also without a change: the reporter does not know the current view.
-        self.broadcast_group(view or group.view)
-        return Done()
-
-    async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002
-        if member.begun and not member.leaves and not self.state.is_paused(member):
-            self.broadcast_group(self.state.return_to_group(member))
         return Done()
 
     async def _take_samples(self, member: Member, request: TakeSamples) -> Reply:
@@ -351,22 +309,6 @@ class HubServer(ControlServer):
     async def _end_samples(self, member: Member, request: EndSamples) -> Done:
         self.state.end_samples(member, request)
         return Done()
-
-    async def _watch(self) -> None:
-        run = self.state.job.run
-        while True:
-            await asyncio.sleep(min(0.5, run.node_timeout_seconds / 4))
-            # The loop's clock: if this process was paused, messages sent meanwhile are still to be received.
-            now = asyncio.get_running_loop().time()
-            for member in self.state.members.living():
-                seen_at = self.sessions.seen_at(member.info.token)
-                # It may be silent while it prepares.
-                limit = run.node_timeout_seconds if member.ready else run.start_timeout_seconds
-                if seen_at is not None and now - seen_at > limit:
-                    self.mark_dead(member.info.token, f"was silent for {duration(limit)}")
-            await self.save()
-            self._end.look()
-            self.sessions.forget_silent(now, lambda token: self.state.members.find(token) is not None)
 
     def _failed(self, error: BaseException) -> None:
         log.error("the hub failed", exc_info=error)

@@ -6,15 +6,14 @@ Imports no torch.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...nodes.control.cluster_state import ClusterState
 from ...nodes.control.membership import Member
-from ...nodes.control.progress import DivergenceCurve, NodeRates, TrainingMetrics
-from ...nodes.control.sync_controller import SyncControl, control_of
-from ...nodes.runtime.members import SyncGroup
+from ...nodes.control.progress import TrainingMetrics
+from ...nodes.control.sync_controller import control_of
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
 from ...pipeline.text.format import counted
@@ -46,7 +45,7 @@ _KEPT = {LOOP: ("iterations", "synced_iterations", "rounds"), CLIENT: (PASSES,)}
 _PREFIXES = {LOOP: LOOP_PREFIX, CLIENT: MODULE_PREFIX}
 
 
-class HubState:
+class HubState(ClusterState):
     """What a hub knows; it belongs to the hub's loop.
 
     Args:
@@ -58,40 +57,22 @@ class HubState:
         first_model: the values that the first loop takes, of a checkpoint; None once it has them.
         awaits_return: whether the hub waits for the loops of a dead one.
         lost_passes: by module, how many of its passes died with the hubs before.
-        rates, gaps: the last heartbeats, and the curves of the loops' sync gaps.
-        places: host and process by token.
-        events: seconds since the start, member, and what happened.
-        page: the address of the page; "" without one.
+        gaps: the curves of the loops' sync gaps.
     """
 
     def __init__(self, job: Job, folder: Path | None = None) -> None:
-        self.job = job
-        self.folder = folder or Path(job.run.name)
-        self.members = HubMembers(job.sync_nodes)
-        self.group = SyncGroup()
-        self.divergence = DivergenceCurve()
-        self.rates = NodeRates()
+        super().__init__(job, folder or Path(job.run.name))
+        self.members: HubMembers = HubMembers(job.sync_nodes)
         self.gaps = TrainingMetrics()
-        self.places: dict[str, tuple[str, int]] = {}
-        self.events: list[tuple[float, str, str]] = []
-        self.page = ""
-        self.control: SyncControl | None = None
         self.begun = False
         self.seeded = False
         self.awaits_return = False
         self.lost_passes: dict[str, int] = {}
         self.first_model: Float32Array | None = None
-        self.refused_messages = 0
-        self.refused_connections = 0
-        self._started_at = time.monotonic()
         self._layout: tuple[ParameterShape, ...] | None = None
         self._layout_of = ""
         self._streams: dict[str, SampleStream] = {}
         self._paused: set[str] = set()
-
-    def seconds(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self._started_at
 
     @property
     def phase(self) -> str:
@@ -108,14 +89,6 @@ class HubState:
     def layout(self) -> tuple[ParameterShape, ...] | None:
         """Names and shapes of the loops' parameters; None before the first loop."""
         return self._layout
-
-    def show_page(self, url: str) -> None:
-        """Record the address of the page."""
-        self.page = url
-
-    def add_event(self, name: str, what: str) -> None:
-        """Record what happened to a member now."""
-        self.events.append((self.seconds(), name, what))
 
     @property
     def has_sync_nodes(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...nodes.control.membership import Member
-from ...nodes.coordinator.monitoring.status import (
+from ...nodes.control.status_parts import (
     edges_of,
     incidents_of,
     node_status,
@@ -31,13 +31,6 @@ def hub_status(state: HubState, cursor: Cursor | None, known_incidents: int) -> 
     """Build the status, with news since the cursors."""
     now = state.seconds()
     names = [member.info.name for member in state.loops]
-    me = own_status(
-        state.rates,
-        now,
-        "hub",
-        refused_messages=state.refused_messages,
-        refused_connections=state.refused_connections,
-    )
     return Status(
         run=state.folder.name,
         algorithm=state.job.sync.algorithm,
@@ -50,7 +43,10 @@ def hub_status(state: HubState, cursor: Cursor | None, known_incidents: int) -> 
         progress=Progress(trained=0, distinct=0),
         sync=sync_figures(state, names, now),
         loops=_loops(state, names, now),
-        nodes=[me, *(_node(state, member, now) for member in state.members.everyone())],
+        nodes=[
+            own_status(state, "hub", now),
+            *(_node(state, member, now) for member in state.members.everyone()),
+        ],
         edges=edges_of(state, now),
         incidents=incidents_of(state.events, known_incidents),
         curves=_curves(state, cursor) if cursor is not None else {},

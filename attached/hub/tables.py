@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from ...nodes.control.membership import Member
-from ...nodes.control.server import ControlServer
+from ...nodes.control.server import REQUEST_SECONDS, ControlServer
 from ...nodes.runtime.role import Role
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.job import Job
@@ -24,7 +24,7 @@ from ...pipeline.wire.control.orders import Begin, ConnectPeers, FindLacking, Fi
 from ...pipeline.wire.control.tables import JoinTables, JoinTablesReply
 from ..node_thread import NodeThread
 from ..tables_job import EPOCH, require_tables, tables_job
-from .admission import REQUEST_SECONDS, AdmissionFailed
+from .admission import AdmissionFailed
 from .checkpoint import TABLES
 from .hosted import hosted_node
 from .members import CLIENT, EMBEDDING
@@ -180,8 +180,7 @@ class HubTables:
         what = "came back" if member in self._state.members.returned(CLIENT) else "joined"
         if lost:
             what += f"; lost: {lost:,} of its passes"
-        log.log(logging.WARNING if lost else logging.INFO, "%s %s", name, what)
-        self._state.add_event(name, what)
+        self._server.event(name, what, logging.WARNING if lost else logging.INFO)
 
     def _first_job(self, wanted: dict[str, Any] | None) -> Job:
         """Return the job of the tables that the first module, or a checkpoint, says."""

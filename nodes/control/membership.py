@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError
@@ -97,8 +97,63 @@ class Member:
         self.metrics = metrics
 
 
-class Membership:
-    """The members by token, and the free slots.
+class Members:
+    """The members of a job or of a hub by token.
+
+    Attributes:
+        started: whether whoever joins takes part only once it was introduced to the others.
+    """
+
+    _whole: ClassVar = "job"
+    _unknown_remedy: ClassVar = "join the job first"
+    _dead_remedy: ClassVar = "start a new one"
+
+    def __init__(self, *, started: bool) -> None:
+        self._members: dict[str, Member] = {}
+        self.started = started
+
+    def find(self, token: str) -> Member | None:
+        """Return the member with this token, dead or alive."""
+        return self._members.get(token)
+
+    def known(self, token: str) -> Member | None:
+        """Return the member with this token; None for one that has to join first."""
+        return self.find(token)
+
+    def require(self, token: str) -> Member:
+        """Return the living member with this token.
+
+        Raises ClusterError for an unknown or dead one.
+        """
+        member = self.known(token)
+        if member is None:
+            raise ClusterError(f"not a member of this {self._whole}", remedy=self._unknown_remedy)
+        if not member.alive:
+            raise ClusterError(
+                f"{member.info.name} was declared dead ({member.lost_because})", remedy=self._dead_remedy
+            )
+        return member
+
+    def alive(self, role: str | None = None) -> list[Member]:
+        """Return active living members, by role and index."""
+        return [member for member in self.everyone(role) if member.alive and member.begun]
+
+    def living(self) -> list[Member]:
+        """Return living members, active or not yet."""
+        return [member for member in self.everyone() if member.alive and self.known(member.info.token)]
+
+    def everyone(self, role: str | None = None) -> list[Member]:
+        """Return all members ever, of one role or of all, without the withdrawn ones."""
+        found = [
+            member
+            for member in self._members.values()
+            if role in (None, member.info.role) and not member.withdrawn
+        ]
+        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+
+
+class Membership(Members):
+    """The members of a job, and its free slots.
 
     Args:
         expected: number of nodes of each role in the job.
@@ -106,10 +161,9 @@ class Membership:
     """
 
     def __init__(self, expected: Mapping[str, int], digest: str) -> None:
+        super().__init__(started=False)
         self._expected = dict(expected)
         self._digest = digest
-        self._members: dict[str, Member] = {}
-        self.started = False
 
     def join(
         self,
@@ -210,28 +264,6 @@ class Membership:
             member.withdraw()
         return member
 
-    def require(self, token: str) -> Member:
-        """Return the living member with this token.
-
-        Raises ClusterError for an unknown or dead one.
-        """
-        member = self._members.get(token)
-        if member is None:
-            raise ClusterError("not a member of this job", remedy="join the job first")
-        if not member.alive:
-            raise ClusterError(
-                f"{member.info.name} was declared dead ({member.lost_because})", remedy="start a new one"
-            )
-        return member
-
-    def find(self, token: str) -> Member | None:
-        """Return the member with this token, dead or alive."""
-        return self._members.get(token)
-
-    def alive(self, role: str | None = None) -> list[Member]:
-        """Return active living members, by role and index."""
-        return [member for member in self.everyone(role) if member.alive and member.begun]
-
     def joining(self, role: str | None = None) -> list[Member]:
         """Return living members that are not active yet."""
         return [member for member in self.everyone(role) if member.alive and not member.begun]
@@ -239,15 +271,6 @@ class Membership:
     def preparing(self, role: str | None = None) -> list[Member]:
         """Return living members that are not ready yet."""
         return [member for member in self.everyone(role) if member.alive and not member.ready]
-
-    def everyone(self, role: str | None = None) -> list[Member]:
-        """Return all members ever, of one role or of all, without the withdrawn ones."""
-        found = [
-            member
-            for member in self._members.values()
-            if role in (None, member.info.role) and not member.withdrawn
-        ]
-        return sorted(found, key=lambda member: (member.info.role, member.info.index))
 
     def gone(self) -> list[Member]:
         """Return the members that took part, and are dead or have left."""

@@ -6,17 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ...pipeline.config.job import Job
 from ...pipeline.config.sections import parse_page_address
 from ...pipeline.jobfile.extras import missing_modules
 from ...pipeline.text.format import duration
 from ...watch.mirror import Mirror
 from ...watch.status import Cursor, Status
-from ..runtime.health import Health
-from ..runtime.settings import NodeSettings, metrics_address
+from ..runtime.settings import metrics_address
+from .server import ControlServer
 
 if TYPE_CHECKING:
     from ...watch.exporters.metrics_server import MetricsServer
@@ -26,51 +24,6 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
-
-
-class WatchedState(Protocol):
-    """What monitoring reads of a job, or of a hub, and tells it."""
-
-    @property
-    def job(self) -> Job:
-        """The job."""
-        ...
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        ...
-
-    @property
-    def outcome(self) -> str:
-        """How it ended, in one line."""
-        ...
-
-    def show_page(self, url: str) -> None:
-        """Record the address of the page."""
-        ...
-
-
-class WatchedServer(Protocol):
-    """What is monitored: the server of a job's coordinator, or of a hub."""
-
-    @property
-    def settings(self) -> NodeSettings:
-        """The settings of its process."""
-        ...
-
-    @property
-    def state(self) -> WatchedState:
-        """Its state."""
-        ...
-
-    def event(self, node: str, what: str) -> None:
-        """Record an event of a node."""
-        ...
-
-    def health(self) -> Health:
-        """Return whether it is well."""
-        ...
 
 
 class Monitoring:
@@ -86,7 +39,7 @@ class Monitoring:
 
     def __init__(
         self,
-        server: WatchedServer,
+        server: ControlServer,
         make_status: Callable[[Cursor | None, int], Status],
         role: str = "coordinator",
     ) -> None:
@@ -160,7 +113,7 @@ class Monitoring:
         status = self._make_status(*self._mirror.cursors())
         if ended:
             idle = [edge.model_copy(update={"up": 0.0, "down": 0.0}) for edge in status.edges]
-            last = {"ended": True, "outcome": self._state.outcome, "edges": idle}
+            last = {"ended": True, "outcome": self._server.outcome, "edges": idle}
             status = status.model_copy(update=last)
         self._mirror.take(status)
         self._counts = _flat(status)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 import numpy as np
 
 from ...pipeline.types import is_finite
 from ...pipeline.wire.control.orders import FLOAT_BYTES, SampleReplica, SetSync
 from .divergence import SAMPLED_ELEMENTS, Divergence
-from .membership import Member
-from .progress import DivergenceCurve
 from .server import ControlServer
-from .sync_controller import ReplicaPoint, SyncControl
+from .sync_controller import ReplicaPoint
 from .sync_law import SyncSettings
 
 REQUEST_SECONDS = 10.0
@@ -21,51 +18,16 @@ REQUEST_SECONDS = 10.0
 IDLE_SECONDS = 1.0
 
 
-class LivingMembers(Protocol):
-    """The members of a job, or of a hub."""
-
-    def alive(self, role: str | None = None) -> list[Member]:
-        """Return active living members, by role and index."""
-        ...
-
-    def everyone(self, role: str | None = None) -> list[Member]:
-        """Return all members ever, of one role or of all."""
-        ...
-
-
-class SampledState(Protocol):
-    """What a sampler reads and adds to: the state of a job, or of a hub."""
-
-    @property
-    def members(self) -> LivingMembers:
-        """The members."""
-        ...
-
-    @property
-    def divergence(self) -> DivergenceCurve:
-        """The curve that points are added to."""
-        ...
-
-    @property
-    def control(self) -> SyncControl | None:
-        """The controller; None if there is none."""
-        ...
-
-    def seconds(self) -> float:
-        """Return the seconds since the start."""
-        ...
-
-
 class ReplicaSampler:
     """Sample the replicas for the divergence curve and the controller.
 
     All trainers are asked at once; what they train while the request is in flight is part of the figure.
-    Runs on the coordinator's loop.
+    Runs on the server's loop.
     """
 
-    def __init__(self, server: ControlServer, state: SampledState) -> None:
+    def __init__(self, server: ControlServer) -> None:
         self._server = server
-        self._state = state
+        self._state = server.state
         # Confirmed settings by token: a loop that comes back has another one, and the first settings again.
         # None while an order is unconfirmed, which is then repeated.
         self._confirmed: dict[str, SyncSettings | None] = {}

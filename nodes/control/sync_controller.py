@@ -69,7 +69,7 @@ class ReplicaMotion:
         self._means.clear()
 
 
-class SyncControl:
+class SyncController:
     """Controller of a job's synchronization.
 
     Args:
@@ -117,6 +117,8 @@ class SyncControl:
             self.pause_seconds = min(max(wanted, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
 
-def control_of(sync: SyncSection, trainers: int, elastic: tuple[float, float] | None) -> SyncControl | None:
+def control_of(
+    sync: SyncSection, trainers: int, elastic: tuple[float, float] | None
+) -> SyncController | None:
     """Return the job's controller; None if there is none."""
-    return SyncControl(sync, elastic) if sync.control == "auto" and trainers > 1 else None
+    return SyncController(sync, elastic) if sync.control == "auto" and trainers > 1 else None

@@ -24,7 +24,8 @@ from ...pipeline.wire.control.orders import (
 )
 from ..control.divergence import CHUNK_ELEMENTS
 from ..control.membership import Member, require_same_plan
-from .server import REQUEST_SECONDS, CoordinatorServer
+from ..control.server import REQUEST_SECONDS
+from .server import CoordinatorServer
 from .state.changes import GroupFormed, NodeBegan
 from .state.verdicts import center_has_model
 

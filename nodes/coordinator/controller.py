@@ -15,12 +15,13 @@ from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish, SyncReplaced
 from ..control.membership import require_same_plan, require_same_start
 from ..control.replica_sampler import ReplicaSampler
+from ..control.server import REQUEST_SECONDS
 from .checkpoint.manager import CheckpointManager
 from .evaluation import Evaluator, read_scores, sum_scores
 from .input_follower import InputFollower
 from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
-from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
+from .server import DRAIN_SECONDS, HURRY_SECONDS, CoordinatorServer
 from .shutdown import JobFinalizer
 from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingEnded
 from .state.outcome import FinalModel, Outcome, SavedCheckpoints, Score, Stop
@@ -209,7 +210,7 @@ class JobController:
 
     async def _follow_training(self, manager: CheckpointManager) -> None:
         """Take checkpoints and samples until the job is trained, ends early, or stops."""
-        sampler = ReplicaSampler(self._server, self._state)
+        sampler = ReplicaSampler(self._server)
         sampling = self._server.spawn(sampler.run(self._model.dense_elements))
         checkpointing = self._server.spawn(manager.run())
         following = self._server.spawn(InputFollower(self._server).run())

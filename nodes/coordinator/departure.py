@@ -7,7 +7,8 @@ import asyncio
 from ...pipeline.errors import ExitCode
 from ...pipeline.wire.control.orders import Drain, Finalize
 from ..control.membership import Member
-from .server import DRAIN_SECONDS, REQUEST_SECONDS, CoordinatorServer
+from ..control.server import REQUEST_SECONDS
+from .server import DRAIN_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed, NodeLeaves
 from .state.outcome import Stop
 

@@ -18,7 +18,8 @@ from ...pipeline.wire.control.orders import Evaluate, EvaluateReply, GetEvalSums
 from ...pipeline.wire.tasks import race
 from ...sync_algos.contract.model_origin import ModelOrigin
 from ..control.membership import Member
-from .server import REQUEST_SECONDS, CoordinatorServer
+from ..control.server import REQUEST_SECONDS
+from .server import CoordinatorServer
 from .state.outcome import FinalModel, Outcome, Score, Stop
 
 EVAL_SECONDS = 24 * 3600.0

@@ -39,7 +39,7 @@ from .monitoring.status import status_body
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, TrainerRecovery, offer_spans
 from .scaling import Scaling
 from .server import CoordinatorServer
-from .state.changes import REQUESTS, GroupFormed, InputEnded
+from .state.changes import REQUESTS, InputEnded
 from .state.outcome import Stop
 from .state.phases import JobPhase
 
@@ -82,9 +82,9 @@ class RequestHandler:
             NodeFailed: self._failed,
             Interrupt: self._interrupt,
             Leave: self._leave,
-            ReportSlowPeer: self._report_slow_peer,
+            ReportSlowPeer: server.report_slow_peer,
             ReportReader: self._report_reader,
-            RejoinGroup: self._rejoin_group,
+            RejoinGroup: server.rejoin_group,
         }
         # Called after the journal has applied a request.
         self._after: dict[type[Request[Any]], Callable[[Member, Any, Any], None]] = {
@@ -301,10 +301,7 @@ class RequestHandler:
         if request.exit_code is not ExitCode.STOPPED_BY_DEATH and member.begun:
             text = f"{member.info.name}: {request.what}"
             self._server.request_stop(Stop("failed", text, request.exit_code))
-        # The node ends once it has the reply, so nobody should wait for it. The reply is sent before this
-        # runs. If it is lost and the node repeats the request, the next reply says that it was declared dead.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._server.mark_dead, member.info.token, f"failed: {request.what}")
+        self._server.fail_soon(member, request.what)
         return Done()
 
     async def _interrupt(self, member: Member, request: Interrupt) -> Done:  # noqa: ARG002
@@ -351,18 +348,6 @@ class RequestHandler:
             self._idle_readers.clear()
             self._server.spawn(offer_spans(self._server))
 
-    async def _report_slow_peer(self, member: Member, request: ReportSlowPeer) -> Done:
-        index = request.index
-        view = self._state.group.late(request.generation, index, reported_by=member.info.index)
-        if view is not None:
-            self._server.journal.decided(GroupFormed(view))
-            text = f"was removed from the group: {member.info.name} waited for it without success"
-            self._server.event(f"trainer-{index}", text)
-        # Also without a change: the reporter does not know the current view.
-        self._server.broadcast_group(view or self._state.group.view)
-        await self._server.notify()
-        return Done()
-
     async def _report_reader(self, member: Member, request: ReportReader) -> Done:
         """Declare a reader dead on one trainer's word, and the trainer that reports a second one.
 
@@ -377,15 +362,4 @@ class RequestHandler:
             self._server.expel(member, f"reports of two readers, {before} and {name}")
         elif reader.alive:
             self._server.expel(reader, f"a delivery to {member.info.name}: {request.why}")
-        return Done()
-
-    async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002
-        training = self._state.phase is JobPhase.TRAINING
-        comes_back = training and not member.leaves
-        view = self._state.group.admit(member.info.index) if comes_back else None
-        if view is not None:
-            self._server.journal.decided(GroupFormed(view))
-            self._server.event(member.info.name, "rejoined the synchronization")
-        self._server.broadcast_group(view or self._state.group.view)
-        await self._server.notify()
         return Done()

@@ -13,8 +13,9 @@ from ...pipeline.wire.control.messages import Scale, ScaleReply
 from ...pipeline.wire.control.orders import StartNode
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..control.membership import Member
+from ..control.server import REQUEST_SECONDS
 from .departure import Departures
-from .server import REQUEST_SECONDS, CoordinatorServer
+from .server import CoordinatorServer
 
 SCALABLE: Final = ("reader", "trainer")
 

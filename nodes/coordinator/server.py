@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -16,18 +17,16 @@ from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.orders import (
     DivideBatches,
-    Finish,
     GroupView,
-    SetGroup,
 )
 from ...pipeline.wire.field_checks import Counts
-from ...pipeline.wire.messages import Heartbeat, HeartbeatReply
+from ...pipeline.wire.messages import HeartbeatReply
 from ...pipeline.wire.retransmission import REISSUE
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ...pipeline.wire.rpc_channel import RemoteError
 from ..control.membership import LEFT, SILENT, Member
-from ..control.server import ControlServer
+from ..control.server import REQUEST_SECONDS, ControlServer
 from ..control.sessions import REQUESTS_OF_ONE
-from ..runtime.health import Health, coordinator_health, health_path, serve_health
+from ..runtime.health import Health, coordinator_health
 from ..runtime.process import ProcessHooks
 from ..runtime.role import GONE_TIMEOUTS
 from ..runtime.settings import NodeSettings
@@ -35,15 +34,14 @@ from .audit import lost_batches
 from .checkpoint_calls import CheckpointCalls
 from .journal import JobJournal
 from .ledger.store import LedgerStore, LedgerWriter
-from .state.changes import NodeDied, NodeHasLeft, StopRequested
-from .state.job import Death, JobState
+from .state.changes import GroupFormed, NodeDied, NodeHasLeft, StopRequested
+from .state.job import JobState
 from .state.outcome import FOLDER_REMOVED, Stop
 from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
 
-# Time limits of a node: for a reply, for its last counts, and for either after an interrupt.
-REQUEST_SECONDS = 60.0
+# Time limits of a node: for its last counts, and for these or a reply after an interrupt.
 DRAIN_SECONDS = 8.0
 HURRY_SECONDS = 2.5
 FOLDER_SECONDS = 2.0
@@ -95,29 +93,28 @@ class CoordinatorServer(ControlServer):
         for token, before in (replies or {}).items():
             self.sessions.begin(token.encode(), self._new_session(token.encode(), token, before))
             self.sessions.record_seen(token.encode(), self._took_over_at)
-        self.spawn(self._receive())
-        self.spawn(self._watch())
-        self.spawn(self._watch_folder())
-        if (path := health_path(supervised=False)) is not None:
-            self.spawn(serve_health(path, self.health))
         interrupted = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
-        self._process.on_interrupt(loop, lambda: self.request_stop(interrupted))
+        self.serve(lambda: self.request_stop(interrupted))
+        self.spawn(self._watch_folder())
         if self.settings.supervised:
             self._process.on_orphaned(loop, lambda: self.request_stop(interrupted))
 
     def health(self) -> Health:
-        """Return what the socket of `nodes/runtime/health.py` answers."""
+        """See `ControlServer`."""
         state = self.state
         there = {role: len(state.members.alive(role)) for role in state.job.expected}
         examples = state.training_metrics.examples
         return coordinator_health(state.phase.value, examples, state.job.expected, there)
 
-    async def close(self) -> None:
-        """Tell watchers that the job has ended; end the tasks and the socket."""
-        try:
-            await self.tell_watchers(self.state.outcome)
-        finally:
-            await super().close()
+    @property
+    def outcome(self) -> str:
+        """See `ControlServer`."""
+        return self.state.outcome
+
+    @property
+    def examples_so_far(self) -> int:
+        """See `ControlServer`."""
+        return self.state.ledger.examples_so_far
 
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:
         """See `ControlServer`."""
@@ -125,16 +122,8 @@ class CoordinatorServer(ControlServer):
         member = self.state.members.find(token)
         if member is not None and member.was_silent:
             # First of all, so that it does not take the refusal for a failure.
-            self._send(token.encode(), HeartbeatReply(self.state.ledger.examples_so_far, member.lost_because))
+            self._send(token.encode(), HeartbeatReply(self.examples_so_far, member.lost_because))
         return await self._handle(token, request, number)
-
-    def count_refused(self, token: str) -> None:
-        """See `ControlServer`."""
-        self.state.count_refused(token)
-
-    def count_refused_connection(self) -> None:
-        """See `ControlServer`."""
-        self.state.count_refused_connection()
 
     @property
     def first_number(self) -> int:
@@ -150,11 +139,11 @@ class CoordinatorServer(ControlServer):
             self.journal.decided(StopRequested(stop))
             self._stopped.set()
 
-    def event(self, node: str, what: str) -> None:
-        """Record an event in log and ledger."""
-        log.warning("%s: %s", node, what)
-        seconds = self.state.add_event(node, what)
+    def event(self, node: str, what: str, level: int = logging.WARNING) -> float:
+        """Record an event in log, status and ledger; return when."""
+        seconds = super().event(node, what, level)
         self.store.event(seconds, node, what)
+        return seconds
 
     async def call_until_answered(
         self, member: Member, request: Request[Any], unable: str, wanted: Callable[[], bool]
@@ -188,37 +177,16 @@ class CoordinatorServer(ControlServer):
         self.event(info.name, why)
         if death.stop is not None:
             self.request_stop(death.stop)
-        self._notify_loss(death, written)
+        self.tell_loss(death.member, death.group, written)
 
     async def dismiss(self, member: Member, counts: Counts) -> None:
         """Dismiss a leaving node, with its last counts."""
-        session = self.sessions.of(member.info.token.encode())
         death = self.state.leave(member, counts)
         written = self.journal.decided(NodeHasLeft(member.info.token, counts))
         self.event(member.info.name, "left the job as requested")
-        self._notify_loss(death, written)
-        try:
-            if session is not None:
-                await session.call(Finish(ExitCode.OK, ""), timeout_seconds=REQUEST_SECONDS)
-        except (ConnectionLost, RemoteError) as error:
-            log.warning("%s did not confirm its end: %s", member.info.name, error)
+        self.tell_loss(member, death.group, written)
+        await self.finish(member, REQUEST_SECONDS)
         self.sessions.end(member.info.token.encode(), LEFT)
-
-    def _notify_loss(self, death: Death, written: asyncio.Future[None]) -> None:
-        for other in self.state.members.alive():
-            # A node that still prepares knows no other node yet.
-            if other.ready:
-                self.spawn(self._notice(other, death.member, written))
-        self.broadcast_group(death.group)
-        if self._died is not None:
-            self._died(death.member)
-        self.spawn(self.notify())
-
-    async def _notice(self, other: Member, gone: Member, *written: asyncio.Future[None]) -> None:
-        if written:
-            # Recorded first: a coordinator that takes over must know it, too.
-            await asyncio.wait(written)
-        await self.call(other, gone.notice, REQUEST_SECONDS)
 
     def recover_dead(self) -> None:
         """Repeat the notices of all deaths, and begin the recoveries that are unfinished."""
@@ -231,26 +199,46 @@ class CoordinatorServer(ControlServer):
             if self._died is not None and self.state.has_to_recover(member):
                 self._died(member)
 
-    def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
+    def on_loss(self, gone: Member) -> None:
         """See `ControlServer`."""
-        member = self.state.members.find(token)
-        # A leaving node is being told to end, as long as it has a session.
-        leaves = member is not None and member.left and self.sessions.of(identity) is not None
-        why = member.lost_because if member and not member.alive and not leaves else ""
-        self._send(identity, HeartbeatReply(self.state.ledger.examples_so_far, why))
-        # While it prepares it has nothing to count.
-        if member is not None and member.alive and member.ready:
-            parts = self.state.heartbeat(member, message.counts)
-            if parts is not None:
-                self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
+        if self._died is not None:
+            self._died(gone)
 
-    async def _watch(self) -> None:
-        limit = self.state.job.run.node_timeout_seconds
-        while True:
-            await asyncio.sleep(min(0.5, limit / 4))
-            # The loop's clock: if this process was paused, messages sent meanwhile are still to be received.
-            self._end_silent(asyncio.get_running_loop().time(), limit)
-            self._require_no_lost_batches()
+    def take_counts(self, member: Member, counts: Counts) -> None:
+        """See `ControlServer`."""
+        parts = self.state.heartbeat(member, counts)
+        if parts is not None:
+            self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
+
+    def group_formed(self, view: GroupView) -> None:
+        """See `ControlServer`."""
+        self.journal.decided(GroupFormed(view))
+
+    def group_with(self, member: Member) -> GroupView | None:
+        """See `ControlServer`."""
+        comes_back = self.state.phase is JobPhase.TRAINING and not member.leaves
+        view = self.state.group.admit(member.info.index) if comes_back else None
+        if view is not None:
+            self.group_formed(view)
+            self.event(member.info.name, "rejoined the synchronization")
+        return view or self.state.group.view
+
+    def patience_seconds(self, member: Member, seen_at: float) -> float:
+        """See `ControlServer`."""
+        if not member.ready:
+            # Much work may keep it from sending.
+            return math.inf
+        # One that was not heard since the takeover may still be connecting.
+        waits = GONE_TIMEOUTS if seen_at == self._took_over_at else 1
+        return waits * self.state.job.run.node_timeout_seconds
+
+    async def look(self, now: float) -> None:
+        """See `ControlServer`: nodes that do not get ready, and batches that are lost."""
+        start = self.state.job.run.start_timeout_seconds
+        for member in self.state.members.joining() if self.state.is_training else ():
+            if not member.ready and now - member.joined_at > start:
+                self.mark_dead(member.info.token, f"was not ready within {duration(start)}")
+        self._require_no_lost_batches()
 
     async def _watch_folder(self) -> None:
         """Have an event say once that somebody removed the run's folder."""
@@ -260,20 +248,6 @@ class CoordinatorServer(ControlServer):
                 break
         self.state.folder_removed()
         self.event("coordinator", f"{self.state.folder}: {FOLDER_REMOVED}")
-
-    def _end_silent(self, now: float, limit: float) -> None:
-        members = self.state.members
-        for member in [*members.alive(), *members.joining()]:
-            seen_at = self.sessions.seen_at(member.info.token)
-            # A node that was not heard since the takeover may still be connecting.
-            patience = limit * (GONE_TIMEOUTS if seen_at == self._took_over_at else 1)
-            if member.ready and seen_at is not None and now - seen_at > patience:
-                self.mark_dead(member.info.token, f"{SILENT} {duration(patience)}")
-        start = self.state.job.run.start_timeout_seconds
-        for member in members.joining() if self.state.is_training else ():
-            if not member.ready and now - member.joined_at > start:
-                self.mark_dead(member.info.token, f"was not ready within {duration(start)}")
-        self.sessions.forget_silent(now, lambda token: members.find(token) is not None)
 
     def give_way(self, role: str) -> None:
         """Declare dead the silent nodes of a role that still prepare.
@@ -299,12 +273,6 @@ class CoordinatorServer(ControlServer):
             where = "see the ledger in report.md"
             text = f"batches delivered, but neither trained nor in flight: {lost}; {where}"
             self.request_stop(Stop("failed", text, ExitCode.LEDGER))
-
-    def broadcast_group(self, view: GroupView | None) -> None:
-        """Send a new generation to all trainers, including excluded ones."""
-        if view is not None and self.state.members.started:
-            for trainer in self.state.members.alive("trainer"):
-                self.spawn(self.call(trainer, SetGroup(view), REQUEST_SECONDS))
 
     def _failed(self, error: BaseException) -> None:
         if self.state.stop is None:

@@ -25,8 +25,9 @@ from ...pipeline.wire.control.orders import (
 from ...sync_algos.contract.model_origin import ModelOrigin
 from ..control.divergence import CHUNK_ELEMENTS, Divergence
 from ..control.membership import Member
+from ..control.server import REQUEST_SECONDS
 from .checkpoint.running import PART_SECONDS, CheckpointLedger, manifest_of, require_all_shards
-from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
+from .server import DRAIN_SECONDS, HURRY_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed
 from .state.outcome import FinalModel, Outcome
 

@@ -124,6 +124,20 @@ def test_the_packages_of_nodes_import_what_the_table_says() -> None:
     assert inside("shadowsync.nodes.coordinator.") == COORDINATOR
 
 
+def of_the_coordinator(root: Path) -> list[str]:
+    """What attached loops and their hub import of the coordinator; they share `nodes/control` with it."""
+    rooms = "shadowsync.nodes.coordinator"
+    attached = [one for one in all_imports(root) if one.module.startswith("shadowsync.attached")]
+    assert any(one.target.startswith("shadowsync.nodes.control.") for one in attached)
+    return [str(one) for one in attached if one.target == rooms or one.target.startswith(f"{rooms}.")]
+
+
+def test_attached_imports_nothing_of_the_coordinator(tmp_path: Path) -> None:
+    assert of_the_coordinator(ROOT) == []
+    line = "def f():\n    from ...nodes.coordinator.state import phases"
+    assert len(of_the_coordinator(copy_of(tmp_path, "attached/hub/status.py", line))) == 1, "the control"
+
+
 def copy_of(root: Path, file: str, line: str) -> Path:
     """The package's modules in another folder, and one of them with a line more."""
     for source in package_files(ROOT).values():

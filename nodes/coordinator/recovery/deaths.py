@@ -23,8 +23,9 @@ from ....pipeline.text.format import counted, duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
 from ...control.membership import Member
+from ...control.server import REQUEST_SECONDS
 from ..ledger.records import BatchRange
-from ..server import REQUEST_SECONDS, CoordinatorServer
+from ..server import CoordinatorServer
 from ..state.changes import ShardRestored, SpansReadAgain
 from ..state.outcome import Stop
 from ..state.verdicts import lost_shard, lost_trainers

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from ....pipeline.checkpoint.run_checkpoints import FolderCheckpoints, RunCheckpoints
 from ....pipeline.config.job import Job
@@ -15,10 +14,10 @@ from ....pipeline.data.span import Span
 from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Counts
+from ...control.cluster_state import ClusterState
 from ...control.membership import Member, Membership
-from ...control.progress import DivergenceCurve, InputFacts, InputSize, NodeRates, Origin, TrainingMetrics
-from ...control.sync_controller import SyncControl, control_of
-from ...runtime.members import SyncGroup
+from ...control.progress import InputFacts, InputSize, Origin, TrainingMetrics
+from ...control.sync_controller import control_of
 from ..ledger.ledger import LedgerState
 from ..ledger.records import Acknowledged, LeftOut
 from .bad_batches import BadBatchCounter
@@ -27,8 +26,6 @@ from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
 from .update_balancer import UpdateBalancer, UpdateCounts
 from .verdicts import center_has_model, stop_for
-
-STRANGERS: Final = "others"
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Death:
     group: GroupView | None
 
 
-class JobState:
+class JobState(ClusterState):
     """Everything that the coordinator knows of its job. Owned by the coordinator's loop.
 
     Other modules read the attributes and call the methods; a test checks that none assigns an attribute.
@@ -72,23 +69,17 @@ class JobState:
         origin: Origin | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.job = job
-        self.folder = folder
+        super().__init__(job, folder, clock)
         self.absolute_folder = absolute_folder or folder
         self.checkpoints = checkpoints or FolderCheckpoints(self.absolute_folder)
         self.ledger = ledger
         self.placement = placement
         self.input = input_facts or InputFacts(InputSize.unknown())
         self.origin = origin or Origin()
-        self.members = Membership(job.expected, job.digest)
-        self.group = SyncGroup()
+        self.members: Membership = Membership(job.expected, job.digest)
         self.training_metrics = TrainingMetrics(job.data.label_names)
         self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
-        self.rates = NodeRates()
         self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
-        self.divergence = DivergenceCurve()
-        # Set with `sync.control`, once the trainers have met.
-        self.control: SyncControl | None = None
         # The resumed run's best, if it is this run's first; checkpoints scored during training, in order; and
         # the number written.
         self.best_before: Scored | None = None
@@ -96,13 +87,8 @@ class JobState:
         self.checkpoints_written = 0
         self.pauses, self.is_paused = 0, False
         self.folder_was_removed = False
-        # (seconds, node, what).
-        self.events: list[tuple[float, str, str]] = []
-        # Host and process by token, for watchers.
-        self.places: dict[str, tuple[str, int]] = {}
         # The slice of the center that each sync node holds or held, by token.
         self.slices: dict[str, int] = {}
-        self.page = ""
         self.outcome = "ended"
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
@@ -118,15 +104,6 @@ class JobState:
         self.lost_dense_updates = 0
         self.synced_iterations: dict[str, int] = {}  # Of each trainer, by token.
         self.left_counts: dict[str, Counts] = {}  # Counts of trainers that left, by name.
-        # Malformed messages by node; those of unknown senders together, under STRANGERS.
-        self.refused_messages: dict[str, int] = {}
-        self.refused_connections = 0  # Refused by the coordinator.
-        self._clock = clock
-        self._started_at = clock()
-
-    def seconds(self) -> float:
-        """Return the seconds since the start."""
-        return self._clock() - self._started_at
 
     @property
     def is_training(self) -> bool:
@@ -167,27 +144,6 @@ class JobState:
             return False
         self.stop = stop
         return True
-
-    def count_refused(self, token: str) -> None:
-        """Count a refused message; unknown senders and those without a name count together."""
-        member = self.members.find(token)
-        # The name of one that died before the start is another node's.
-        name = STRANGERS if member is None or member.withdrawn else member.info.name
-        self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
-
-    def count_refused_connection(self) -> None:
-        """Count a connection that was refused."""
-        self.refused_connections += 1
-
-    def add_event(self, node: str, what: str, seconds: float | None = None) -> float:
-        """Record an event of a node, by default now; return its time."""
-        seconds = self.seconds() if seconds is None else seconds
-        self.events.append((seconds, node, what))
-        return seconds
-
-    def show_page(self, url: str) -> None:
-        """Record the address of the job's page."""
-        self.page = url
 
     def start_members(self) -> None:
         """Enter STARTING; later nodes join late."""

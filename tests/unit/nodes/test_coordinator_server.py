@@ -14,13 +14,14 @@ import pytest
 import zmq
 import zmq.asyncio
 from shadowsync import PROTOCOL_VERSION
+from shadowsync.nodes.control.cluster_state import UNKNOWN_SENDERS
 from shadowsync.nodes.control.monitoring import _flat
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.status import build_status
 from shadowsync.nodes.coordinator.report import _refused
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state.job import STRANGERS, JobState
+from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.text.format import duration
@@ -114,13 +115,13 @@ def test_after_a_takeover_a_node_has_twice_as_long_for_its_first_message(tmp_pat
         members, limit = server.state.members, server.state.job.run.node_timeout_seconds
         await client.call(Heartbeat({}))
         now = asyncio.get_running_loop().time()
-        server._end_silent(now + 1.5 * limit, limit)
+        server.end_silent(now + 1.5 * limit)
         heard, other = members.find(TOKEN), members.find("token-trainer-1")
         assert heard is not None
         assert other is not None
         assert heard.lost_because == f"was silent for {duration(limit)}"
         assert other.alive
-        server._end_silent(now + 2.5 * limit, limit)
+        server.end_silent(now + 2.5 * limit)
         assert other.lost_because == f"was silent for {duration(2 * limit)}"
 
     served(tmp_path, work, replies={TOKEN: {}, "token-trainer-1": {}})
@@ -271,7 +272,7 @@ def test_those_who_are_no_nodes_are_counted_together(tmp_path: Path) -> None:
     state = state_of(tmp_path, [member("trainer", 0)])
     for token in ("watcher-1", "watcher-2", TOKEN):
         state.count_refused(token)
-    assert state.refused_messages == {STRANGERS: 2, "trainer-0": 1}
+    assert state.refused_messages == {UNKNOWN_SENDERS: 2, "trainer-0": 1}
 
 
 def test_refused_connections_are_shown_and_reported_beside_refused_messages(tmp_path: Path) -> None:
@@ -284,7 +285,7 @@ def test_refused_connections_are_shown_and_reported_beside_refused_messages(tmp_
     assert [(one.refused_messages, one.refused_connections) for one in status.nodes] == [(1, 2), (1, 3)]
     assert _flat(status)["refused_connections"] == 2
     assert {(event.node, event.what.partition(" with")[0]) for event in _refused(state)} == {
-        ("coordinator", f"refused messages: 1 from {STRANGERS}; see its log"),
+        ("coordinator", f"refused messages: 1 from {UNKNOWN_SENDERS}; see its log"),
         ("coordinator", "refused 2 connections"),
         ("trainer-0", "refused 1 message; see its log"),
         ("trainer-0", "refused 3 connections"),
@@ -319,7 +320,7 @@ def test_a_hello_supersedes_a_node_that_fell_silent_before_it_was_ready(
         assert [one.info.token for one in members.preparing()] == ["token-new"]
 
     state = served(tmp_path, work)
-    assert state.refused_messages == ({STRANGERS: 1} if silence else {})
+    assert state.refused_messages == ({UNKNOWN_SENDERS: 1} if silence else {})
 
 
 def test_a_silent_node_hears_first_that_it_is_dead(tmp_path: Path) -> None:

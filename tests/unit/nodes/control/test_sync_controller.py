@@ -10,7 +10,7 @@ from shadowsync.nodes.control.sync_controller import (
     SHORTEST_PAUSE_SECONDS,
     ReplicaMotion,
     ReplicaPoint,
-    SyncControl,
+    SyncController,
     control_of,
 )
 from shadowsync.pipeline.config.sections import SyncSection
@@ -61,7 +61,7 @@ def samples(trainers: int, at: int) -> dict[str, ReplicaPoint]:
 
 
 def test_a_trainer_that_is_gone_is_no_movement() -> None:
-    control = SyncControl(SyncSection.model_validate({"control": "auto", "gap": 8}), None)
+    control = SyncController(SyncSection.model_validate({"control": "auto", "gap": 8}), None)
     for at in range(0, 200, 5):
         control.add(at / 50, samples(3, at))
     windows = control.report().windows
@@ -76,7 +76,7 @@ def test_a_trainer_that_is_gone_is_no_movement() -> None:
     [(1.0, LONGEST_PAUSE_SECONDS), (10.0, 0.4), (1e6, SHORTEST_PAUSE_SECONDS)],
 )
 def test_samples_are_wanted_some_iterations_apart(iterations_per_second: float, pause: float) -> None:
-    control = SyncControl(AUTO, None)
+    control = SyncController(AUTO, None)
     assert control.pause_seconds == SHORTEST_PAUSE_SECONDS
     control.add(10.0, samples(2, int(10 * iterations_per_second)))
     assert control.pause_seconds == pytest.approx(pause)

@@ -208,7 +208,7 @@ def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(balance: str, tm
                 counts = counts if name is None else {"micro_batches": 1, name: value}
                 for token in ("token-trainer-0", LIAR, "token-reader-0", "token-embedding-0"):
                     now[0] += 0.7
-                    server.beat(token.encode(), token, Heartbeat(counts))
+                    server._beat(token.encode(), token, Heartbeat(counts))
                 encode(ReplyMessage(1, True, encode_body(StatusReply(_status(server)))))
         server._require_no_lost_batches()
         assert server.accounts == before
@@ -238,7 +238,7 @@ async def _diverge(server: Told) -> None:
 
 
 async def _sample(server: Told) -> None:
-    sampler = ReplicaSampler(server, server.state)
+    sampler = ReplicaSampler(server)
     points = await sampler._sample(1, ELEMENTS)
     sampler._add_point(points)
     if points and server.state.control is not None:
