@@ -43,11 +43,11 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
     if given_up:
         reasons["returned by a dead trainer, and the job stopped before they were trained again"] = given_up
     return ExampleCounts(
-        read=total(outcome.readers, "read_examples")
+        read=total(outcome.drained.readers, "read_examples")
         + sum(
             _read_as_trainers_say(state, outcome, member.info.name)
             for member in state.members.everyone("reader")
-            if member.info.name not in outcome.readers
+            if member.info.name not in outcome.drained.readers
         ),
         distinct=totals.distinct_examples,
         trained=totals.trained_examples,
@@ -91,7 +91,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     ]
     if totals.left_out_batches:
         identities += _left_out_identities(state, living, dead, sums)
-    if outcome.stop is None and not outcome.ended_early:
+    if outcome.stop is None and not outcome.training.ended_early:
         settled = totals.distinct_examples + totals.untrained_examples
         identities.append(
             Identity.of(f"cut by the readers = distinct{left_out}", totals.parsed_examples, settled)
@@ -101,7 +101,9 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
         )
     half_pushed = _are_half_pushed(state, stored, outcome, examples)
     identities += [*_shard_identities(state, outcome, half_pushed), _repeated_identity(state, outcome)]
-    shard_applied = {name: int(counts.get("applied_batches", 0)) for name, counts in outcome.shards.items()}
+    shard_applied = {
+        name: int(counts.get("applied_batches", 0)) for name, counts in outcome.drained.shards.items()
+    }
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
 
 
@@ -127,8 +129,8 @@ def _shard_identities(state: JobState, outcome: Outcome, half_pushed: bool) -> l
     heard = [
         Identity.unchecked(_shard_name(name), HALF_PUSHED)
         if half_pushed
-        else _shard_identity(state, name, counts, outcome.applied_of.get(name, ()))
-        for name, counts in sorted(outcome.shards.items())
+        else _shard_identity(state, name, counts, outcome.drained.applied_of.get(name, ()))
+        for name, counts in sorted(outcome.drained.shards.items())
     ]
     unheard = [
         Identity.unchecked(_shard_name(member.info.name), "it did not answer" if member.alive else "it died")
@@ -141,7 +143,7 @@ def _shard_identities(state: JobState, outcome: Outcome, half_pushed: bool) -> l
 def _is_unheard_shard(state: JobState, outcome: Outcome, member: Member) -> bool:
     """Return whether a shard's applied batches are unknown for good."""
     if member.alive:
-        return member.begun and state.members.started and member.info.name not in outcome.shards
+        return member.begun and state.members.started and member.info.name not in outcome.drained.shards
     return member.begun and (not state.members.started or member.info.index in state.empty_shards())
 
 
@@ -157,7 +159,7 @@ def _uncertain_trainers(state: JobState, outcome: Outcome) -> dict[str, str]:
     unstopped = {
         one.info.name: "had a worker that did not stop in time, so what it still had is not known"
         for one in state.members.everyone("trainer")
-        if one.info.name in outcome.unstopped and one.alive
+        if one.info.name in outcome.drained.unstopped and one.alive
     }
     return silent | unstopped
 
@@ -247,13 +249,13 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
         name += " + early"
     if state.ledger.owed.settled:
         name += " + trained again"
-    known = total(outcome.shards, "repeated_pushes")
+    known = total(outcome.drained.shards, "repeated_pushes")
     trainers = state.members.everyone("trainer")
     counts = {one.info.name: outcome.trainers.get(one.info.name, one.metrics) for one in trainers}
     returned, settled = state.ledger.totals.returned_batches, state.ledger.owed.settled
-    again = len(outcome.shards) * (returned + settled + _pushed_before(state))
+    again = len(outcome.drained.shards) * (returned + settled + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
-    unheard = [one for one in counts if one not in outcome.trainers or one in outcome.unstopped]
+    unheard = [one for one in counts if one not in outcome.trainers or one in outcome.drained.unstopped]
     if known > explained and unheard:
         return Identity.unchecked(name, f"what {unheard[0]} sent again since its last heartbeat is not known")
     return Identity.bounded(name, known, explained)

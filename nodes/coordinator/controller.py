@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from functools import cached_property
 
 from ...pipeline.data.bad_rows import own_bad_rows
@@ -12,26 +13,30 @@ from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import duration
-from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish, SyncReplaced
+from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, SyncReplaced
 from ..control.membership import require_same_plan, require_same_start
 from ..control.replica_sampler import ReplicaSampler
 from ..control.server import REQUEST_SECONDS
 from .checkpoint.manager import CheckpointManager
-from .evaluation import Evaluator, read_scores, sum_scores
+from .evaluation import Evaluator
 from .input_follower import InputFollower
-from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
-from .server import DRAIN_SECONDS, HURRY_SECONDS, CoordinatorServer
-from .shutdown import JobFinalizer
+from .server import CoordinatorServer
+from .shutdown import JobFinalizer, drain
 from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingEnded
-from .state.outcome import FinalModel, Outcome, SavedCheckpoints, Score, Stop
+from .state.outcome import (
+    FinalModel,
+    Outcome,
+    SavedCheckpoints,
+    Score,
+    Stop,
+    TracedProfile,
+    TrainingResult,
+)
 from .state.phases import JobPhase
 from .state.verdicts import lost_trainers, missing_nodes
 
 log = logging.getLogger(__name__)
-
-# At an interrupt a trainer finishes its current batch, and replies after at most five seconds.
-HURRIED_TRAINER_SECONDS = 5.5
 
 
 class JobController:
@@ -47,7 +52,10 @@ class JobController:
         self._validation_spans = validation_spans
         self._checkpoints: CheckpointManager | None = None
         self._profiler: Profiler | None = None
+        # Each phase adds its result; `stop` is only an error that ended the end itself.
         self._outcome = Outcome()
+        self._notes: list[str] = []
+        self._hurry = False
         self._coordinator_cpu_at_start = 0.0
 
     async def run(self) -> Outcome:
@@ -66,10 +74,9 @@ class JobController:
                 await self._train()
         except ShadowSyncError as error:
             self._server.request_stop(Stop("failed", str(error), error.exit_code))
-        self._outcome.stopped(self._state.stop)
         if self._state.members.started:
             await self._end()
-        return self._outcome
+        return replace(self._outcome, stop=self._outcome.stop or self._state.stop, notes=tuple(self._notes))
 
     async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
         """Tell every node to end; return the names of those that confirmed it."""
@@ -169,12 +176,13 @@ class JobController:
             await self._begin_training()
         self._coordinator_cpu_at_start = time.process_time()
         manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
-        if self._state.training_ended is None:
-            await self._follow_training(manager)
+        state, profile = self._state, None
+        if state.training_ended is None:
+            profile = await self._follow_training(manager)
         elif self._server.settings.profile_seconds is not None:
-            self._outcome.note("the coordinator that died had the profile, so there is none")
-        self._outcome.trained(self._state.divergence.points, self._state.training_ended or "")
-        state = self._state
+            self._notes.append("the coordinator that died had the profile, so there is none")
+        training = TrainingResult(state.training_ended or "", tuple(state.divergence.points), profile)
+        self._outcome = replace(self._outcome, training=training)
         in_vain = state.ledger.complete and not state.ledger.examples_so_far
         if in_vain and (stop := state.bad_batches.nothing_else()) is not None:
             self._server.request_stop(stop)
@@ -208,8 +216,11 @@ class JobController:
             self._server.recover_dead()
         await self._server.notify()
 
-    async def _follow_training(self, manager: CheckpointManager) -> None:
-        """Take checkpoints and samples until the job is trained, ends early, or stops."""
+    async def _follow_training(self, manager: CheckpointManager) -> TracedProfile | None:
+        """Take checkpoints and samples until the job is trained, ends early, or stops.
+
+        Returns what was measured, if a profile was requested.
+        """
         sampler = ReplicaSampler(self._server)
         sampling = self._server.spawn(sampler.run(self._model.dense_elements))
         checkpointing = self._server.spawn(manager.run())
@@ -221,20 +232,26 @@ class JobController:
             for task in (sampling, checkpointing, following):
                 task.cancel()
             # The profiler ends by itself with training, and keeps its measurements.
-            await asyncio.gather(sampling, checkpointing, following, profiling, return_exceptions=True)
+            ended = await asyncio.gather(
+                sampling, checkpointing, following, profiling, return_exceptions=True
+            )
         if self._state.stop is None:
             early = "" if self._state.ledger.complete else self._ended_early
             self._state.end_training(early)
             self._server.journal.decided(TrainingEnded(early))
+        profile = ended[-1]
+        return None if isinstance(profile, BaseException) else profile
 
-    async def _profile(self) -> None:
+    async def _profile(self) -> TracedProfile | None:
         seconds = self._server.settings.profile_seconds
-        if seconds is not None:
-            self._profiler = Profiler(self._server, seconds)
-            await self._profiler.run()
-            self._outcome.profiled(self._profiler.profile())
-            if self._outcome.profile is None and self._profiler.ended:
-                self._outcome.note("no trainer answered in time, so nothing was measured")
+        if seconds is None:
+            return None
+        self._profiler = Profiler(self._server, seconds)
+        await self._profiler.run()
+        profile = self._profiler.profile()
+        if profile is None and self._profiler.ended:
+            self._notes.append("no trainer answered in time, so nothing was measured")
+        return profile
 
     def _is_trained(self) -> bool:
         ledger = self._state.ledger
@@ -255,149 +272,123 @@ class JobController:
         elif state.stop is None and not state.members.alive("trainer"):
             # Training has ended, for example by its patience, before another one had joined.
             self._server.request_stop(lost_trainers())
-        self._outcome.stopped(state.stop)
 
     async def _end(self) -> None:
+        """Drain the nodes, then take the steps that the job still can."""
         self._require_whole_model()
-        stop, manager = self._outcome.stop, self._checkpoints
-        if stop is not None:
+        self._hurry = self._state.stop is not None
+        if self._hurry:
             await self._close_checkpoints()
         elif self._job.report.pictures:
             # Nodes compute and write meanwhile. If it fails, so does the report's writer, which says so.
             asyncio.get_running_loop().run_in_executor(None, load_pictures)
-        await self._drain(hurry=stop is not None)
+        drained = await drain(self._server, self._coordinator_cpu_at_start, hurry=self._hurry)
+        self._outcome = replace(self._outcome, drained=drained)
         try:
-            if not self._state.ledger.examples_so_far:
-                self._outcome.note("no checkpoint was written, since nothing was trained")
-                return
-            finalizer = JobFinalizer(self._server, self._outcome, self._model, hurry=stop is not None)
-            if stop is None:
-                await finalizer.measure_divergence()
-            await finalizer.finalize_trainers(closing_round=stop is None)
-            if self._profiler is not None:
-                self._outcome.note("no checkpoint was written, since this is a profile")
-                return
-            if not self._state.ledger.owed.has_all_shards:
-                self._require_whole_model()
-                self._outcome.note("no checkpoint could be written, since rows are lost")
-                self._note_older_checkpoint()
-                return
-            last = None
-            if stop is not None and stop.diverged and manager is not None and manager.written:
-                self._outcome.note("the checkpoint that was written during training is kept")
-            else:
-                self._state.enter(JobPhase.CHECKPOINT)
-                last = await finalizer.checkpoint()
-                self._note_older_checkpoint()
-            if stop is None and manager is not None:
-                self._state.enter(JobPhase.VALIDATING)
-                await manager.finish(last)
-            if stop is None and self._eval_spans and self._state.stop is None:
-                self._state.enter(JobPhase.EVALUATING)
-                await Evaluator(self._server, self._outcome, self._model, self._eval_spans).run()
-                await self._score_best()
+            for step in (self._close_training, self._save_model, self._evaluate):
+                if not await step():
+                    break
         except ShadowSyncError as error:
-            if stop is None:
-                self._outcome.stopped(Stop("failed", str(error), error.exit_code))
-            self._outcome.note(str(error))
+            if not self._hurry:
+                self._outcome = replace(self._outcome, stop=Stop("failed", str(error), error.exit_code))
+            self._notes.append(str(error))
             self._note_older_checkpoint()
         finally:
             await self._close_checkpoints()
-            self._outcome.stopped(self._state.stop)
+
+    def _finalizer(self) -> JobFinalizer:
+        return JobFinalizer(self._server, self._outcome, self._model, self._notes.append, hurry=self._hurry)
+
+    async def _close_training(self) -> bool:
+        """Run the closing round; return whether there is a model to save."""
+        if not self._state.ledger.examples_so_far:
+            self._notes.append("no checkpoint was written, since nothing was trained")
+            return False
+        if not self._hurry:
+            divergence = await self._finalizer().measure_divergence()
+            self._outcome = replace(self._outcome, divergence=divergence)
+        closed = await self._finalizer().finalize_trainers(closing_round=not self._hurry)
+        self._outcome = replace(self._outcome, closed=closed)
+        if self._profiler is not None:
+            self._notes.append("no checkpoint was written, since this is a profile")
+        return self._profiler is None
+
+    async def _save_model(self) -> bool:
+        """Write the last checkpoint and validate it; return whether the model is whole."""
+        state, manager, last = self._state, self._checkpoints, None
+        if not state.ledger.owed.has_all_shards:
+            self._require_whole_model()
+            self._notes.append("no checkpoint could be written, since rows are lost")
+            self._note_older_checkpoint()
+            return False
+        diverged = self._hurry and state.stop is not None and state.stop.diverged
+        if diverged and manager is not None and manager.written:
+            self._notes.append("the checkpoint that was written during training is kept")
+        else:
+            state.enter(JobPhase.CHECKPOINT)
+            last = await self._finalizer().checkpoint()
+            if last is not None:
+                self._outcome = replace(self._outcome, model_saved=last.model)
+            self._note_older_checkpoint()
+        if not self._hurry and manager is not None:
+            state.enter(JobPhase.VALIDATING)
+            await manager.finish(last)
+        return True
+
+    async def _evaluate(self) -> bool:
+        """Score the last and the best model on the held-out files; return whether it did."""
+        if not self._eval_spans or self._state.stop is not None:
+            return False
+        self._state.enter(JobPhase.EVALUATING)
+        evaluator = Evaluator(self._server, self._model, self._eval_spans, self._notes.append)
+        self._outcome = replace(self._outcome, score=await evaluator.run())
+        self._outcome = replace(self._outcome, best_score=await self._score_best())
+        return True
 
     def _note_older_checkpoint(self) -> None:
         """Record which checkpoint there is, if the last one was not written."""
+        if self._outcome.model_saved is None and (older := self._older_checkpoint()):
+            self._outcome = replace(self._outcome, older_checkpoint=older)
+            self._notes.append(older)
+
+    def _older_checkpoint(self) -> str:
+        """Describe the checkpoint that there is instead of the last one; empty if there is none."""
         manager = self._checkpoints
-        if self._outcome.model_saved is not None or manager is None:
-            return
+        if manager is None:
+            return ""
         newest, trained = manager.newest_examples, self._state.ledger.examples_so_far
         if newest == trained:
-            has = f"all {trained:,} trained examples"
-            self._outcome.keeps_older(f"the checkpoint that was written during training has {has}")
-        elif newest is not None:
-            has = f"it has {newest:,} of {trained:,} trained examples"
-            self._outcome.keeps_older(f"the last checkpoint is older: {has}")
-        elif manager.written:
+            return f"the checkpoint that was written during training has all {trained:,} trained examples"
+        if newest is not None:
+            return f"the last checkpoint is older: it has {newest:,} of {trained:,} trained examples"
+        if manager.written:
             # By a coordinator that died.
-            self._outcome.keeps_older("the last checkpoint is older")
-        elif self._job.start.resume:
-            self._outcome.keeps_older("the last checkpoint is the one that was resumed")
+            return "the last checkpoint is older"
+        return "the last checkpoint is the one that was resumed" if self._job.start.resume else ""
 
     async def _close_checkpoints(self) -> None:
         manager = self._checkpoints
         if manager is None:
             return
         await manager.cancel()
-        found = manager.validation
-        validation = found if found.points or found.failed or found.skipped else None
-        self._outcome.checkpoints_taken(
-            SavedCheckpoints(manager.written, manager.failed, validation, manager.best_is_last)
-        )
+        scores = manager.validation
+        validation = scores if scores.points or scores.failed or scores.skipped else None
+        saved = SavedCheckpoints(manager.written, manager.failed, validation, manager.best_is_last)
+        self._outcome = replace(self._outcome, saved_checkpoints=saved)
 
-    async def _score_best(self) -> None:
+    async def _score_best(self) -> Score | None:
         """Score the best checkpoint on the held-out files, unless it is the last."""
         manager = self._checkpoints
         if manager is None or manager.validation.best is None or manager.best_is_last:
-            return
+            return None
         self._state.enter(JobPhase.EVALUATING_BEST)
         try:
             score = await self._server.unless_stopped(manager.score_best(self._eval_spans))
         except ShadowSyncError as error:
             # The job itself succeeded, and its last model is scored.
-            self._outcome.note(f"the best checkpoint could not be scored on the held-out files: {error}")
-            return
-        if score is not None and score.sums.examples:
-            model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
-            bad_rows = own_bad_rows(self._eval_spans, score.bad_rows)
-            self._outcome.evaluated_best(Score(model, [score.sums], bad_rows))
-
-    async def _drain(self, *, hurry: bool) -> None:
-        """End deliveries, then training.
-
-        Afterwards every delivery is trained, returned, or in flight, as far as the nodes could say.
-        """
-        members, outcome, store = self._state.members, self._outcome, self._server.store
-        self._state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
-        run, sync = self._job.run, self._job.sync
-        # Wait for a stalled node until it replies or is declared dead.
-        short = HURRY_SECONDS if hurry else run.node_timeout_seconds + DRAIN_SECONDS
-        readers = await self._server.call_all(members.alive("reader"), Drain({}), short)
-        outcome.readers_drained({name: reply.counts for name, reply in readers.items()})
-        sequences = {name: reply.sequences for name, reply in readers.items()}
-        # By then a trainer that is declared dead has lost its batches to others, so nothing depends on its
-        # reply. An interrupt cannot wait so long.
-        patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
-        patience = HURRIED_TRAINER_SECONDS if hurry else patience
-        drain = Drain(sequences, hurry=hurry)
-        trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
-        scores = read_scores(self._server, {name: one.progressive for name, one in trainers.items()})
-        trainers = {name: reply for name, reply in trainers.items() if name in scores}
-        replies = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
-        progressive = sum_scores(scores.values())
-        unstopped = [name for name, reply in trainers.items() if not reply.stopped]
-        outcome.trainers_drained(self._state.left_counts | replies, progressive, unstopped)
-        left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}
-        doubtful = Drain({}, batches=tuple(sorted(left_out)))
-        shards = await self._server.call_all(members.alive("embedding"), doubtful, short)
-        outcome.shards_drained(
-            {name: reply.counts for name, reply in shards.items()},
-            {name: reply.applied_of for name, reply in shards.items()},
-        )
-        for name, counts in outcome.shards.items():
-            shard = name, int(counts.get("applied_batches", 0)), int(counts.get("repeated_pushes", 0))
-            await store.run(lambda store, shard=shard: store.shard(*shard))  # type: ignore[misc]
-        self._count_cpu()
-
-    def _count_cpu(self) -> None:
-        """Record CPU seconds of training by node.
-
-        A dead node's seconds count up to its last heartbeat.
-        """
-        before = self._state.training_began
-        if before is None:
-            return
-        for member in self._state.members.everyone():
-            name = member.info.name
-            used = float(member.metrics.get("cpu_seconds", 0.0)) - before.get(name, 0.0)
-            self._outcome.used_cpu(name, max(0.0, used))
-        self._outcome.used_cpu("coordinator", time.process_time() - self._coordinator_cpu_at_start)
+            self._notes.append(f"the best checkpoint could not be scored on the held-out files: {error}")
+            return None
+        if score is None or not score.sums.examples:
+            return None
+        model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
+        return Score(model, [score.sums], own_bad_rows(self._eval_spans, score.bad_rows))

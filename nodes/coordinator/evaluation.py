@@ -6,7 +6,7 @@ In progressive validation, batches are scored before their training step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...pipeline.data.bad_rows import own_bad_rows
@@ -20,7 +20,7 @@ from ...sync_algos.contract.model_origin import ModelOrigin
 from ..control.membership import Member
 from ..control.server import REQUEST_SECONDS
 from .server import CoordinatorServer
-from .state.outcome import FinalModel, Outcome, Score, Stop
+from .state.outcome import FinalModel, Score, Stop
 
 EVAL_SECONDS = 24 * 3600.0
 # Whose paths may have a thousand characters.
@@ -72,21 +72,21 @@ class Doubt:
 
 
 class Evaluator:
-    """One evaluation pass over the held-out spans."""
+    """One evaluation pass over the held-out spans; `note` is called with sentences for the report."""
 
     def __init__(
-        self, server: CoordinatorServer, outcome: Outcome, model: FinalModel, spans: list[Span]
+        self, server: CoordinatorServer, model: FinalModel, spans: list[Span], note: Callable[[str], None]
     ) -> None:
         self._server = server
         self._state = server.state
-        self._outcome = outcome
+        self._note = note
         self._model = model
         self._spans = spans
         # Nodes may still know passes of a coordinator that died.
         self._pass = self._state.takeovers * PASSES_OF_ONE
 
-    async def run(self) -> None:
-        """Store the score; raise ClusterError without a model."""
+    async def run(self) -> Score | None:
+        """Return the score, or None if nobody is left to score; raise ClusterError without a model."""
         trainers = self._state.members.alive("trainer")
         if self._model.single:
             same = set(self._model.agreeing(t.info.name for t in trainers))
@@ -94,10 +94,10 @@ class Evaluator:
         else:
             passes = [await self._score(ModelOrigin.REPLICAS, [trainer]) for trainer in trainers]
         scored = [one for one in passes if one is not None]
-        if scored:
-            bad_rows = own_bad_rows(self._spans, scored[0].bad_rows)
-            model = self._model.scored(len(scored))
-            self._outcome.evaluated(Score(model, [one.sums for one in scored], bad_rows))
+        if not scored:
+            return None
+        bad_rows = own_bad_rows(self._spans, scored[0].bad_rows)
+        return Score(self._model.scored(len(scored)), [one.sums for one in scored], bad_rows)
 
     async def _score(self, model: str, trainers: list[Member]) -> PassScores | None:
         """Score one pass; repeat it without nodes that die in it.
@@ -116,7 +116,7 @@ class Evaluator:
                 raise ClusterError(f"{self._model.words} is not available for the evaluation")
             if len(able) < len(scoring):
                 for name in sorted(ready.keys() - able):
-                    self._outcome.note(f"{name} could not read {self._model.words}, and does not score it")
+                    self._note(f"{name} could not read {self._model.words}, and does not score it")
                 unable = {one.info.name for one in scoring} - able
                 trainers, doubt = [t for t in trainers if t.info.name not in unable], Doubt()
                 continue

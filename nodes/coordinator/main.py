@@ -171,8 +171,8 @@ async def _write_profile(folder: Path, outcome: Outcome) -> ResourceError | None
     Before the end is decided, since a coordinator that takes over then has nothing to write it from.
     """
     try:
-        if outcome.profile is not None:
-            await asyncio.to_thread(write_profile, folder, *outcome.profile)
+        if (profile := outcome.training.profile) is not None:
+            await asyncio.to_thread(write_profile, folder, *profile)
     except ResourceError as error:
         # First the nodes are told to end.
         return error

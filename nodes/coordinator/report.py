@@ -68,7 +68,9 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         incomplete_rounds=total(trainers, "incomplete_rounds"),
         undecided_rounds=total(trainers, "undecided_rounds"),
         # Answers to a dead trainer after its last heartbeat are unknown.
-        unanswered_slices=max(0, total(outcome.syncs, "applied_slices") - total(trainers, "answered_slices")),
+        unanswered_slices=max(
+            0, total(outcome.closed.syncs, "applied_slices") - total(trainers, "answered_slices")
+        ),
         gap_mean=sum(count.get("gap_sum", 0) / count["rounds"] for count in some) / len(some)
         if some
         else None,
@@ -104,7 +106,7 @@ def _links(state: JobState, trainers: CountsByNode) -> dict[str, LinkTraffic]:
 
 def _reference_bytes(state: JobState, outcome: Outcome, trainers: CountsByNode) -> dict[str, int]:
     syncs = {
-        member.info.name: outcome.syncs.get(member.info.name, member.metrics)
+        member.info.name: outcome.closed.syncs.get(member.info.name, member.metrics)
         for member in state.members.everyone("sync")
     }
     held = {"trainer": total(trainers, "reference_bytes"), "sync": total(syncs, "reference_bytes")}
@@ -127,7 +129,7 @@ def build_report(
     sync = sync_report(state, outcome, trainers)
     growing = growing_tables(job.tables, _shard_counts(state, outcome))
     readers = state.members.everyone("reader")
-    counts = [outcome.readers.get(member.info.name, member.metrics) for member in readers]
+    counts = [outcome.drained.readers.get(member.info.name, member.metrics) for member in readers]
     shared = shared_rows(job.hashed_tables, counts)
     tested = held_out_quality(outcome.score, eval_files, job.data.label_names)
     best = held_out_quality(outcome.best_score, eval_files, job.data.label_names)
@@ -186,9 +188,13 @@ def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCod
         words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"
     elif died:
         code, words = ExitCode.FINISHED_WITH_DEATHS, "finished although a node died"
-        words = f"finished early: {outcome.ended_early}; a node died" if outcome.ended_early else words
-    elif outcome.ended_early:
-        code, words = ExitCode.OK, f"finished early: {outcome.ended_early}"
+        words = (
+            f"finished early: {outcome.training.ended_early}; a node died"
+            if outcome.training.ended_early
+            else words
+        )
+    elif outcome.training.ended_early:
+        code, words = ExitCode.OK, f"finished early: {outcome.training.ended_early}"
     else:
         code, words = ExitCode.OK, "finished"
     if state.folder_was_removed and outcome.stop is None:
@@ -204,7 +210,7 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
         ne_progressive=state.training_metrics.ne_progressive,
         ne_by_label={name: ne for name, (ne, _) in state.training_metrics.ne_by_label.items()},
         progressive=progressive_report(
-            outcome.progressive, state.ledger.trained_in(scored), state.job.data.label_names
+            outcome.drained.progressive, state.ledger.trained_in(scored), state.job.data.label_names
         )
         if scored
         else None,
@@ -249,7 +255,7 @@ def _curves(state: JobState, outcome: Outcome) -> Curves:
         ne=metrics.ne_curve(),
         throughput=metrics.throughput_curves(),
         sync_gap=metrics.gap_curves(),
-        divergence=outcome.divergence_curve,
+        divergence=list(outcome.training.divergence_curve),
         validation=[(float(one.examples), one.value) for one in state.scored],
     )
 
@@ -281,12 +287,12 @@ def concluded_before(report: Report, state: JobState, ended: set[str]) -> Report
 
 def _throughput(state: JobState, outcome: Outcome) -> Throughput:
     trained = state.ledger.totals.trained_examples
-    cpu = sum(outcome.cpu_seconds.values())
+    cpu = sum(outcome.drained.cpu_seconds.values())
     return Throughput(
         examples_per_second=state.training_metrics.examples_per_second(),
         per_trainer=state.training_metrics.per_trainer(),
         cpu_seconds_per_million=cpu / trained * 1e6 if trained and cpu else None,
-        coordinator_cpu_seconds=outcome.cpu_seconds.get("coordinator"),
+        coordinator_cpu_seconds=outcome.drained.cpu_seconds.get("coordinator"),
     )
 
 
@@ -334,12 +340,12 @@ def _dense_updates(trainers: CountsByNode) -> dict[str, int]:
 
 
 def _staleness(outcome: Outcome) -> Staleness:
-    pushes = total(outcome.shards, "staleness_count")
+    pushes = total(outcome.drained.shards, "staleness_count")
     if not pushes:
         return Staleness(embedding_mean=None, embedding_max=None)
     return Staleness(
-        embedding_mean=total(outcome.shards, "staleness_sum") / pushes,
-        embedding_max=max(int(reply["staleness_max"]) for reply in outcome.shards.values()),
+        embedding_mean=total(outcome.drained.shards, "staleness_sum") / pushes,
+        embedding_max=max(int(reply["staleness_max"]) for reply in outcome.drained.shards.values()),
     )
 
 
@@ -355,7 +361,7 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
         loaded = LoadedNode(
             **state.placement.node(member.info.index).model_dump() | {"name": member.info.name},
             looked_up_rows=None if rows is None else int(rows),
-            cpu_seconds=outcome.cpu_seconds.get(member.info.name),
+            cpu_seconds=outcome.drained.cpu_seconds.get(member.info.name),
         )
         nodes.append(loaded)
     return Placement(how=state.placement.how, nodes=nodes)
@@ -375,7 +381,8 @@ def _shard_counts(state: JobState, outcome: Outcome) -> CountsByNode:
     They are from its last heartbeat if it did not reply.
     """
     return {
-        member.info.name: outcome.shards.get(member.info.name, member.metrics) for member in _holders(state)
+        member.info.name: outcome.drained.shards.get(member.info.name, member.metrics)
+        for member in _holders(state)
     }
 
 
@@ -408,7 +415,7 @@ def _nodes(state: JobState, outcome: Outcome) -> list[NodeRecord]:
             NodeRecord(
                 name=member.info.name,
                 role=member.info.role,
-                cpu_seconds=outcome.cpu_seconds.get(member.info.name),
+                cpu_seconds=outcome.drained.cpu_seconds.get(member.info.name),
                 peak_memory_bytes=member.count("peak_memory_bytes"),
                 exit=None if member.alive else member.lost_because,
                 refused_messages=member.count("refused_messages") or 0,

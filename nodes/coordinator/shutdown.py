@@ -1,10 +1,12 @@
-"""The end of training: closing rounds, divergence, the last checkpoint."""
+"""The end of training: drains, closing rounds, divergence, the last checkpoint."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,13 @@ from ..control.divergence import CHUNK_ELEMENTS, Divergence
 from ..control.membership import Member
 from ..control.server import REQUEST_SECONDS
 from .checkpoint.running import PART_SECONDS, CheckpointLedger, manifest_of, require_all_shards
+from .evaluation import read_scores, sum_scores
+from .ledger.store import LedgerStore
 from .server import DRAIN_SECONDS, HURRY_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed
-from .state.outcome import FinalModel, Outcome
+from .state.job import JobState
+from .state.outcome import ClosingResult, CountsByNode, DrainResult, FinalModel, Outcome
+from .state.phases import JobPhase
 
 
 def checkpoint_failed(
@@ -50,52 +56,135 @@ def checkpoint_failed(
     return ClusterError(f"no checkpoint: {', '.join(names)} did not write {part}")
 
 
+# At an interrupt a trainer finishes its current batch, and replies after at most five seconds.
+HURRIED_TRAINER_SECONDS = 5.5
+
+
+async def drain(
+    server: CoordinatorServer, cpu_seconds_at_start: float, *, hurry: bool = False
+) -> DrainResult:
+    """End deliveries, then training.
+
+    Afterwards every delivery is trained, returned, or in flight, as far as the nodes could say.
+    `cpu_seconds_at_start` are those of this process when training began.
+    """
+    state, members, store = server.state, server.state.members, server.store
+    state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
+    run, sync = state.job.run, state.job.sync
+    # Wait for a stalled node until it replies or is declared dead.
+    short = HURRY_SECONDS if hurry else run.node_timeout_seconds + DRAIN_SECONDS
+    readers = await server.call_all(members.alive("reader"), Drain({}), short)
+    sequences = {name: reply.sequences for name, reply in readers.items()}
+    # By then a trainer that is declared dead has lost its batches to others, so nothing depends on its
+    # reply. An interrupt cannot wait so long.
+    patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
+    patience = HURRIED_TRAINER_SECONDS if hurry else patience
+    ended = Drain(sequences, hurry=hurry)
+    trainers = await server.call_all(members.alive("trainer"), ended, patience)
+    scores = read_scores(server, {name: one.progressive for name, one in trainers.items()})
+    trainers = {name: reply for name, reply in trainers.items() if name in scores}
+    replies = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
+    progressive = sum_scores(scores.values())
+    unstopped = frozenset(name for name, reply in trainers.items() if not reply.stopped)
+    left_out = {*await store.run(LedgerStore.returned_and_left_out), *state.ledger.left_out_again()}
+    doubtful = Drain({}, batches=tuple(sorted(left_out)))
+    shards = await server.call_all(members.alive("embedding"), doubtful, short)
+    for name, reply in shards.items():
+        counts = int(reply.counts.get("applied_batches", 0)), int(reply.counts.get("repeated_pushes", 0))
+        await store.run(partial(LedgerStore.shard, name=name, applied=counts[0], repeated=counts[1]))
+    return DrainResult(
+        readers={name: reply.counts for name, reply in readers.items()},
+        trainers=state.left_counts | replies,
+        unstopped=unstopped,
+        progressive=progressive,
+        shards={name: reply.counts for name, reply in shards.items()},
+        applied_of={name: reply.applied_of for name, reply in shards.items()},
+        cpu_seconds=_cpu_seconds(state, cpu_seconds_at_start),
+    )
+
+
+def _cpu_seconds(state: JobState, own_at_start: float) -> dict[str, float]:
+    """Return CPU seconds of training by node.
+
+    A dead node's seconds count up to its last heartbeat.
+    """
+    before = state.training_began
+    if before is None:
+        return {}
+    members = state.members.everyone()
+    now = {one.info.name: float(one.metrics.get("cpu_seconds", 0.0)) for one in members}
+    used = {name: max(0.0, seconds - before.get(name, 0.0)) for name, seconds in now.items()}
+    return used | {"coordinator": time.process_time() - own_at_start}
+
+
 class JobFinalizer:
     """The last phases of a job, on the coordinator's loop.
 
-    Results go into `outcome`. In a `hurry` (an interrupt has ten seconds), it does not wait for nodes that
-    did not reply when they were drained.
+    In a `hurry` (an interrupt has ten seconds), it does not wait for nodes that did not reply when they were
+    drained.
+
+    Args:
+        outcome: the results of the phases before.
+        note: called with sentences for the report.
     """
 
     def __init__(
-        self, server: CoordinatorServer, outcome: Outcome, model: FinalModel, *, hurry: bool = False
+        self,
+        server: CoordinatorServer,
+        outcome: Outcome,
+        model: FinalModel,
+        note: Callable[[str], None],
+        *,
+        hurry: bool = False,
     ) -> None:
         self._hurry = hurry
+        self._note = note
         self._server = server
         self._state = server.state
         self._job = server.state.job
         self._outcome = outcome
         self._model = model
 
-    async def finalize_trainers(self, *, closing_round: bool) -> None:
+    async def finalize_trainers(self, *, closing_round: bool) -> ClosingResult:
         """Run each trainer's closing round, if requested, and finalize the model.
 
         Then collects the counts of synchronization. Rounds with a center run one after the other, those of a
         group together.
         """
         trainers = self._present("trainer", self._outcome.trainers)
+        replies: dict[str, FinalizeReply] = {}
         if self._model.needs_peers:
-            await self._finalize_together(trainers, closing_round=closing_round)
+            replies = await self._finalize_together(trainers, closing_round=closing_round)
         elif closing_round:
             for trainer in trainers:
                 reply = await self._server.call(trainer, Finalize(closing_round=True), self._bound_seconds)
                 if reply is not None:
-                    self._note_finalized({trainer.info.name: reply})
-        await self._count_syncs()
+                    replies[trainer.info.name] = reply
+                    self._model.finalized(trainer.info.name, reply)
+        counts = {name: reply.counts for name, reply in replies.items()}
+        return ClosingResult(counts, await self._count_syncs())
 
-    async def _finalize_together(self, trainers: list[Member], *, closing_round: bool) -> None:
-        """Finalize all trainers at once; repeat without those that die meanwhile."""
-        finalize = Finalize(closing_round=closing_round)
+    async def _finalize_together(
+        self, trainers: list[Member], *, closing_round: bool
+    ) -> dict[str, FinalizeReply]:
+        """Finalize all trainers at once; repeat without those that die meanwhile.
+
+        Returns the last reply of each, of those too.
+        """
+        finalize, found = Finalize(closing_round=closing_round), dict[str, FinalizeReply]()
         while trainers:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
             self._server.journal.decided(GroupFormed(view))
             await self._server.call_all(trainers, SetGroup(view), self._reply_seconds)
             replies = await self._server.call_all(trainers, finalize, self._bound_seconds)
-            self._note_finalized(replies)
+            for name, reply in replies.items():
+                self._model.finalized(name, reply)
+            found |= replies
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
-                return
+                break
             trainers = left
+        return found
 
     @property
     def _bound_seconds(self) -> float:
@@ -114,40 +203,35 @@ class JobFinalizer:
         """Return a role's living nodes; in a hurry only those that were drained."""
         return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in replied]
 
-    def _note_finalized(self, replies: Mapping[str, FinalizeReply]) -> None:
-        for name, reply in replies.items():
-            self._outcome.finalized(name, reply.counts)
-            self._model.finalized(name, reply)
-
-    async def _count_syncs(self) -> None:
+    async def _count_syncs(self) -> CountsByNode:
         syncs = self._state.members.alive("sync")
         seconds = min(DRAIN_SECONDS, self._reply_seconds)
         replies = await self._server.call_all(syncs, Drain({}), seconds)
-        self._outcome.syncs_drained({name: reply.counts for name, reply in replies.items()})
+        counts_by_node = {name: reply.counts for name, reply in replies.items()}
         trainers = self._state.members.everyone("trainer")
-        if all(trainer.alive or trainer.left for trainer in trainers):
-            # One that left had all its answers.
-            return
-        for name, counts in self._outcome.syncs.items():
+        # One that left had all its answers.
+        some_died = not all(trainer.alive or trainer.left for trainer in trainers)
+        for name, counts in counts_by_node.items() if some_died else ():
             if orphaned := int(counts.get("orphaned_slices", 0)):
                 # Rule "Whole or not at all": whether the trainer had the answer before it died is unknown.
-                self._outcome.note(
+                self._note(
                     f"{name} applied up to {counted(orphaned, 'exchange')} of a trainer that then died"
                 )
+        return counts_by_node
 
-    async def measure_divergence(self) -> None:
-        """Measure the divergence of the replicas over all elements."""
+    async def measure_divergence(self) -> float | None:
+        """Measure the divergence of the replicas over all elements; None if it cannot be."""
         trainers = self._state.members.alive("trainer")
         if len(trainers) < 2:
-            return
+            return None
         sums = Divergence(len(trainers))
         for start in range(0, self._model.dense_elements, CHUNK_ELEMENTS):
             read = ReadReplica(start, min(start + CHUNK_ELEMENTS, self._model.dense_elements))
             replies = await self._server.call_all(trainers, read, REQUEST_SECONDS)
             if len(replies) < len(trainers):
-                return
+                return None
             sums.add([np.frombuffer(reply.values, dtype=np.float32) for reply in replies.values()])
-        self._outcome.diverged(sums.value())
+        return sums.value()
 
     async def checkpoint(self) -> CheckpointManifest | None:
         """Write the last checkpoint: the files of every node, then the manifest.
@@ -157,7 +241,7 @@ class JobFinalizer:
         """
         trainers = self._present("trainer", self._outcome.trainers)
         if not trainers:
-            self._outcome.note("no checkpoint could be written, since no trainer is left")
+            self._note("no checkpoint could be written, since no trainer is left")
             return None
         checkpoints, calls = self._state.checkpoints, self._server.checkpoint_calls
         try:
@@ -167,7 +251,6 @@ class JobFinalizer:
         except BaseException:
             await calls.clean_up(checkpoints.sweep)
             raise
-        self._outcome.saved(manifest.model)
         self._note_disagreement(saver, trainers)
         return manifest
 
@@ -183,7 +266,7 @@ class JobFinalizer:
         await self._server.store.flush()
         part = WriteCheckpoint(directory, self._model.origin)
         saver, written = await self._save_model(trainers, part)
-        syncs = self._present("sync", self._outcome.syncs)
+        syncs = self._present("sync", self._outcome.closed.syncs)
         others = [*(trainer for trainer in trainers if trainer is not saver), *syncs]
         # In a hurry there may only be time for the rows that changed since the last checkpoint.
         rows = replace(part, running=self._hurry)
@@ -209,7 +292,7 @@ class JobFinalizer:
         is time for two.
         """
         syncs = self._state.members.alive("sync")
-        if any(sync.info.name not in self._outcome.syncs for sync in syncs):
+        if any(sync.info.name not in self._outcome.closed.syncs for sync in syncs):
             return 1
         return 2 if self._hurry else len(self._state.members.alive("trainer"))
 
@@ -233,7 +316,7 @@ class JobFinalizer:
                     self._model.save_by(saver)
                     if origin != self._model.origin:
                         lost = self._model.words
-                        self._outcome.note(f"{lost} is lost; the saved model is {saver}'s replica")
+                        self._note(f"{lost} is lost; the saved model is {saver}'s replica")
                         self._model.lose_single()
                     return trainer, reply
                 # A refusal takes no time, and concerns only this trainer.
@@ -247,6 +330,6 @@ class JobFinalizer:
             names = [trainer.info.name for trainer in trainers]
             others = [name for name in names if name not in self._model.agreeing(names)]
             if others:
-                self._outcome.note(
+                self._note(
                     f"{', '.join(others)} ended with a different model; the saved one is {saver.info.name}'s"
                 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from shadowsync.lab.chaos.ledger_check import problems_of
-from shadowsync.nodes.coordinator import journal
+from shadowsync.nodes.coordinator import controller, journal
 from shadowsync.nodes.coordinator.checkpoint.running import RunningCheckpoint
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
@@ -21,7 +21,8 @@ from shadowsync.nodes.coordinator.recovery.deaths import ShardRecovery
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.shutdown import JobFinalizer
+from shadowsync.nodes.coordinator.shutdown import JobFinalizer, drain
+from shadowsync.nodes.coordinator.state.outcome import DrainResult
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.nodes.supervisor.network.proxy import unix_path
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
@@ -281,10 +282,10 @@ class RequestsThatDie:
         monkeypatch.setattr(RequestHandler, "handle", handle_and_die)
 
 
-PHASES: dict[str, tuple[type, str]] = {
+PHASES: dict[str, tuple[Any, str]] = {
     "introductions": (JobController, "_connect_peers"),
     "begin": (JobController, "_begin_training"),
-    "drain": (JobController, "_drain"),
+    "drain": (controller, "drain"),
     "closing rounds": (JobFinalizer, "finalize_trainers"),
     "checkpoint": (JobFinalizer, "checkpoint"),
     "evaluation": (Evaluator, "run"),
@@ -435,19 +436,19 @@ def test_it_dies_as_the_job_stops_and_nobody_knows_of_a_dead_trainer(
 ) -> None:
     """The next one tells the readers, which return its batches before they are counted."""
     own = in_process(_changed(data=ENDLESS))
-    notice, drain, killed = CoordinatorServer._notice, JobController._drain, list[bool]()
+    notice, killed = CoordinatorServer._notice, list[bool]()
 
     async def notice_later(self: CoordinatorServer, *arguments: Any) -> None:
         if killed:
             await notice(self, *arguments)
 
-    async def die_first(self: JobController, *, hurry: bool) -> None:
+    async def die_first(*arguments: Any, hurry: bool) -> DrainResult:
         if not killed:
             await _die(own, killed)
-        await drain(self, hurry=hurry)
+        return await drain(*arguments, hurry=hurry)
 
     monkeypatch.setattr(CoordinatorServer, "_notice", notice_later)
-    monkeypatch.setattr(JobController, "_drain", die_first)
+    monkeypatch.setattr(controller, "drain", die_first)
     own.start()
     own.wait_for_batches(30)
     own.nodes["trainer"][0].kill()

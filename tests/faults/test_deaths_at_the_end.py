@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from shadowsync.nodes.coordinator import main
+from shadowsync.nodes.coordinator import controller, main
 from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
@@ -35,10 +35,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "data": {"readers": 2, "span_bytes": 1 << 16},
 }
 # Each begins with the work of a function; of "training" see `dies_in`.
-PHASES: dict[str, tuple[type, str]] = {
+PHASES: dict[str, tuple[Any, str]] = {
     "gathering": (JobController, "_wait_for_nodes"),
     "starting": (JobController, "_connect_peers"),
-    "closing": (JobController, "_drain"),
+    "closing": (controller, "drain"),
     "closing rounds": (JobFinalizer, "finalize_trainers"),
     "checkpoint": (JobFinalizer, "checkpoint"),
     "validation": (CheckpointManager, "finish"),
@@ -54,10 +54,10 @@ def ends_without(
     owner, name = PHASES[phase]
     work, due, done = getattr(owner, name), threading.Event(), threading.Event()
 
-    async def lose_and_work(self: Any, *arguments: Any, **options: Any) -> Any:
+    async def lose_and_work(*arguments: Any, **options: Any) -> Any:
         due.set()
         await until(done.is_set, "they are dead", SECONDS)
-        return await work(self, *arguments, **options)
+        return await work(*arguments, **options)
 
     patch.setattr(owner, name, lose_and_work)
     own.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,6 @@ class JobCounts:
     def close(self, late_replies: dict[str, dict[str, Any]] | None = None) -> tuple[ExampleCounts, Ledger]:
         """The job ends: the living nodes tell their counts, and the ledger is closed. `late_answers` are of
         trainers that died after they had told theirs."""
-        outcome = self.outcome
-        outcome.readers = self._living("reader", {"r": {"read_examples": self.read_examples}})
         trainers = {
             token: {
                 "confirmed_examples": self.confirmed[token],
@@ -143,16 +141,21 @@ class JobCounts:
             }
             for token in self.confirmed
         }
-        outcome.trainers = self._living("trainer", trainers) | (late_replies or {})
         asked = self.store.returned_and_left_out()
-        outcome.shards = {
-            name: {"applied_batches": count, "repeated_pushes": self.repeated_pushes[name]}
-            for name, count in self.applied.items()
-        }
-        outcome.applied_of = {
-            name: tuple(b for b in asked if b in self.pushed_by_the_dead.get(name, ()))
-            for name in self.applied
-        }
+        drained = replace(
+            self.outcome.drained,
+            readers=self._living("reader", {"r": {"read_examples": self.read_examples}}),
+            trainers=self._living("trainer", trainers) | (late_replies or {}),
+            shards={
+                name: {"applied_batches": count, "repeated_pushes": self.repeated_pushes[name]}
+                for name, count in self.applied.items()
+            },
+            applied_of={
+                name: tuple(b for b in asked if b in self.pushed_by_the_dead.get(name, ()))
+                for name in self.applied
+            },
+        )
+        outcome = replace(self.outcome, drained=drained)
         examples = examples_of(self.state, self.store.totals(), outcome)
         ledger = ledger_of(self.state, self.store.totals(), outcome, examples)
         self.store.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from ....pipeline.config.sections import ValidationSection
 from ....pipeline.errors import ExitCode
@@ -57,7 +57,10 @@ class Conclusion:
     report: Annotated[str, Items(MAX_REPORT_CHARACTERS)]
 
 
-CountsByNode = dict[str, Counts]
+TracedProfile: TypeAlias = tuple[Profile, list[dict[str, Any]]]
+"""A profile, and its trace events."""
+
+CountsByNode: TypeAlias = Mapping[str, Counts]
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Score:
     """
 
     model: str
-    sums: list[QualitySums]
+    sums: Sequence[QualitySums]
     bad_rows: int = 0
 
 
@@ -140,6 +143,50 @@ class ValidationState:
 
 
 @dataclass(frozen=True)
+class TrainingResult:
+    """How training went.
+
+    Attributes:
+        ended_early: why training ended early, in words; empty if the whole input is trained.
+        profile: the profile with its trace events; None if none was requested, or nothing could be measured.
+    """
+
+    ended_early: str = ""
+    divergence_curve: Sequence[tuple[float, float]] = ()
+    profile: TracedProfile | None = None
+
+
+@dataclass(frozen=True)
+class DrainResult:
+    """What nodes said as training ended.
+
+    Attributes:
+        readers, trainers, shards: each node's last counts, by name.
+        unstopped: trainers with a worker that did not stop in time; their counts lack what it had.
+        progressive: sums over the batches that were scored before their step.
+        applied_of: by shard, the batches that it applied among those that a dead trainer returned and that
+            were then left out.
+        cpu_seconds: used to train, by node.
+    """
+
+    readers: CountsByNode = field(default_factory=dict)
+    trainers: CountsByNode = field(default_factory=dict)
+    unstopped: frozenset[str] = frozenset()
+    progressive: QualitySums | None = None
+    shards: CountsByNode = field(default_factory=dict)
+    applied_of: Mapping[str, tuple[BatchId, ...]] = field(default_factory=dict)
+    cpu_seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClosingResult:
+    """What nodes counted until after the closing round, by name: of trainers only what it added."""
+
+    trainers: CountsByNode = field(default_factory=dict)
+    syncs: CountsByNode = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SavedCheckpoints:
     """Checkpoints and validation during training.
 
@@ -155,111 +202,39 @@ class SavedCheckpoints:
     best_is_last: bool
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """Facts gathered phase by phase; those of unreached phases stay None or empty.
+    """The results of a job's phases; those of unreached phases stay None or empty.
 
     Attributes:
         stop: why the job stopped; None if its input is trained, or training ended early as configured.
-        ended_early: why training ended early, in words; empty if the whole input is trained.
-        readers, trainers, shards, syncs: each node's last counts, by name.
-        unstopped: trainers with a worker that did not stop in time; their counts lack what it had.
-        applied_of: by shard, the batches that it applied among those that a dead trainer returned and that
-            were then left out.
+        divergence: of the replicas at the end.
         model_saved: which model the checkpoint has; None without a checkpoint.
         older_checkpoint: what the checkpoint of an earlier moment lacks, in words, if the job's last one
             could not be written; "" otherwise.
-        progressive: sums over the batches that were scored before their step.
-        profile: the profile with its trace events; None if none was requested, or nothing could be measured.
+        score: the last model's on the held-out files.
         best_score: the best checkpoint's score on the held-out files, unless it is the last one.
+        notes: sentences for the report.
     """
 
     stop: Stop | None = None
-    ended_early: str = ""
-    readers: CountsByNode = field(default_factory=dict)
-    trainers: CountsByNode = field(default_factory=dict)
-    shards: CountsByNode = field(default_factory=dict)
-    applied_of: dict[str, tuple[BatchId, ...]] = field(default_factory=dict)
-    syncs: CountsByNode = field(default_factory=dict)
-    unstopped: frozenset[str] = frozenset()
+    training: TrainingResult = TrainingResult()
+    drained: DrainResult = DrainResult()
     divergence: float | None = None
-    divergence_curve: list[tuple[float, float]] = field(default_factory=list)
+    closed: ClosingResult = ClosingResult()
     model_saved: str | None = None
     older_checkpoint: str = ""
+    saved_checkpoints: SavedCheckpoints | None = None
     score: Score | None = None
     best_score: Score | None = None
-    progressive: QualitySums | None = None
-    saved_checkpoints: SavedCheckpoints | None = None
-    profile: tuple[Profile, list[dict[str, Any]]] | None = None
-    cpu_seconds: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
-    def note(self, text: str) -> None:
-        """Add a sentence to the report's notes."""
-        self.notes.append(text)
-
-    def stopped(self, stop: Stop | None) -> None:
-        """Record why the job stopped, if it did; the first reason counts."""
-        self.stop = self.stop or stop
-
-    def trained(self, divergence_curve: list[tuple[float, float]], ended_early: str) -> None:
-        """Record how training went, and why it ended before its input did."""
-        self.divergence_curve, self.ended_early = divergence_curve, ended_early
-
-    def profiled(self, profile: tuple[Profile, list[dict[str, Any]]] | None) -> None:
-        """Record what was measured for a profile."""
-        self.profile = profile
-
-    def checkpoints_taken(self, saved: SavedCheckpoints) -> None:
-        """Record the checkpoints and validations of training."""
-        self.saved_checkpoints = saved
-
-    def readers_drained(self, counts: CountsByNode) -> None:
-        """Record the last counts of readers."""
-        self.readers = counts
-
-    def trainers_drained(
-        self, counts: CountsByNode, progressive: QualitySums, unstopped: Iterable[str] = ()
-    ) -> None:
-        """Record the trainers' last counts and their scores of batches before the step."""
-        self.trainers, self.progressive, self.unstopped = counts, progressive, frozenset(unstopped)
-
-    def shards_drained(self, counts: CountsByNode, applied_of: dict[str, tuple[BatchId, ...]]) -> None:
-        """Record the embedding nodes' last counts, and the doubtful batches they applied."""
-        self.shards, self.applied_of = counts, applied_of
-
-    def syncs_drained(self, counts: CountsByNode) -> None:
-        """Record the last counts of sync nodes."""
-        self.syncs = counts
-
-    def used_cpu(self, node: str, seconds: float) -> None:
-        """Record the CPU seconds that a node used to train."""
-        self.cpu_seconds[node] = seconds
-
-    def finalized(self, trainer: str, counts: Counts) -> None:
-        """Add a trainer's counts after its closing round to those of its drain."""
-        self.trainers.setdefault(trainer, {}).update(counts)
-
-    def diverged(self, divergence: float | None) -> None:
-        """Record the divergence of the replicas at the end."""
-        self.divergence = divergence
-
-    def saved(self, model: str) -> None:
-        """Record which model the last checkpoint has."""
-        self.model_saved = model
-
-    def keeps_older(self, what: str) -> None:
-        """Record that the last checkpoint could not be written, and which one there is."""
-        self.older_checkpoint = what
-        self.note(what)
-
-    def evaluated(self, score: Score) -> None:
-        """Record the score of the last model on the held-out files."""
-        self.score = score
-
-    def evaluated_best(self, score: Score) -> None:
-        """Record the score of the best checkpoint on the held-out files."""
-        self.best_score = score
+    @property
+    def trainers(self) -> CountsByNode:
+        """The trainers' last counts, of those that were drained or took part in the closing round."""
+        closed = self.closed.trainers
+        names = [*self.drained.trainers, *(name for name in closed if name not in self.drained.trainers)]
+        return {name: self.drained.trainers.get(name, {}) | closed.get(name, {}) for name in names}
 
 
 _WORDS = {

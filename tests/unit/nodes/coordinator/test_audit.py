@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.state.outcome import Outcome, Stop
+from shadowsync.nodes.coordinator.state.outcome import DrainResult, Outcome, Stop, TrainingResult
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.ledger import Ledger
@@ -234,7 +234,7 @@ def test_an_interrupted_job_counts_what_was_in_flight(job_counts: JobCounts) -> 
 
 
 def test_what_a_worker_had_that_did_not_stop_is_unknown(job_counts: JobCounts) -> None:
-    job_counts.outcome = Outcome(stop=INTERRUPTED, unstopped=frozenset({"trainer-1"}))
+    job_counts.outcome = Outcome(stop=INTERRUPTED, drained=DrainResult(unstopped=frozenset({"trainer-1"})))
     job_counts.train("t0", job_counts.batches[0])
     # One shard has applied what the other one never got, and what the coordinator has just noted.
     job_counts.deliver()
@@ -483,7 +483,7 @@ def test_what_was_applied_early_and_is_left_out_now_is_counted_once(tmp_path: Pa
         tmp_path,
         restored=SavedLedger(1, partial={(0, 0): {0: BATCH}}),
         applied_before={"embedding-0": frozenset({early}), "embedding-1": frozenset()},
-        outcome=Outcome(ended_early="nothing got better"),
+        outcome=Outcome(training=TrainingResult("nothing got better")),
     )
     job_counts.applied = {"embedding-0": 2, "embedding-1": 1}
     job_counts.pushed_by_the_dead = {"embedding-0": {early}}

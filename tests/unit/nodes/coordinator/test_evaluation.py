@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.evaluation import SPANS_AT_ONCE, Evaluator
-from shadowsync.nodes.coordinator.state.outcome import FinalModel, Outcome
+from shadowsync.nodes.coordinator.state.outcome import FinalModel, Score
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
@@ -49,16 +49,14 @@ def test_more_spans_are_scored_than_a_message_holds(tmp_path: Path) -> None:
         sums.add(np.zeros_like(labels), labels)
         return EvalSums(sums.to_bytes())
 
-    async def body() -> Outcome:
-        outcome = Outcome()
+    async def body() -> Score | None:
         c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0), member("reader", 0)])
         c.reply = answer
         model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
-        await Evaluator(c, outcome, model, spans).run()
-        return outcome
+        return await Evaluator(c, model, spans, list[str]().append).run()
 
-    outcome = asyncio.run(asyncio.wait_for(body(), 60.0))
+    score = asyncio.run(asyncio.wait_for(body(), 60.0))
     assert delivered == spans
-    assert outcome.score is not None
-    assert outcome.score.sums[0].examples == 2 * len(spans)
-    assert outcome.score.bad_rows == 0, "those of a part of the input are training's"
+    assert score is not None
+    assert score.sums[0].examples == 2 * len(spans)
+    assert score.bad_rows == 0, "those of a part of the input are training's"

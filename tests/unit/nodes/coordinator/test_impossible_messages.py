@@ -223,18 +223,16 @@ VALUES = np.zeros(ELEMENTS, np.float32).tobytes()
 
 
 async def _evaluate(server: Told) -> None:
-    outcome = Outcome()
     model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
     # Of another count than the readers' nobody knows whose is wrong.
     with contextlib.suppress(ClusterError):
-        await Evaluator(server, outcome, model, []).run()
+        await Evaluator(server, model, [], list[str]().append).run()
 
 
 async def _diverge(server: Told) -> None:
-    outcome = Outcome()
     model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
-    await JobFinalizer(server, outcome, model).measure_divergence()
-    assert outcome.divergence is None or math.isfinite(outcome.divergence)
+    divergence = await JobFinalizer(server, Outcome(), model, list[str]().append).measure_divergence()
+    assert divergence is None or math.isfinite(divergence)
 
 
 async def _sample(server: Told) -> None:

@@ -11,7 +11,13 @@ from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.checkpoint.running import PART_SECONDS
 from shadowsync.nodes.coordinator.server import HURRY_SECONDS
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
-from shadowsync.nodes.coordinator.state.outcome import CountsByNode, FinalModel, Outcome
+from shadowsync.nodes.coordinator.state.outcome import (
+    ClosingResult,
+    CountsByNode,
+    DrainResult,
+    FinalModel,
+    Outcome,
+)
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request
@@ -21,9 +27,9 @@ from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, memb
 
 
 def closing(c: FakeServer, *, hurry: bool = False) -> JobFinalizer:
-    outcome = Outcome(trainers={"trainer-0": {}})
+    outcome = Outcome(drained=DrainResult(trainers={"trainer-0": {}}))
     model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
-    return JobFinalizer(c, outcome, model, hurry=hurry)
+    return JobFinalizer(c, outcome, model, list[str]().append, hurry=hurry)
 
 
 def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Path) -> None:
@@ -69,7 +75,7 @@ def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
 def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_center(tmp_path: Path) -> None:
     """And where the center is not finite itself, which all of them say, a replica is saved."""
 
-    async def body(refused: str) -> tuple[str, list[str], Outcome]:
+    async def body(refused: str) -> tuple[str, list[str], list[str]]:
         folder = tmp_path / refused
         folder.mkdir()
         c = FakeServer(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
@@ -81,18 +87,21 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
             return c.written(node, request)
 
         c.reply = reply
-        outcome = Outcome(trainers={"trainer-0": {}, "trainer-1": {}})
+        outcome, notes = (
+            Outcome(drained=DrainResult(trainers={"trainer-0": {}, "trainer-1": {}})),
+            list[str](),
+        )
         model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
-        await JobFinalizer(c, outcome, model).checkpoint()
+        await JobFinalizer(c, outcome, model, notes.append).checkpoint()
         parts = [part for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
         requested = [part.model for part in parts if part.dense]
-        return model.saved_by, requested, outcome
+        return model.saved_by, requested, notes
 
-    saver, requested, outcome = asyncio.run(body("trainer-0"))
-    assert (saver, requested, outcome.notes) == ("trainer-1", [ModelOrigin.CENTER, ModelOrigin.CENTER], [])
-    saver, requested, outcome = asyncio.run(body("both"))
+    saver, requested, notes = asyncio.run(body("trainer-0"))
+    assert (saver, requested, notes) == ("trainer-1", [ModelOrigin.CENTER, ModelOrigin.CENTER], [])
+    saver, requested, notes = asyncio.run(body("both"))
     assert (saver, requested) == ("trainer-0", [ModelOrigin.CENTER, ModelOrigin.CENTER, ModelOrigin.REPLICAS])
-    assert any("is lost; the saved model is trainer-0's replica" in note for note in outcome.notes)
+    assert any("is lost; the saved model is trainer-0's replica" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +140,10 @@ def test_the_next_trainer_is_asked_for_a_center_that_one_cannot_read(
 
         c.reply = reply
         trainers: CountsByNode = {node.info.name: {} for node in nodes[:3]}
-        outcome = Outcome(trainers=trainers, syncs={"sync-0": {}} if answered else {})
+        closed = ClosingResult(syncs={"sync-0": {}} if answered else {})
+        outcome = Outcome(drained=DrainResult(trainers=trainers), closed=closed)
         model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
-        await JobFinalizer(c, outcome, model, hurry=hurry).checkpoint()
+        await JobFinalizer(c, outcome, model, list[str]().append, hurry=hurry).checkpoint()
         return model
 
     centers: list[str] = []
