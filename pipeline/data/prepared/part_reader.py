@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DataError
-from ...types import Int32Array, Uint64Array
+from ...types import Int32Array, Uint64Array, is_finite
 from ..batch import Bags, no_keys, no_other_labels, no_weights
 from ..files.paths import file_size_bytes, open_for_arrow, open_raw, read_errors
 from ..formats.parquet import PREPARED_KEY
@@ -53,7 +53,7 @@ def read_part(
 
     Each page's CRC is compared. Raises DataError for a file that cannot be read or was altered, belongs to
     another preparation, or has a number of rows that the manifest does not state, and for a row number that
-    its table does not have.
+    its table does not have, a label other than 0 and 1, or a number that is not finite.
     """
     columns = manifest.columns
     done = 0
@@ -63,9 +63,11 @@ def read_part(
         pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False) as file,
     ):
         _check_schema(path, file, part, manifest)
-        for rows in file.iter_batches(ROW_GROUP_ROWS, use_threads=False):
-            _check_rows(path, rows, columns)
-            _check_weights(path, rows, columns)
+        for group, rows in enumerate(file.iter_batches(ROW_GROUP_ROWS, use_threads=False)):
+            where = f"{path}, row group {group}"
+            _check_rows(where, rows, columns)
+            _check_numbers(where, rows, columns)
+            _check_weights(where, rows, columns)
             done += len(rows)
             yield _chunk(rows, columns, table_rows)
     if done != part.rows:
@@ -106,7 +108,7 @@ def _check_schema(path: str, file: Any, part: PreparedPart, manifest: PreparedMa
         )
 
 
-def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
+def _check_rows(where: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
     for column, values in zip(columns, batch.columns, strict=True):
         if column.table_rows is None or column.has_keys:
             continue
@@ -115,12 +117,34 @@ def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> Non
         if len(rows) and int(rows.view(np.uint32).max()) >= column.table_rows:
             raise DataError(
                 f"column {column.name} has a row number beyond its table of {column.table_rows} rows",
-                where=path,
+                where=where,
                 remedy=REMEDY,
             )
 
 
-def _check_weights(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
+def _check_numbers(where: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
+    """Raise DataError for a value that no source gives: a trainer would take its reader for a liar."""
+    for column, given in zip(columns, batch.columns, strict=True):
+        if column.kind not in ("label", "dense", "weight", "timestamp"):
+            continue
+        values = given.to_numpy()
+        if column.kind == "label":
+            right, what = (values == 0) | (values == 1), "a label that is neither 0 nor 1"
+        elif is_finite(values) and (column.kind != "weight" or not len(values) or values.min() >= 0):
+            continue
+        else:
+            least = 0 if column.kind == "weight" else -np.inf
+            right, what = np.isfinite(values) & (values >= least), "a number that is not finite, or below 0"
+        if not right.all():
+            at = int(np.argmin(right))
+            raise DataError(
+                f"column {column.name} has {what}: {values[at]} in row {at} of these",
+                where=where,
+                remedy=REMEDY,
+            )
+
+
+def _check_weights(where: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
     """Raise DataError unless each id has a weight that is finite and not negative."""
     arrays = {column.name: values for column, values in zip(columns, batch.columns, strict=True)}
     for column in columns:
@@ -132,7 +156,7 @@ def _check_weights(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> 
         if not (same and np.isfinite(values).all() and (values >= 0).all()):
             raise DataError(
                 f"column {column.name} has not one weight of at least 0 for each id",
-                where=path,
+                where=where,
                 remedy=REMEDY,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -239,6 +240,41 @@ def test_a_part_of_another_preparation_or_with_other_rows(source: Tree, copy: Pa
     with pytest.raises(DataError, match="column user has a row"):
         list(batches_of(job, [span]))
     pq.write_table(table, path)
+    assert sum(len(batch) for batch in batches_of(job, [span])) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("y", 2.0, "column y has a label that is neither 0 nor 1: 2.0 in row 7"),
+        ("y", math.nan, "column y has a label that is neither 0 nor 1: nan in row 7"),
+        ("price", math.nan, "column price has a number that is not finite, or below 0: nan in row 7"),
+        ("hour", math.inf, "column hour has a number that is not finite, or below 0: inf in row 7"),
+        ("at", -math.inf, "column at has a number that is not finite"),
+        ("w", math.nan, "column w has a number that is not finite"),
+        ("w", -1.0, "column w has a number that is not finite, or below 0: -1.0 in row 7"),
+    ],
+)
+def test_a_damaged_number_is_the_folders_and_not_the_readers(
+    source: Tree, copy: Path, name: str, value: float, words: str
+) -> None:
+    job = on_folder(source, copy)
+    (span, *_) = plan_input(job).train
+    path = copy / "train-00000.parquet"
+    table = pq.read_table(path)
+    values = table[name].to_numpy().copy()
+    values[7] = value
+    changed = table.set_column(table.column_names.index(name), table.schema.field(name), [values])
+    pq.write_table(changed, path)
+    with pytest.raises(DataError, match=words) as refused:
+        list(batches_of(job, [span]))
+    assert refused.value.where == f"{path}, row group 0"
+    assert refused.value.remedy
+    # A number below 0 is none of these.
+    values[7] = -5.0 if name == "price" else 1.0
+    pq.write_table(
+        changed.set_column(table.column_names.index(name), table.schema.field(name), [values]), path
+    )
     assert sum(len(batch) for batch in batches_of(job, [span])) == len(table)
 
 
