@@ -14,7 +14,7 @@ from ...pipeline.data.span import Span
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.report.quality import Progressive, ProgressiveLabel
-from ...pipeline.wire.control.orders import Evaluate, EvaluateReply, GetEvalSums, PrepareEval
+from ...pipeline.wire.control.orders import DrainReply, Evaluate, EvaluateReply, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.contract.model_origin import ModelOrigin
 from ..control.membership import Member
@@ -198,13 +198,33 @@ def _sum_replies(replies: Sequence[EvaluateReply | None]) -> EvaluateReply | Non
 MODEL = "the trainers' replicas, each before its step"
 
 
-def read_scores(server: CoordinatorServer, parts: Mapping[str, bytes]) -> dict[str, QualitySums]:
+async def read_progressive(
+    server: CoordinatorServer, drained: Mapping[str, DrainReply]
+) -> dict[str, QualitySums]:
+    """Read the scores of batches before their step from the trainers' last replies; see `read_scores`.
+
+    A trainer cannot have scored more of the progressive part than it trained and still had.
+    """
+    spans = server.state.input.progressive
+    trained = await server.store.run(lambda store: store.trained_examples_in(spans)) if spans else {}
+    # Another trainer's acknowledgement of a batch may have been the first.
+    repeated = server.state.ledger.totals.replayed_examples
+    most = {name: trained.get(name, 0) + one.in_flight + repeated for name, one in drained.items()}
+    return read_scores(server, {name: one.progressive for name, one in drained.items()}, most)
+
+
+def read_scores(
+    server: CoordinatorServer, parts: Mapping[str, bytes], most: Mapping[str, int] | None = None
+) -> dict[str, QualitySums]:
     """Read the float64 scores that trainers sent, by name; see `QualitySums`.
 
-    A trainer whose scores cannot be is declared dead, and missing in the result.
+    A trainer whose scores cannot be is declared dead, and missing in the result. `most` has the number of
+    examples that each can have scored.
     """
     found: dict[str, QualitySums] = {}
-    further = len(server.state.job.data.label_names) - 1
+    data = server.state.job.data
+    further = len(data.label_names) - 1
+    weighted = any(column.kind == "weight" for column in data.columns.values())
     for trainer in server.state.members.everyone("trainer"):
         if (part := parts.get(trainer.info.name)) is None:
             continue
@@ -212,6 +232,10 @@ def read_scores(server: CoordinatorServer, parts: Mapping[str, bytes]) -> dict[s
             sums = QualitySums.from_bytes(part)
             if sums.examples and len(sums.others) != further:
                 raise ValueError(f"sums of {len(sums.others) + 1} labels; the job has {further + 1}")
+            if sums.examples and sums.weighted != weighted:
+                raise ValueError("sums with weights, or without, where the job's are the other")
+            if most is not None and sums.examples > (can := most[trainer.info.name]):
+                raise ValueError(f"{sums.examples:,} examples; it can have scored {can:,} before their step")
         except ValueError as error:
             server.expel(trainer, f"its scores: {error}")
         else:

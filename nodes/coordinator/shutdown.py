@@ -29,7 +29,7 @@ from ..control.divergence import CHUNK_ELEMENTS, Divergence
 from ..control.membership import Member
 from ..control.server import REQUEST_SECONDS
 from .checkpoint.running import PART_SECONDS, CheckpointLedger, manifest_of, require_all_shards
-from .evaluation import read_scores, sum_scores
+from .evaluation import read_progressive, sum_scores
 from .ledger.store import LedgerStore
 from .server import DRAIN_SECONDS, HURRY_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed
@@ -81,7 +81,7 @@ async def drain(
     patience = HURRIED_TRAINER_SECONDS if hurry else patience
     ended = Drain(sequences, hurry=hurry)
     trainers = await server.call_all(members.alive("trainer"), ended, patience)
-    scores = read_scores(server, {name: one.progressive for name, one in trainers.items()})
+    scores = await read_progressive(server, trainers)
     trainers = {name: reply for name, reply in trainers.items() if name in scores}
     replies = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
     progressive = sum_scores(scores.values())

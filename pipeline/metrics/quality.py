@@ -16,6 +16,11 @@ OTHER_BINS: Final = 8_192
 _LOGIT_SCALE: Final = 3.0
 _HEADER: Final = 7
 _MOST_EXAMPLES: Final = 2**53
+# Sums over many of these stay finite; no example's loss, times its weight, is more.
+_MOST_SUM: Final = 1e100
+_LARGEST_LOGIT: Final = float(np.finfo(np.float32).max)
+# Of sums of float64, in another order, against the bounds that their bins give.
+_ROUNDING: Final = 1e-6
 
 
 def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
@@ -164,6 +169,11 @@ class QualitySums:
         return self._examples
 
     @property
+    def weighted(self) -> bool:
+        """Return whether examples were added with sample weights."""
+        return self._weighted
+
+    @property
     def weight(self) -> float:
         """Return the sum of the examples' weights; without weights it is `examples`."""
         return self._weight
@@ -288,7 +298,8 @@ class QualitySums:
         """Return the sums at the beginning of an array, and its rest."""
         if array.dtype != np.float64 or array.ndim != 1 or len(array) < _HEADER:
             raise ValueError(f"quality sums are float64 [7 + 3K], not {array.dtype} {array.shape}")
-        if not np.isfinite(array).all() or (array < 0.0).any() or array[1] > _MOST_EXAMPLES:
+        # False for NaN as well.
+        if not ((array >= 0.0) & (array <= _MOST_SUM)).all() or array[1] > _MOST_EXAMPLES:
             raise ValueError("quality sums hold a number that is negative, too large, or NaN")
         if array[0] != bins:
             raise ValueError(f"quality sums have {array[0]:.0f} bins; {bins} were expected")
@@ -303,6 +314,7 @@ class QualitySums:
         total = negatives.sum() + positives.sum()
         if not (math.isclose(total, array[5], rel_tol=1e-9) if weighted else total == array[1] == array[5]):
             raise ValueError("the bins of quality sums do not add up to their examples")
+        _require_sums_of(used, negatives, positives, bins, loss_sum=array[2], probability_sum=array[3])
         sums = cls(bins)
         sums._examples, sums._loss_sum, sums._probability_sum = (
             int(array[1]),
@@ -325,6 +337,44 @@ class QualitySums:
         self._counted()
         negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
         return negatives, positives, float(negatives.sum()) * float(positives.sum())
+
+
+def _require_sums_of(
+    used: Float64Array,
+    negatives: Float64Array,
+    positives: Float64Array,
+    bins: int,
+    *,
+    loss_sum: float,
+    probability_sum: float,
+) -> None:
+    """Raise ValueError for sums that no examples of these bins have: a bin bounds its logits."""
+    lower, upper = _logits_at(used, bins), _logits_at(used + 1.0, bins)
+    bounds = {
+        "loss": (loss_sum, negatives @ _softplus(lower) + positives @ _softplus(-upper)),
+        "probability": (probability_sum, (negatives + positives) @ np.exp(-_softplus(-lower))),
+    }
+    most = {
+        "loss": negatives @ _softplus(upper) + positives @ _softplus(-lower),
+        "probability": (negatives + positives) @ np.exp(-_softplus(-upper)),
+    }
+    for what, (value, least) in bounds.items():
+        slack = _ROUNDING * (most[what] + 1.0)
+        if not least - slack <= value <= most[what] + slack:
+            raise ValueError(
+                f"a sum of {what} of {value:g}, where the bins allow {least:g} to {most[what]:g}"
+            )
+
+
+def _logits_at(edges: Float64Array, bins: int) -> Float64Array:
+    """Return the logits at edges of bins; beyond the first and the last are all finite float32."""
+    place = edges * (2.0 / bins) - 1.0
+    rest = np.maximum(1.0 - np.abs(place), _LOGIT_SCALE / _LARGEST_LOGIT)
+    return _LOGIT_SCALE * place / rest
+
+
+def _softplus(logits: Float64Array) -> Float64Array:
+    return np.logaddexp(0.0, logits)
 
 
 def _checked_weights(weights: Float32Array | None, count: int) -> Float64Array | float:

@@ -198,6 +198,21 @@ def scored_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TrainerRole, "handle", wrong)
 
 
+def scored_more_before_its_steps(patch: pytest.MonkeyPatch) -> None:
+    """trainer-1 says at the drain that it scored each batch twice."""
+    handle = TrainerRole.handle
+
+    async def wrong(self: TrainerRole, request: Request[Any]) -> Reply:
+        reply = await handle(self, request)
+        if isinstance(reply, DrainReply) and is_here("trainer-1"):
+            sums = QualitySums.from_bytes(reply.progressive)
+            sums.merge(sums)
+            reply = dataclasses.replace(reply, progressive=sums.to_bytes())
+        return reply
+
+    patch.setattr(TrainerRole, "handle", wrong)
+
+
 def delivered_less(patch: pytest.MonkeyPatch) -> None:
     """reader-0 says that it has delivered fewer examples to score than it did."""
     handle = ReaderRole.handle
@@ -228,6 +243,20 @@ def test_wrong_counts_of_a_pass_cost_whoever_says_them(
     assert report.ledger.adds_up, report.ledger.identities
     assert report.eval is not None
     assert report.eval.examples == EVAL_EXAMPLES
+
+
+def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: ClusterMaker) -> None:
+    changes = {"data": {"shuffle_window": 0, "split": {"progressive": 0.9}}}
+    own = in_process(changes, faults=(scored_more_before_its_steps,)).start()
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    (said,) = [event.what for event in report.events if event.node == "trainer-1"]
+    assert said.startswith("sent what cannot be: its scores: ")
+    assert "it can have scored" in said
+    part = report.train.progressive
+    assert part is not None
+    assert 0 < part.examples < part.trained
+    assert report.ledger.adds_up, report.ledger.identities
 
 
 def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> None:

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,6 +260,18 @@ class LedgerStore:
         return StoredTotals(
             self.sums(), self.returned_and_settled_examples(), self.untrained_examples_by_reason()
         )
+
+    def trained_examples_in(self, spans: Collection[int]) -> dict[str, int]:
+        """Return the examples of some spans' batches in the first epoch, by who trained them first."""
+        rows = self._db.execute(
+            "SELECT span, trainer, sum(examples) FROM batches WHERE epoch = 0 AND span BETWEEN ? AND ?"
+            " GROUP BY span, trainer",
+            (min(spans), max(spans)),
+        )
+        found: Counter[str] = Counter()
+        for span, trainer, examples in rows:
+            found[trainer] += examples if span in spans else 0
+        return dict(found)
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""

@@ -160,6 +160,45 @@ def test_an_array_carries_everything_exactly() -> None:
     )
 
 
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(width=32, allow_nan=False, allow_infinity=False),
+            st.booleans(),
+            st.floats(0.0, float(np.float32(1e30)), width=32),
+        ),
+        min_size=1,
+    ),
+    st.booleans(),
+)
+def test_sums_of_any_logits_travel(examples: list[tuple[float, bool, float]], weighted: bool) -> None:
+    logits, labels, weights = (np.array([one[at] for one in examples], np.float32) for at in range(3))
+    sums = QualitySums()
+    sums.add(logits, labels, weights if weighted else None)
+    sums.merge(sums)
+    assert QualitySums.from_bytes(sums.to_bytes()).examples == 2 * len(examples)
+
+
+@pytest.mark.parametrize("place", [2, 3], ids=["loss", "probability"])
+@pytest.mark.parametrize("factor", [0.0, 0.9, 1.1, 1e50, 1e300])
+def test_sums_that_their_bins_cannot_have_are_refused(place: int, factor: float) -> None:
+    array = _sums(*_drawn(_click_logits(1_000))).to_array()
+    QualitySums.from_array(array)
+    array[place] *= factor
+    with pytest.raises(ValueError, match="sum"):
+        QualitySums.from_array(array)
+
+
+def test_weights_whose_sum_would_overflow_are_refused() -> None:
+    sums = QualitySums()
+    sums.add(np.zeros(1, np.float32), np.ones(1, np.float32), np.ones(1, np.float32))
+    array = sums.to_array()
+    array[[2, 3, 5, 9]] *= 1e305
+    with pytest.raises(ValueError, match="too large"):
+        QualitySums.from_array(array)
+
+
 def test_no_examples_also_travel() -> None:
     assert QualitySums.from_array(QualitySums().to_array()).examples == 0
 

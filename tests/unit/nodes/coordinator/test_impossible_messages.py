@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from shadowsync.nodes.control.divergence import CHUNK_ELEMENTS
 from shadowsync.nodes.control.replica_sampler import ReplicaSampler
-from shadowsync.nodes.coordinator.evaluation import Evaluator, read_scores, sum_scores
+from shadowsync.nodes.coordinator.evaluation import Evaluator, read_progressive, sum_scores
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.status import build_status
 from shadowsync.nodes.coordinator.requests import RequestHandler
@@ -246,7 +246,7 @@ async def _sample(server: Told) -> None:
 async def _drain(server: Told) -> None:
     drain = Drain({}, batches=(batch_id(7),))
     replies = await server.call_all(server.state.members.alive("trainer"), drain, 5.0)
-    sum_scores(read_scores(server, {name: one.progressive for name, one in replies.items()}).values())
+    sum_scores((await read_progressive(server, replies)).values())
 
 
 def _call(request: Request[Any]) -> Callable[[Told], Awaitable[object]]:
@@ -265,7 +265,7 @@ REPLIES: dict[str, tuple[Callable[[Told], Awaitable[object]], dict[type[Request[
     ),
     "read_replica": (_diverge, {ReadReplica: ReplicaValues(VALUES)}),
     "sample_replica": (_sample, {SampleReplica: ReplicaSample(VALUES, 3, 1)}),
-    "drain": (_drain, {Drain: DrainReply({"a": 1}, {"w": 1}, 0, sums(), (batch_id(7),))}),
+    "drain": (_drain, {Drain: DrainReply({"a": 1}, {"w": 1}, 4, sums(), (batch_id(7),))}),
     "find_lacking": (_call(LACKING), {FindLacking: LackingBatches(((0, 0, 1, 3), (0, 1, 0, 9)), 2)}),
     "trace": (
         _call(Trace(1.0)),
