@@ -146,7 +146,7 @@ def test_extras_bring_the_modules_that_errors_name() -> None:
     # Ray is large, and only clusters need it; the others bring loops of their own.
     apart = {"ray", "lightning", "transformers"}
     assert set(everything.removeprefix("shadowsync[").removesuffix("]").split(",")) == set(EXTRAS) - apart
-    assert set(extras) == {*EXTRAS, "dev"}
+    assert set(extras) == {*EXTRAS, "dev", "docs"}
 
 
 @pytest.mark.parametrize("check", [wrong_directions, wrong_for_algorithms, pickling, undeclared])
