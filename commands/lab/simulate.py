@@ -27,7 +27,7 @@ from ..options.values import OutPath
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Another setting, such as sync_nodes=8 or deaths_an_hour=0.1; see docs/planning.md.",
+    help="Another setting, such as sync_nodes=8 or deaths_an_hour=0.1; see docs/lab.md.",
 )
 @click.option(
     "--out",

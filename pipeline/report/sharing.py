@@ -68,7 +68,7 @@ def sharing_warnings(shared: SharedRows, rows: Mapping[str, int]) -> list[str]:
     return [
         f"Different ids share rows, and learn as one: {', '.join(parts[:_NAMED_TABLES])}{others}, counted by"
         f' example. Set tables.{many[0]}.kind = "growing", by which each id has a row of its own, or rows to'
-        " 32 times the number of its values (docs/features.md)."
+        " 32 times the number of its values (docs/models.md)."
     ]
 
 

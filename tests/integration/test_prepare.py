@@ -18,7 +18,7 @@ from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.tests.support.runs import JobMaker, RunFolder, write_job
 
 ROOT = Path(shadowsync.__file__).resolve().parent
-PAGE = ROOT / "docs" / "preparing.md"
+PAGE = ROOT / "docs" / "input.md"
 NONE = {"sync": {"algorithm": "none"}}
 
 
@@ -138,7 +138,7 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs beside it")
 def test_every_block_of_the_page(tmp_path: Path) -> None:
-    """docs/preparing.md, in order, in an empty folder, as a reader would."""
+    """docs/input.md, in order, in an empty folder, as a reader would."""
     said = run_blocks(blocks_of(PAGE), tmp_path)
     assert "train: 20,000 rows" in said[1]
     assert "all checksums match" in said[1]

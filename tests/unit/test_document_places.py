@@ -18,7 +18,7 @@ PAGES = {
     "docs/architecture.md": 40,
     "docs/protocol.md": 3,
     "docs/performance.md": 5,
-    "docs/profiling.md": 2,
+    "docs/watching.md": 3,
     "CONTRIBUTING.md": 60,
 }
 PLACE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.(?:py|toml|md|yaml))(?::([A-Za-z_.0-9]+))?`")

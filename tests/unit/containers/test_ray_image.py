@@ -94,6 +94,6 @@ def test_a_login_shell_finds_the_programs(tmp_path: Path) -> None:
 
 
 def test_the_documents_build_it_as_it_says() -> None:
-    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"docker build -f (\S+) -t \S+ --build-arg (\w+)=\S+ \.", text)
     assert command == ("docker/Dockerfile.ray", "IMAGE")

@@ -122,7 +122,7 @@ def test_a_busy_thread_beside_a_free_core_waits_only_at_times() -> None:
     shares = [core_share(1, 2, load) for load in (0.0, 0.5, 1.0, 1.5)]
     assert shares[0] == 1.0
     assert shares == sorted(shares, reverse=True)
-    # As measured (docs/planning.md): a worker beside others that need a whole core got 0.72 of its own.
+    # As measured: a worker beside others that need a whole core got 0.72 of its own.
     assert shares[2] == pytest.approx(0.75, abs=0.01)
     assert core_share(1, 20, 1.0) > 0.999, "the control: cores enough"
     assert core_share(0.0, 2, 1.0) == 1.0
