@@ -19,6 +19,7 @@ from shadowsync.tests.support.runs import JobMaker, RunFolder, write_job
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 PAGE = ROOT / "docs" / "input.md"
+QUICKSTART = ROOT / "docs" / "quickstart.md"
 NONE = {"sync": {"algorithm": "none"}}
 
 
@@ -138,9 +139,11 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs beside it")
 def test_every_block_of_the_page(tmp_path: Path) -> None:
-    """docs/input.md, in order, in an empty folder, as a reader would."""
+    """docs/input.md, in order, in an empty folder, after the rows and the job file of docs/quickstart.md."""
+    rows, _, job = blocks_of(QUICKSTART)[:3]
+    run_blocks([rows, job], tmp_path)
     said = run_blocks(blocks_of(PAGE), tmp_path)
-    assert "train: 20,000 rows" in said[1]
-    assert "all checksums match" in said[1]
+    assert "train: 20,000 rows" in said[0]
+    assert "all checksums match" in said[0]
     assert (tmp_path / "clicks-prepared" / "statistics.md").exists()
     assert said[-1].strip() == "20000 rows, 185 rows of the users' table"
