@@ -41,7 +41,7 @@ PATHS = {a_page: "/", metrics: "/metrics"}
 @pytest.fixture(params=[a_page, metrics], ids=["page", "metrics"])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
     """A server that has few connections, and what it serves."""
-    for module in ("page_server", "metrics_server"):
+    for module in ("page.server", "exporters.metrics_server"):
         monkeypatch.setattr(f"shadowsync.watch.{module}.MOST_CONNECTIONS", MOST)
     make: Callable[[], Server] = request.param
     made = make()
