@@ -53,10 +53,10 @@ COORDINATOR: Graph = {
     "scaling": {"server", "departure"},
     "requests": {"state", "server", "monitoring", "recovery", "admission", "departure", "scaling"},
     "evaluation": {"state", "server"},
-    "shutdown": {"state", "server", "checkpoint"},
+    "shutdown": {"state", "ledger", "server", "checkpoint", "evaluation"},
     "input_follower": {"state", "server", "recovery"},
     "controller": {
-        "state", "ledger", "server", "checkpoint", "monitoring", "evaluation", "shutdown", "input_follower",
+        "state", "server", "checkpoint", "monitoring", "evaluation", "shutdown", "input_follower",
     },
     "report": {"state", "ledger", "audit", "evaluation", "held_out"},
     "main": {

@@ -117,10 +117,10 @@ class JobSnapshot:
     def from_bytes(cls, body: bytes) -> JobSnapshot:
         """Read one; raises SnapshotDamagedError for another format."""
         values = _values(body)
-        if isinstance(values, list):
-            values = _by_name(values)
-        if (found := values.pop("format")) != FORMAT:
-            raise SnapshotDamagedError(f"its format is {found!r:.20}, not {FORMAT}")
+        # Format 1 was a list, with its number first.
+        number = values.pop("format") if isinstance(values, dict) else values[0]
+        if number != FORMAT:
+            raise SnapshotDamagedError(f"its format is {number!r:.20}, not {FORMAT}")
         return cls(
             ledger=LedgerSnapshot.from_values(values.pop("ledger")),
             metrics=MetricsSnapshot(**values.pop("metrics")),
@@ -128,29 +128,6 @@ class JobSnapshot:
             bad_batches=BadBatchSnapshot(**values.pop("bad_batches")),
             **values,
         )
-
-
-def _by_name(values: list[Any]) -> dict[str, Any]:
-    """Return the values of format 1, which had most of them by place."""
-    number, *rest = values
-    if number != 1:
-        return {"format": number}
-    seconds, (ledger, metrics, size, bad_batches, synced, lost), replies = rest
-    counts = "trained_batches_of", "trained_examples_of", "left_out_examples_of", "spans_read_of"
-    ledger |= zip(counts, ledger.pop("counts"), strict=True)
-    ledger |= zip(("owed_left_out", "owed_settled"), ledger.pop("owed"), strict=True)
-    metrics["first_seconds"], metrics["last_seconds"] = metrics.pop("seconds")
-    return {
-        "format": FORMAT,
-        "seconds": seconds,
-        "ledger": ledger,
-        "metrics": metrics,
-        "input": dict(zip(("read_weight", "read_examples", "exact"), size, strict=True)),
-        "bad_batches": dict(zip(("count", "examples", "first"), bad_batches, strict=True)),
-        "lost_dense_updates": lost,
-        "synced_iterations": synced,
-        "replies": replies,
-    }
 
 
 def snapshot_of(state: JobState, replies: Mapping[str, Mapping[int, list[Any]]]) -> StoredSnapshot:
