@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 import shadowsync
+from shadowsync.cli import main
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 
@@ -87,3 +90,15 @@ def test_the_reference_shows_every_public_name() -> None:
     text = (ROOT / "docs" / "reference.md").read_text("utf-8")
     values = {"PROTOCOL_VERSION", "__version__"}
     assert {name for name in shadowsync.__all__ if f"::: shadowsync.{name}\n" not in text} == values
+
+
+def test_the_reference_has_every_command() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text("utf-8")
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    shown = {name for cell in cells for name in re.findall(r"`([a-z]+(?: [a-z]+)?)", cell)}
+    commands = {
+        f"{name} {inner}" if inner else name
+        for name, command in main.commands.items()
+        for inner in (command.commands if isinstance(command, click.Group) else [""])
+    }
+    assert shown == commands
