@@ -22,6 +22,9 @@ from ....pipeline.wire.tasks import TaskSet
 # receive window: at a delay of 200 ms that is 320 MB/s.
 MAX_ON_THE_WAY = 64 << 20
 WRITE_BUFFER = 1 << 20
+# Connections to one node, each of two files. A node that connects sends its first bytes at once.
+MOST_CONNECTIONS = 4096
+SILENT_SECONDS = 10.0
 
 _END = b""
 # The kernel's struct ucred: process, user, group.
@@ -187,14 +190,42 @@ class Endpoint(asyncio.Protocol):
 class NearEnd(Endpoint):
     """The end of a process that connected to this relay.
 
-    Processes of other users are turned away, as at the node itself: see `wire.sockets.bind`.
+    Processes of other users are turned away, as at the node itself: see `wire.sockets.bind`. So is one that
+    sends nothing for SILENT_SECONDS.
+
+    Attributes:
+        silent: whether it has sent nothing yet.
     """
+
+    def __init__(
+        self,
+        link: ThrottledLink,
+        loop: asyncio.AbstractEventLoop,
+        living: set[Endpoint],
+        lost: Callable[[NearEnd], object],
+    ) -> None:
+        super().__init__(link, loop, living)
+        self.silent = True
+        self._on_lost = lost
+        self._patience = loop.call_later(SILENT_SECONDS, self.abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `Endpoint`."""
         super().connection_made(transport)
         if not is_own_user(transport):
             self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """See `Endpoint`."""
+        self.silent = False
+        self._patience.cancel()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `Endpoint`."""
+        self._patience.cancel()
+        self._on_lost(self)
+        super().connection_lost(exc)
 
 
 def is_own_user(transport: asyncio.BaseTransport) -> bool:
@@ -210,13 +241,27 @@ def is_own_user(transport: asyncio.BaseTransport) -> bool:
 
 
 class ProxyListener:
-    """A listener in a node's place: relays each connection to that node."""
+    """A listener in a node's place: relays each connection to that node.
 
-    def __init__(self, target: str, delay_seconds: float, bytes_per_second: float | None) -> None:
+    With `most` connections open, one more closes the oldest that has sent nothing; if all have, it is closed
+    itself.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        delay_seconds: float,
+        bytes_per_second: float | None,
+        most: int = MOST_CONNECTIONS,
+    ) -> None:
         self.target = target
         self.inward = ThrottledLink(delay_seconds, bytes_per_second)
         self.outward = ThrottledLink(delay_seconds, bytes_per_second)
         self.connections = 0
+        self.refused = 0
+        self._most = most
+        # In order of arrival.
+        self._near: dict[NearEnd, None] = {}
         self._server: asyncio.AbstractServer | None = None
         self._ends: set[Endpoint] = set()
         self._cut_until = 0.0
@@ -256,14 +301,33 @@ class ProxyListener:
 
     def _accept(self) -> Endpoint:
         loop = asyncio.get_running_loop()
-        near, far = NearEnd(self.inward, loop, self._ends), Endpoint(self.outward, loop, self._ends)
+        near = NearEnd(self.inward, loop, self._ends, self._forget)
+        far = Endpoint(self.outward, loop, self._ends)
         near.other, far.other = far, near
         self.connections += 1
-        if loop.time() < self._cut_until:
+        is_one_too_many = self._is_full() and not self._make_room()
+        self._near[near] = None
+        if is_one_too_many or loop.time() < self._cut_until:
             near.abort()
             return near
         self._tasks.start(self._connect_target(near, far))
         return near
+
+    def _is_full(self) -> bool:
+        return len(self._near) >= self._most
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection that has sent nothing; return whether there is one."""
+        self.refused += 1
+        silent = next((one for one in self._near if one.silent), None)
+        if silent is None:
+            return False
+        self._forget(silent)
+        silent.abort()
+        return True
+
+    def _forget(self, near: NearEnd) -> None:
+        self._near.pop(near, None)
 
     async def _connect_target(self, near: Endpoint, far: Endpoint) -> None:
         try:

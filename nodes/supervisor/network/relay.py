@@ -16,9 +16,10 @@ import sys
 import time
 from typing import Any
 
+from ....pipeline.open_files import most_of_files
 from ...runtime.process import exit_when_parent_dies
 from .link_faults import LinkFaultServer
-from .proxy import ProxyListener
+from .proxy import MOST_CONNECTIONS, ProxyListener
 
 
 async def serve(spec: dict[str, Any]) -> None:
@@ -30,8 +31,10 @@ async def serve(spec: dict[str, Any]) -> None:
     exit_when_parent_dies(loop, ended.set)
     listeners: dict[str, ProxyListener] = {}
     endpoints = []
+    # Two thirds of the files, over all listeners.
+    most = most_of_files(MOST_CONNECTIONS, 3 * max(1, len(spec["listeners"])))
     for node, listen, target in spec["listeners"]:
-        listeners[node] = ProxyListener(target, spec["delay_seconds"], spec["bytes_per_second"])
+        listeners[node] = ProxyListener(target, spec["delay_seconds"], spec["bytes_per_second"], most)
         endpoints.append(await listeners[node].open(listen))
     control = LinkFaultServer(listeners)
     if spec["control"] is not None:
@@ -42,6 +45,7 @@ async def serve(spec: dict[str, Any]) -> None:
         "cpu_seconds": time.process_time(),
         "bytes": sum(listener.inward.bytes + listener.outward.bytes for listener in listeners.values()),
         "connections": sum(listener.connections for listener in listeners.values()),
+        "refused": sum(listener.refused for listener in listeners.values()),
     }
     print(json.dumps({"figures": figures}), flush=True)
     await control.close()

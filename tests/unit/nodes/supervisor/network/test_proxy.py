@@ -46,7 +46,12 @@ class Behind:
 
 @asynccontextmanager
 async def behind(
-    handler: Handler, *, delay: float = 0.0, rate: float | None = None, ipc: bool = False
+    handler: Handler,
+    *,
+    delay: float = 0.0,
+    rate: float | None = None,
+    ipc: bool = False,
+    most: int = proxy.MOST_CONNECTIONS,
 ) -> AsyncIterator[Behind]:
     """A server with `handler`, and a proxy listener before it."""
 
@@ -64,7 +69,7 @@ async def behind(
     else:
         server = await asyncio.start_server(handle, "127.0.0.1", 0)
         target = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    listener = ProxyListener(target, delay, rate)
+    listener = ProxyListener(target, delay, rate, most)
     near = await listener.open(local_address(uuid4().hex) if ipc else "tcp://127.0.0.1:0")
     place = Behind(listener, near, target)
     try:
@@ -387,3 +392,54 @@ def test_faults_are_requested_over_a_socket() -> None:
 def test_a_fault_that_cannot_be_is_refused(kind: Any, seconds: float) -> None:
     with pytest.raises(ValueError, match="is not"):
         LinkFault("reader-0", kind, seconds)
+
+
+@pytest.mark.parametrize("ipc", [False, True], ids=["tcp", "ipc"])
+def test_connections_beyond_the_bound_cost_those_that_have_sent_nothing(ipc: bool) -> None:
+    async def work() -> None:
+        async with behind(echo, ipc=ipc, most=3) as place:
+            nodes = [await place.connect() for _ in range(2)]
+            for node in nodes:
+                await round_trip(node)
+            strangers = [await place.connect() for _ in range(50)]
+            # The newest one is still there; the others were closed for it, one after the other.
+            for reader, _ in strangers[:-1]:
+                assert await ended(reader)
+            assert place.listener.open_ends <= 2 * 3
+            for node in nodes:
+                await round_trip(node)
+            await round_trip(strangers[-1])
+            # All three have sent something: one more is turned away before anything is read.
+            reader, writer = await place.connect()
+            writer.write(b"?")
+            assert await ended(reader)
+            for node in (*nodes, strangers[-1]):
+                await round_trip(node)
+            assert place.listener.refused == 50
+            # Where one has gone there is room.
+            nodes[0][1].write_eof()
+            assert await nodes[0][0].read() == b""
+            await round_trip(await place.connect())
+
+    asyncio.run(work())
+
+
+def test_a_connection_that_sends_nothing_is_closed() -> None:
+    async def work() -> None:
+        async with behind(echo) as place:
+            node = await place.connect()
+            await round_trip(node)
+            stranger, _ = await place.connect()
+            waited = await seconds_of(ended(stranger))
+            assert waited == pytest.approx(proxy.SILENT_SECONDS, abs=0.1)
+            await round_trip(node)
+
+    run_in_virtual_time(work())
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the other end closed it, rather than answer."""
+    try:
+        return await reader.read(1) == b""
+    except ConnectionError:
+        return True
