@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ...nodes.clients.count_law import CountRules
     from ...nodes.supervisor.launcher import Launcher
     from ...nodes.supervisor.starter import Starter
     from ...pipeline.config.job import Job
     from ...pipeline.errors import ExitCode
-    from ...pipeline.performance.count_law import CountRules
     from ...pipeline.report.model import Report
 
 

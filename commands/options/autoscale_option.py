@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ...pipeline.performance.count_law import CountRules
+    from ...nodes.clients.count_law import CountRules
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,8 +30,8 @@ def autoscale_rules(autoscale: str | None, target: str | None) -> CountRules | N
 
     Raises JobFileError for options that cannot be used.
     """
+    from ...nodes.clients.autoscale import rules_of
     from ...pipeline.errors import JobFileError
-    from ...watch.autoscale import rules_of
 
     if autoscale is not None:
         return rules_of(autoscale, target)

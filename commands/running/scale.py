@@ -33,10 +33,10 @@ def scale(
     number of trainers that it tries, and goes on to more as long as each adds at least half of what the first
     ones train, or until --target is reached. `shadowsync run` takes the same options.
     """
+    from ...nodes.clients.scale import parse_counts, scale_job
+    from ...nodes.clients.watched_job import address_of
     from ...nodes.runtime.main_loop import run_interruptible
     from ...pipeline.errors import ClusterError, JobFileError
-    from ...watch.attach import address_of
-    from ...watch.scale import parse_counts, scale_job
 
     if join is not None and run_folder is not None:
         # With --join there is no folder: the first argument is a count.
@@ -49,7 +49,7 @@ def scale(
         return
     if counts:
         raise JobFileError("--autoscale chooses the number of trainers itself", remedy="give no ROLE=COUNT")
-    from ...watch.autoscale import TrainerCounts, autoscale_job
+    from ...nodes.clients.autoscale import TrainerCounts, autoscale_job
 
     counts_so_far = TrainerCounts(rules)
     address = address_of(run_folder, join)

@@ -20,9 +20,9 @@ def stop(run_folder: Path | None, join: str | None) -> None:
     checkpoint, an evaluation and a report. The command does not wait for that. Ctrl-C in the job's terminal
     ends it at once instead, and `shadowsync resume` continues it.
     """
+    from ...nodes.clients.stop import end_input
+    from ...nodes.clients.watched_job import address_of
     from ...nodes.runtime.main_loop import run_interruptible
-    from ...watch.attach import address_of
-    from ...watch.stop import end_input
 
     address = address_of(run_folder, join)
     run_interruptible(lambda: end_input(address))

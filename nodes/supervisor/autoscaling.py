@@ -8,8 +8,8 @@ from typing import Final
 
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, JobFileError
-from ...pipeline.performance.count_law import CountRules
-from ...watch.autoscale import TrainerCounts, autoscale_job
+from ..clients.autoscale import TrainerCounts, autoscale_job
+from ..clients.count_law import CountRules
 
 RETRY_SECONDS: Final = 5.0
 

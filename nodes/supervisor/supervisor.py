@@ -20,7 +20,6 @@ from ...pipeline.config.job import Job
 from ...pipeline.data.files.kafka_client import require_topics_usable
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ResourceError, ShadowSyncError
 from ...pipeline.open_files import require_files
-from ...pipeline.performance.count_law import CountRules
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
 from ...pipeline.wire.control.orders import StartNode
@@ -29,6 +28,7 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.rpc_client import open_channel
 from ...pipeline.wire.tasks import background, race
+from ..clients.count_law import CountRules
 from ..runtime.process import exit_status_text, exit_when_parent_dies, files_of
 from ..runtime.role import SILENT_TIMEOUTS
 from ..runtime.settings import metrics_ports

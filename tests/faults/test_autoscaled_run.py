@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shadowsync.nodes.clients import autoscale
+from shadowsync.nodes.clients.count_law import CountRules
 from shadowsync.nodes.supervisor.autoscaling import keep_scaled
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.performance.count_law import CountRules
 from shadowsync.pipeline.wire.control.base import Done, Request
 from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.control.orders import StartNode
@@ -23,7 +24,6 @@ from shadowsync.tests.support.in_process_cluster import SUPERVISOR, InProcessClu
 from shadowsync.tests.support.processes import Process, Starter, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker
 from shadowsync.tests.support.supervised import Supervised
-from shadowsync.watch import autoscale
 
 pytestmark = pytest.mark.no_kill
 
@@ -43,8 +43,8 @@ from shadowsync.nodes.runtime.main_loop import run_interruptible
 from shadowsync.nodes.supervisor.starter import make_starter
 from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.performance.count_law import CountRules
-from shadowsync.watch import autoscale
+from shadowsync.nodes.clients.count_law import CountRules
+from shadowsync.nodes.clients import autoscale
 
 autoscale.PERIOD_SECONDS = 0.1
 given = json.loads(sys.argv[3])

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.nodes.clients.scale import parse_counts, scale_job
+from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
-from shadowsync.watch.attach import address_of
-from shadowsync.watch.scale import parse_counts, scale_job
 
 pytestmark = pytest.mark.no_kill
 

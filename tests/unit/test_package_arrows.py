@@ -19,6 +19,7 @@ Graph = dict[str, set[str]]
 # Which packages of nodes each one imports; docs/architecture.md draws the same.
 NODES: Graph = {
     "runtime": set(),
+    "clients": set(),
     "control": {"runtime"},
     "coordinator": {"runtime", "control"},
     "reader": {"runtime"},
@@ -30,7 +31,7 @@ NODES: Graph = {
     "worker": {"runtime", "replica", "embedding", "shadow"},
     "trainer": {"runtime", "replica", "allreduce", "shadow", "worker"},
     "launch": {"runtime", "reader", "embedding", "sync", "replica", "trainer"},
-    "supervisor": {"runtime", "replica", "launch"},
+    "supervisor": {"runtime", "replica", "launch", "clients"},
 }
 
 # Which parts of the coordinator each one imports, packages and modules beside them.

@@ -11,6 +11,7 @@ from shadowsync.attached.hub.folder import announce, make_hub_folder, saved_sett
 from shadowsync.attached.hub.state import HubState
 from shadowsync.attached.hub.status import hub_status
 from shadowsync.attached.job import loop_job
+from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.control.monitoring import _flat
 from shadowsync.nodes.runtime.settings import NodeSettings
@@ -19,7 +20,6 @@ from shadowsync.pipeline.wire.control.loops import TakeSamples
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
 from shadowsync.tests.support.every_metric import EVERY_METRIC
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.attach import address_of
 from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE
 from shadowsync.watch.exporters.scalars import scalars_of
 from shadowsync.watch.status import Status, read_status

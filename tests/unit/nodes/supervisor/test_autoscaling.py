@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.nodes.clients.autoscale import TrainerCounts
+from shadowsync.nodes.clients.count_law import CountRules
 from shadowsync.nodes.supervisor import autoscaling
 from shadowsync.nodes.supervisor.autoscaling import keep_scaled, require_scalable
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, JobFileError
-from shadowsync.pipeline.performance.count_law import CountRules
-from shadowsync.watch.autoscale import TrainerCounts
 
 RULES = CountRules(1, 8)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from shadowsync.nodes.clients.watched_job import address_of, attach
 from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
 from shadowsync.pipeline.text.format import MISSING
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.attach import address_of, attach
 from shadowsync.watch.status import Incident, LedgerFigures, NodeStatus, Progress, Speed, SyncFigures
 from shadowsync.watch.terminal.live import Lines, LiveTable, Silence, display, line_of
 from shadowsync.watch.terminal.table import MOST_NODES, table_of
@@ -211,6 +211,6 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.watch.attach.FIRST_REPLY_SECONDS", 0.3)
+    monkeypatch.setattr("shadowsync.nodes.clients.watched_job.FIRST_REPLY_SECONDS", 0.3)
     with pytest.raises(ClusterError, match=r"no coordinator answered within 300 ms"):
         asyncio.run(attach("tcp://127.0.0.1:9", once=True, as_json=False))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.nodes.clients.autoscale import Decision, TrainerCounts, rules_of
+from shadowsync.nodes.clients.count_law import CountRules
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.performance.count_law import CountRules
-from shadowsync.watch.autoscale import Decision, TrainerCounts, rules_of
 from shadowsync.watch.status import Status
 
 RULES = CountRules(1, 16, window_seconds=30.0, join_seconds=10.0)

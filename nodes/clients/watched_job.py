@@ -1,4 +1,4 @@
-"""Client of a running job: requests its status from the coordinator."""
+"""A running job as its clients see it: its address, its statuses, its end."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ..pipeline.errors import ClusterError, JobFileError
-from ..pipeline.report.run_folder import ADDRESS_FILE
-from ..pipeline.text.format import duration
-from ..pipeline.wire.control.base import Done, Reply, Request
-from ..pipeline.wire.control.messages import GetStatus
-from ..pipeline.wire.control.orders import JobEnded
-from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
-from ..pipeline.wire.rpc_client import open_channel, refuse_requests
-from ..pipeline.wire.tasks import race
-from .mirror import Mirror
-from .status import Status, read_status
-from .terminal.live import Display, Lines, LiveTable
-from .terminal.table import table_of
+from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.report.run_folder import ADDRESS_FILE
+from ...pipeline.text.format import duration
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.messages import GetStatus
+from ...pipeline.wire.control.orders import JobEnded
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc_client import open_channel, refuse_requests
+from ...pipeline.wire.tasks import race
+from ...watch.mirror import Mirror
+from ...watch.status import Status, read_status
+from ...watch.terminal.live import Display, Lines, LiveTable
+from ...watch.terminal.table import table_of
 
 PERIOD_SECONDS = 1.0
 FIRST_REPLY_SECONDS = 5.0

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from ..pipeline.errors import ClusterError, JobFileError
-from ..pipeline.text.format import counted
-from ..pipeline.wire.control.messages import Scale
-from ..pipeline.wire.rpc_channel import RemoteError
-from ..pipeline.wire.rpc_client import open_channel
-from ..pipeline.wire.tasks import race
-from .attach import WatchedJob
+from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.text.format import counted
+from ...pipeline.wire.control.messages import Scale
+from ...pipeline.wire.rpc_channel import RemoteError
+from ...pipeline.wire.rpc_client import open_channel
+from ...pipeline.wire.tasks import race
+from .watched_job import WatchedJob
 
 SCALE_SECONDS = 600.0
 

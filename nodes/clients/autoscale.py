@@ -9,17 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from ..pipeline.errors import ClusterError, JobFileError
-from ..pipeline.performance.count_law import WORTH_OF_A_TARGET, CountLaw, CountRules
-from ..pipeline.text.format import count, counted, percent
-from ..pipeline.text.rates import parse_rate
-from ..pipeline.wire.control.messages import Scale, ScaleReply
-from ..pipeline.wire.rpc_channel import RemoteError, RpcChannel
-from ..pipeline.wire.rpc_client import open_channel
-from ..pipeline.wire.tasks import race
-from .attach import PERIOD_SECONDS, WatchedJob
+from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.text.format import count, counted, percent
+from ...pipeline.text.rates import parse_rate
+from ...pipeline.wire.control.messages import Scale, ScaleReply
+from ...pipeline.wire.rpc_channel import RemoteError, RpcChannel
+from ...pipeline.wire.rpc_client import open_channel
+from ...pipeline.wire.tasks import race
+from ...watch.status import Status
+from .count_law import WORTH_OF_A_TARGET, CountLaw, CountRules
 from .scale import SCALE_SECONDS
-from .status import Status
+from .watched_job import PERIOD_SECONDS, WatchedJob
 
 LONGEST_PAUSE: Final = 16
 

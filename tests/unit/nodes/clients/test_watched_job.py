@@ -10,6 +10,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from shadowsync.lab.virtual.clock import run_in_virtual_time
+from shadowsync.nodes.clients.watched_job import attach
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control.base import encode_body
 from shadowsync.pipeline.wire.control.messages import GetStatus, StatusReply
@@ -17,7 +18,6 @@ from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.tests.support.statuses import a_status
-from shadowsync.watch.attach import attach
 
 ENOUGH_SECONDS = 60.0
 
@@ -25,8 +25,8 @@ ENOUGH_SECONDS = 60.0
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time to lose."""
-    monkeypatch.setattr("shadowsync.watch.attach.PERIOD_SECONDS", 0.01)
-    monkeypatch.setattr("shadowsync.watch.attach.REPLY_SECONDS", 0.1)
+    monkeypatch.setattr("shadowsync.nodes.clients.watched_job.PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr("shadowsync.nodes.clients.watched_job.REPLY_SECONDS", 0.1)
 
 
 async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: list[GetStatus]) -> None:
@@ -76,7 +76,7 @@ def watch(plan: Iterable[str]) -> list[GetStatus]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("shadowsync.pipeline.wire.rpc_client.zmq.asyncio.Context", lambda: context)
                 clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
-                patch.setattr("shadowsync.watch.attach.time", clock)
+                patch.setattr("shadowsync.nodes.clients.watched_job.time", clock)
                 attached = attach("inproc://coordinator", once=False, as_json=False)
                 await asyncio.wait_for(attached, ENOUGH_SECONDS)
         finally:

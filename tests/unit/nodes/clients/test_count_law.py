@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.performance.count_law import (
+from shadowsync.nodes.clients.count_law import (
     CountLaw,
     CountRules,
     change_cost,

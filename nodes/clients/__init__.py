@@ -1,0 +1,1 @@
+"""Clients of a running job: they ask for its status, and change it."""
