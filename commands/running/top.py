@@ -21,8 +21,8 @@ def top(run_folder: Path | None, join: str | None, once: bool, as_json: bool) ->
     Give its run folder, for example runs/latest, or the coordinator's address with --join. The command only
     reads, and does not disturb the job. It ends with the job, or on Ctrl-C.
     """
-    from ...nodes.clients.watched_job import address_of, attach
+    from ...nodes.clients.watched_job import address_of, show_job
     from ...nodes.runtime.main_loop import run_interruptible
 
     address = address_of(run_folder, join)
-    run_interruptible(lambda: attach(address, once=once, as_json=as_json))
+    run_interruptible(lambda: show_job(address, once=once, as_json=as_json))

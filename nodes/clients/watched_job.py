@@ -136,7 +136,7 @@ class WatchedJob:
         return whole
 
 
-async def attach(address: str, *, once: bool, as_json: bool) -> None:
+async def show_job(address: str, *, once: bool, as_json: bool) -> None:
     """Show the job at `address` until it reports its end.
 
     Raises ClusterError if nothing answers at first, or later for the job's `node_timeout_seconds`.

@@ -28,11 +28,11 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.rpc_client import open_channel
 from ...pipeline.wire.tasks import background, race
+from ..clients.autoscale import keep_scaled, require_scalable
 from ..clients.count_law import CountRules
 from ..runtime.process import exit_status_text, exit_when_parent_dies, files_of
 from ..runtime.role import SILENT_TIMEOUTS
 from ..runtime.settings import metrics_ports
-from .autoscaling import keep_scaled, require_scalable
 from .job_check import have_checked
 from .job_exit import JobExit, job_exit
 from .launcher import COORDINATOR, Launcher, LocalLauncher, NodeKey, NodeStart, RunningNode, end_all

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.clients import autoscale
+from shadowsync.nodes.clients.autoscale import keep_scaled
 from shadowsync.nodes.clients.count_law import CountRules
-from shadowsync.nodes.supervisor.autoscaling import keep_scaled
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.base import Done, Request
 from shadowsync.pipeline.wire.control.messages import GetStatus

@@ -10,7 +10,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from shadowsync.lab.virtual.clock import run_in_virtual_time
-from shadowsync.nodes.clients.watched_job import attach
+from shadowsync.nodes.clients.watched_job import show_job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control.base import encode_body
 from shadowsync.pipeline.wire.control.messages import GetStatus, StatusReply
@@ -77,7 +77,7 @@ def watch(plan: Iterable[str]) -> list[GetStatus]:
                 patch.setattr("shadowsync.pipeline.wire.rpc_client.zmq.asyncio.Context", lambda: context)
                 clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
                 patch.setattr("shadowsync.nodes.clients.watched_job.time", clock)
-                attached = attach("inproc://coordinator", once=False, as_json=False)
+                attached = show_job("inproc://coordinator", once=False, as_json=False)
                 await asyncio.wait_for(attached, ENOUGH_SECONDS)
         finally:
             serving.cancel()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from shadowsync.nodes.clients.watched_job import address_of, attach
+from shadowsync.nodes.clients.watched_job import address_of, show_job
 from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
 from shadowsync.pipeline.text.format import MISSING
 from shadowsync.pipeline.wire.keys.job_key import JobKey
@@ -207,10 +207,10 @@ def test_where_to_attach(tmp_path: Path) -> None:
 
 def test_an_address_that_is_none() -> None:
     with pytest.raises(ClusterError, match="tcp://HOST:PORT"):
-        asyncio.run(attach("nowhere", once=True, as_json=False))
+        asyncio.run(show_job("nowhere", once=True, as_json=False))
 
 
 def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.nodes.clients.watched_job.FIRST_REPLY_SECONDS", 0.3)
     with pytest.raises(ClusterError, match=r"no coordinator answered within 300 ms"):
-        asyncio.run(attach("tcp://127.0.0.1:9", once=True, as_json=False))
+        asyncio.run(show_job("tcp://127.0.0.1:9", once=True, as_json=False))

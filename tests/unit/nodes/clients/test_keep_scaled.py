@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.nodes.clients.autoscale import TrainerCounts
+from shadowsync.nodes.clients import autoscale
+from shadowsync.nodes.clients.autoscale import TrainerCounts, keep_scaled, require_scalable
 from shadowsync.nodes.clients.count_law import CountRules
-from shadowsync.nodes.supervisor import autoscaling
-from shadowsync.nodes.supervisor.autoscaling import keep_scaled, require_scalable
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 
@@ -62,8 +61,8 @@ def test_a_coordinator_that_is_away_is_followed_again_with_what_was_measured(
         refused(ClusterError("the job cannot take another trainer now"))
         return "finished"
 
-    monkeypatch.setattr(autoscaling, "autoscale_job", follow)
-    monkeypatch.setattr(autoscaling, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(autoscale, "autoscale_job", follow)
+    monkeypatch.setattr(autoscale, "RETRY_SECONDS", 0.0)
     with caplog.at_level(logging.WARNING):
         asyncio.run(keep_scaled("tcp://127.0.0.1:1", RULES))
     assert len(seen) == 2
