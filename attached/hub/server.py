@@ -154,18 +154,15 @@ class HubServer(ControlServer):
 
     @property
     def outcome(self) -> str:
-        """See `ControlServer`."""
         return self.state.outcome
 
     def health(self) -> Health:
-        """See `ControlServer`."""
         state, loops = self.state, counted(len(self.state.loops), "loop")
         missing = state.job.sync_nodes - len(state.members.alive(SYNC))
         lacking = f", without {counted(missing, 'sync node')}" if missing else ""
         return Health(not missing, f"hub: {loops}{lacking}", {"loops": len(state.loops)})
 
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:  # noqa: ARG002
-        """See `ControlServer`."""
         if isinstance(request, Hello):
             return self._hello(token, request)
         if isinstance(request, GetLoops):
@@ -197,29 +194,24 @@ class HubServer(ControlServer):
         return await handlers[type(request)](members.require(token), request)
 
     def take_counts(self, member: Member, counts: Counts) -> None:
-        """See `ControlServer`."""
         self.state.heartbeat(member, counts)
 
     def on_loss(self, gone: Member) -> None:  # noqa: ARG002
-        """See `ControlServer`."""
         self._end.look()
 
     def group_formed(self, view: GroupView) -> None:
         """See `ControlServer`: another hub begins with a group of its own."""
 
     def group_with(self, member: Member) -> GroupView | None:
-        """See `ControlServer`."""
         may_return = member.begun and not member.leaves and not self.state.is_paused(member)
         return self.state.return_to_group(member) if may_return else None
 
     def patience_seconds(self, member: Member, seen_at: float) -> float:  # noqa: ARG002
-        """See `ControlServer`."""
         run = self.state.job.run
         # It may be silent while it prepares.
         return run.node_timeout_seconds if member.ready else run.start_timeout_seconds
 
     async def look(self, now: float) -> None:  # noqa: ARG002
-        """See `ControlServer`."""
         await self.save()
         self._end.look()
 

@@ -100,7 +100,6 @@ class CoordinatorServer(ControlServer):
             self._process.on_orphaned(loop, lambda: self.request_stop(interrupted))
 
     def health(self) -> Health:
-        """See `ControlServer`."""
         state = self.state
         there = {role: len(state.members.alive(role)) for role in state.job.expected}
         examples = state.training_metrics.examples
@@ -108,16 +107,13 @@ class CoordinatorServer(ControlServer):
 
     @property
     def outcome(self) -> str:
-        """See `ControlServer`."""
         return self.state.outcome
 
     @property
     def examples_so_far(self) -> int:
-        """See `ControlServer`."""
         return self.state.ledger.examples_so_far
 
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:
-        """See `ControlServer`."""
         assert self._handle is not None
         member = self.state.members.find(token)
         if member is not None and member.was_silent:
@@ -200,22 +196,18 @@ class CoordinatorServer(ControlServer):
                 self._died(member)
 
     def on_loss(self, gone: Member) -> None:
-        """See `ControlServer`."""
         if self._died is not None:
             self._died(gone)
 
     def take_counts(self, member: Member, counts: Counts) -> None:
-        """See `ControlServer`."""
         parts = self.state.heartbeat(member, counts)
         if parts is not None:
             self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
 
     def group_formed(self, view: GroupView) -> None:
-        """See `ControlServer`."""
         self.journal.decided(GroupFormed(view))
 
     def group_with(self, member: Member) -> GroupView | None:
-        """See `ControlServer`."""
         comes_back = self.state.phase is JobPhase.TRAINING and not member.leaves
         view = self.state.group.admit(member.info.index) if comes_back else None
         if view is not None:
@@ -224,7 +216,6 @@ class CoordinatorServer(ControlServer):
         return view or self.state.group.view
 
     def patience_seconds(self, member: Member, seen_at: float) -> float:
-        """See `ControlServer`."""
         if not member.ready:
             # Much work may keep it from sending.
             return math.inf
