@@ -18,11 +18,12 @@ from uuid import uuid4
 import psutil
 
 from ...nodes.runtime.process import CLI, python
-from ...nodes.supervisor.network.link_faults import CONTROL_VARIABLE, LINK_FAULTS
+from ...nodes.supervisor.emulation import CONTROL_VARIABLE
 from ...pipeline.errors import ExitCode
 from ...pipeline.text.wall_clock import CLOCK_FAULTS_VARIABLE
 from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
+from ..network.link_faults import LINK_FAULTS
 from .injector import Injector
 from .schedule import ScheduledFault
 

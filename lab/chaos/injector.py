@@ -12,9 +12,9 @@ from typing import Final
 import psutil
 
 from ...nodes.runtime.process import CLI, runs
-from ...nodes.supervisor.network.link_faults import LINK_FAULTS, LinkFault, request_link_fault
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.text.wall_clock import clock_fault_file
+from ..network.link_faults import LINK_FAULTS, LinkFault, request_link_fault
 from .schedule import ScheduledFault
 
 # Whether the limits of a living process can be set, as on Linux.

@@ -166,7 +166,7 @@ def log_to_folder(folder: str | Path, name: str) -> None:
 CLI = "shadowsync.cli"
 FORK_SERVER = "shadowsync.nodes.supervisor.fork_server"
 JOB_CHECK = "shadowsync.nodes.supervisor.job_check"
-RELAY = "shadowsync.nodes.supervisor.network.relay"
+RELAY = "shadowsync.lab.network.relay"
 SCORING = "shadowsync.nodes.coordinator.validation.process"
 VIRTUAL_RUN = "shadowsync.lab.virtual.one_run"
 WORKER = "shadowsync.nodes.worker.process_child"

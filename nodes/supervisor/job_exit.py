@@ -10,8 +10,8 @@ from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import keep_report, resume_hint
 from ...pipeline.report.write import absent_pictures, read_report, rewrite_texts
 from ..runtime.process import exit_status_text
+from .emulation import Emulation
 from .launcher import RunningNode
-from .network.emulation import Emulation
 
 JobExit: TypeAlias = tuple[ExitCode, str, Report | None]
 """The exit code, one line for the user if it isn't 0, and any report."""

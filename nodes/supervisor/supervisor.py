@@ -33,10 +33,10 @@ from ..clients.count_law import CountRules
 from ..runtime.process import exit_status_text, exit_when_parent_dies, files_of
 from ..runtime.role import SILENT_TIMEOUTS
 from ..runtime.settings import metrics_ports
+from .emulation import Emulation
 from .job_check import have_checked
 from .job_exit import JobExit, job_exit
 from .launcher import COORDINATOR, Launcher, LocalLauncher, NodeKey, NodeStart, RunningNode, end_all
-from .network.emulation import Emulation
 from .starter import Starter
 
 STOP_SECONDS = 9.0

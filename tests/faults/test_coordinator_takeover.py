@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from shadowsync.lab.chaos.ledger_check import problems_of
+from shadowsync.lab.network.proxy import unix_path
 from shadowsync.nodes.coordinator import controller, journal
 from shadowsync.nodes.coordinator.checkpoint.running import RunningCheckpoint
 from shadowsync.nodes.coordinator.controller import JobController
@@ -24,7 +25,6 @@ from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer, drain
 from shadowsync.nodes.coordinator.state.outcome import DrainResult
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
-from shadowsync.nodes.supervisor.network.proxy import unix_path
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report

@@ -23,7 +23,7 @@ def relay_of(job: Supervised) -> psutil.Process:
     (relay,) = (
         child
         for child in psutil.Process(job.process.pid).children(recursive=True)
-        if "shadowsync.nodes.supervisor.network.relay" in child.cmdline()
+        if "shadowsync.lab.network.relay" in child.cmdline()
     )
     return relay
 

@@ -231,7 +231,7 @@ def test_which_imports_bring_no_torch() -> None:
         "shadowsync.nodes.supervisor.supervisor",
         "shadowsync.nodes.launch",
         "shadowsync.sync_algos.catalog.names",
-        "shadowsync.nodes.supervisor.network.relay",
+        "shadowsync.lab.network.relay",
         "shadowsync.cli",
         "shadowsync",
         "shadowsync.pipeline.codecs.formats",

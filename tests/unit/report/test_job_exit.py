@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 from shadowsync.nodes.supervisor.child import Child
+from shadowsync.nodes.supervisor.emulation import Emulation
 from shadowsync.nodes.supervisor.job_exit import job_exit
-from shadowsync.nodes.supervisor.network.emulation import Emulation
 from shadowsync.pipeline.checkpoint.manifest import begin, commit
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import EmulatedNetwork, Report

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from shadowsync.nodes.supervisor.child import Child
+from shadowsync.nodes.supervisor.emulation import Emulation
 from shadowsync.nodes.supervisor.job_exit import JobExit, job_exit
-from shadowsync.nodes.supervisor.network.emulation import Emulation
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report

@@ -7,21 +7,22 @@ import contextlib
 import json
 import os
 import socket
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
-from ....pipeline.config.job import Job
-from ....pipeline.config.network import SlowNetwork
-from ....pipeline.errors import ClusterError, ExitCode
-from ....pipeline.report.model import EmulatedNetwork
-from ....pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
-from ...runtime.process import RELAY, exit_status_text
-from ..child import Child
-from ..launcher import NodeKey
-from ..starter import Starter
-from .link_faults import CONTROL_VARIABLE
+from ...pipeline.config.job import Job
+from ...pipeline.config.network import SlowNetwork
+from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.report.model import EmulatedNetwork
+from ...pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
+from ..runtime.process import RELAY, exit_status_text
+from .child import Child
+from .launcher import NodeKey
+from .starter import Starter
 
 START_SECONDS = 20.0
+# The endpoint at which a relay takes faults; without this variable it takes none.
+CONTROL_VARIABLE: Final = "SHADOWSYNC_RELAY_CONTROL"
 
 
 class Emulation:

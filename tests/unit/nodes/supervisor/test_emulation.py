@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
-from shadowsync.nodes.supervisor.network.emulation import Emulation
+from shadowsync.nodes.supervisor.emulation import Emulation
 from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode

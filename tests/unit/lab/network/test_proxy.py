@@ -15,10 +15,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from shadowsync.lab.network import proxy
+from shadowsync.lab.network.link_faults import LinkFault, LinkFaultServer, request_link_fault
+from shadowsync.lab.network.proxy import ProxyListener, ThrottledLink
 from shadowsync.lab.virtual.clock import run_in_virtual_time
-from shadowsync.nodes.supervisor.network import proxy
-from shadowsync.nodes.supervisor.network.link_faults import LinkFault, LinkFaultServer, request_link_fault
-from shadowsync.nodes.supervisor.network.proxy import ProxyListener, ThrottledLink
 from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.tests.support.other_user import greeting_of
 

@@ -15,8 +15,8 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from ....pipeline.wire.sockets import ROOT
-from ....pipeline.wire.tasks import TaskSet
+from ...pipeline.wire.sockets import ROOT
+from ...pipeline.wire.tasks import TaskSet
 
 # Most bytes of one connection in flight in one direction. Beyond it the sender waits, as it would for a
 # receive window: at a delay of 200 ms that is 320 MB/s.

@@ -1,10 +1,10 @@
 """The relay of an emulated network, a process.
 
 It has a listener in the place of each node. The supervisor starts it as `python -m
-shadowsync.nodes.supervisor.network.relay SPEC`, where SPEC is JSON: {"delay_seconds", "bytes_per_second",
-"listeners": [[node, listen, target], ...], "control"}. It prints the endpoints of its listeners when all are
-open, and its own costs when it is told to end. At the endpoint `control`, unless that is null, it takes
-faults of links: see `link_faults`.
+shadowsync.lab.network.relay SPEC`, where SPEC is JSON: {"delay_seconds", "bytes_per_second", "listeners":
+[[node, listen, target], ...], "control"}. It prints the endpoints of its listeners when all are open, and its
+own costs when it is told to end. At the endpoint `control`, unless that is null, it takes faults of links:
+see `link_faults`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 import time
 from typing import Any
 
-from ....pipeline.open_files import most_of_files
-from ...runtime.process import exit_when_parent_dies
+from ...pipeline.open_files import most_of_files
+from ...nodes.runtime.process import exit_when_parent_dies
 from .link_faults import LinkFaultServer
 from .proxy import MOST_CONNECTIONS, ProxyListener
 

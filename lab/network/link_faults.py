@@ -16,8 +16,6 @@ from typing import Any, Final
 from .proxy import ProxyListener, is_own_user, unix_path
 
 LINK_FAULTS: Final = ("reset", "cut", "stall", "delay")
-# The endpoint at which a relay takes faults; without this variable it takes none.
-CONTROL_VARIABLE: Final = "SHADOWSYNC_RELAY_CONTROL"
 # What "delay" adds: more than a retransmission waits for.
 ADDED_DELAY_SECONDS: Final = 0.5
 LONGEST_SECONDS: Final = 3600.0

@@ -1,0 +1,1 @@
+"""The relay of an emulated slow network: a process between nodes."""

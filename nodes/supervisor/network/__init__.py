@@ -1,1 +1,0 @@
-"""The emulation of a slow network, by a relay between nodes."""
