@@ -16,8 +16,8 @@ import sys
 import time
 from typing import Any
 
-from ...pipeline.open_files import most_of_files
 from ...nodes.runtime.process import exit_when_parent_dies
+from ...pipeline.open_files import most_of_files
 from .link_faults import LinkFaultServer
 from .proxy import MOST_CONNECTIONS, ProxyListener
 

@@ -93,7 +93,7 @@ class Admission(ABC):
         for info in infos:
             if (known := state.members.find(info.token)) is not None and not known.alive:
                 await server.call(node, known.notice, REQUEST_SECONDS)
-        begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.input.progressive)))
+        begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.training.input.progressive)))
         if await server.call(node, begin, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not begin")
         server.event(node.info.name, f"joined the running job{said}")

@@ -36,7 +36,7 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
     totals = state.ledger.totals
     given_up = _given_up(state, stored)
     # A reader that fails on malformed rows has not reported their span.
-    bad_rows = max(totals.bad_rows, state.bad_rows_of_failed_reader)
+    bad_rows = max(totals.bad_rows, state.training.bad_rows_of_failed_reader)
     reasons = {"malformed rows": bad_rows} if bad_rows else {}
     for why, number in stored.untrained_examples_by_reason.items():
         reasons[f"of a batch left out because {why}"] = number
@@ -104,7 +104,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     shard_applied = {
         name: int(counts.get("applied_batches", 0)) for name, counts in outcome.drained.shards.items()
     }
-    return Ledger.of(identities, state.lost_dense_updates, shard_applied)
+    return Ledger.of(identities, state.training.lost_dense_updates, shard_applied)
 
 
 def _are_half_pushed(

@@ -184,7 +184,7 @@ class JobController:
         training = TrainingResult(state.training_ended or "", tuple(state.divergence.points), profile)
         self._outcome = replace(self._outcome, training=training)
         in_vain = state.ledger.complete and not state.ledger.examples_so_far
-        if in_vain and (stop := state.bad_batches.nothing_else()) is not None:
+        if in_vain and (stop := state.training.bad_batches.nothing_else()) is not None:
             self._server.request_stop(stop)
         log.info("training ends; complete: %s", state.ledger.complete)
 
@@ -204,7 +204,7 @@ class JobController:
         await self._seed_center()
         members = self._state.members
         cpu_seconds = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
-        progressive = tuple(to_runs(self._state.input.progressive))
+        progressive = tuple(to_runs(self._state.training.input.progressive))
         begin = Begin(self._state.ledger.examples_so_far, progressive)
         await self._server.call_all(members.alive("trainer"), begin, REQUEST_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]

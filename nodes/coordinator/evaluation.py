@@ -205,7 +205,7 @@ async def read_progressive(
 
     A trainer cannot have scored more of the progressive part than it trained and still had.
     """
-    spans = server.state.input.progressive
+    spans = server.state.training.input.progressive
     trained = await server.store.run(lambda store: store.trained_examples_in(spans)) if spans else {}
     # Another trainer's acknowledgement of a batch may have been the first.
     repeated = server.state.ledger.totals.replayed_examples

@@ -194,7 +194,7 @@ class InputFollower:
         if not state.ledger.queue.follows:
             return
         try:
-            queue, classes = state.ledger.queue, state.input.id_classes
+            queue, classes = state.ledger.queue, state.training.input.id_classes
             growing = await self._elsewhere(lambda: GrowingInput(state.job, queue.spans, classes))
             while state.ledger.queue.follows:
                 found = await self._elsewhere(growing.look)

@@ -307,20 +307,20 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         server.bound,
         placed.plan.to_body(),
         placed.how,
-        state.input.label_rates,
+        state.training.input.label_rates,
         running_kernel(),
         time.monotonic() - state.seconds(),
-        state.input.grant_key,
+        state.training.input.grant_key,
     )
     await server.journal.decided(began)
     if state.job.data.follow:
         spans = state.ledger.queue.spans
-        await server.journal.decided(SpansAdded(spans, dict(state.input.id_classes)))
+        await server.journal.decided(SpansAdded(spans, dict(state.training.input.id_classes)))
     if restored is not None:
         saved = restored.ledger
         await server.store.run(lambda store: store.restored(saved))
         server.event("coordinator", restored.event())
-    elif lacks_label_rates(state.job, state.ledger.queue.spans, state.input.label_rates):
+    elif lacks_label_rates(state.job, state.ledger.queue.spans, state.training.input.label_rates):
         server.event("coordinator", "the output bias is drawn at random: no row could be sampled in time")
     return endpoint
 

@@ -152,7 +152,7 @@ def build_report(
         eval_last=tested if best is not None else None,
         validation=_validation(outcome.saved_checkpoints),
         checkpoints=_checkpoints(outcome.saved_checkpoints),
-        bad_batches=state.bad_batches.report(),
+        bad_batches=state.training.bad_batches.report(),
         resumed_from=state.origin.run or None,
         restored_examples=state.ledger.restored_examples,
         sync=sync,
@@ -205,10 +205,10 @@ def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCod
 
 
 def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
-    scored = state.input.progressive
+    scored = state.training.input.progressive
     return Train(
-        ne_progressive=state.training_metrics.ne_progressive,
-        ne_by_label={name: ne for name, (ne, _) in state.training_metrics.ne_by_label.items()},
+        ne_progressive=state.training.metrics.ne_progressive,
+        ne_by_label={name: ne for name, (ne, _) in state.training.metrics.ne_by_label.items()},
         progressive=progressive_report(
             outcome.drained.progressive, state.ledger.trained_in(scored), state.job.data.label_names
         )
@@ -216,7 +216,7 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
         else None,
         rows_warmup_examples=state.job.rows_warmup_examples,
         dense_updates=_dense_updates(trainers) if state.job.trainer.balance == "updates" else {},
-        hours=state.training_metrics.hours(),
+        hours=state.training.metrics.hours(),
     )
 
 
@@ -232,7 +232,7 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
     job = state.job
     return [
         *bad_row_warnings(examples, job.data.epochs),
-        *one_class_warnings(state.training_metrics.hours()),
+        *one_class_warnings(state.training.metrics.hours()),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         *averaging_warnings(job.sync, job.trainer.count),
         *control_warnings(job, sync.control),
@@ -250,13 +250,13 @@ def _events(state: JobState, outcome: Outcome) -> list[Event]:
 
 
 def _curves(state: JobState, outcome: Outcome) -> Curves:
-    metrics = state.training_metrics
+    metrics = state.training.metrics
     return Curves(
         ne=metrics.ne_curve(),
         throughput=metrics.throughput_curves(),
         sync_gap=metrics.gap_curves(),
         divergence=list(outcome.training.divergence_curve),
-        validation=[(float(one.examples), one.value) for one in state.scored],
+        validation=[(float(one.examples), one.value) for one in state.checkpointing.scored],
     )
 
 
@@ -289,8 +289,8 @@ def _throughput(state: JobState, outcome: Outcome) -> Throughput:
     trained = state.ledger.totals.trained_examples
     cpu = sum(outcome.drained.cpu_seconds.values())
     return Throughput(
-        examples_per_second=state.training_metrics.examples_per_second(),
-        per_trainer=state.training_metrics.per_trainer(),
+        examples_per_second=state.training.metrics.examples_per_second(),
+        per_trainer=state.training.metrics.per_trainer(),
         cpu_seconds_per_million=cpu / trained * 1e6 if trained and cpu else None,
         coordinator_cpu_seconds=outcome.drained.cpu_seconds.get("coordinator"),
     )

@@ -293,7 +293,7 @@ class RequestHandler:
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
         if member.info.role == "reader":
-            self._state.reader_failed(request.bad_rows)
+            self._state.training.reader_failed(request.bad_rows)
         if request.exit_code is ExitCode.OK:
             raise ProtocolError("a failure needs an exit code other than 0")
         # A node that stopped because a part of it died, or that failed to join, is only dead itself; other
@@ -335,7 +335,7 @@ class RequestHandler:
         self._wake_readers()
 
     def _after_trained(self, member: Member, request: TrainedBatches, reply: Reply) -> None:  # noqa: ARG002
-        bad = self._state.bad_batches
+        bad = self._state.training.bad_batches
         if request.left_out and bad.count == len(request.left_out):
             self._server.event(member.info.name, bad.event())
         if request.left_out and (stop := bad.too_many()) is not None:

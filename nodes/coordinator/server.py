@@ -102,7 +102,7 @@ class CoordinatorServer(ControlServer):
     def health(self) -> Health:
         state = self.state
         there = {role: len(state.members.alive(role)) for role in state.job.expected}
-        examples = state.training_metrics.examples
+        examples = state.training.metrics.examples
         return coordinator_health(state.phase.value, examples, state.job.expected, there)
 
     @property

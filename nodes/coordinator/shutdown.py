@@ -94,7 +94,7 @@ async def drain(
         await store.run(partial(LedgerStore.shard, name=name, applied=counts[0], repeated=counts[1]))
     return DrainResult(
         readers={name: reply.counts for name, reply in readers.items()},
-        trainers=state.left_counts | replies,
+        trainers=state.training.left_counts | replies,
         unstopped=unstopped,
         progressive=progressive,
         shards={name: reply.counts for name, reply in shards.items()},

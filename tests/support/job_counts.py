@@ -63,7 +63,7 @@ class JobCounts:
         )
         origin = Origin(applied_before=self.applied_before)
         self.state = JobState(job, self.folder, self.ledger, TablePlacement.by_rows(job), origin=origin)
-        self.members, self.bad_batches = self.state.members, self.state.bad_batches
+        self.members, self.bad_batches = self.state.members, self.state.training.bad_batches
         roles = {"r": "reader", "t0": "trainer", "t1": "trainer", "e0": "embedding", "e1": "embedding"}
         for token, role in roles.items():
             self.state.join(role, token, job.digest, "", "", 0)

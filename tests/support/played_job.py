@@ -221,12 +221,12 @@ class Coordinator:
             self.journal._save()
 
     async def _score(self, what: str) -> None:  # noqa: ARG002
-        self.state.checkpoint_written()
+        self.state.checkpointing.count_written()
         self.journal.decided(CheckpointWritten())
-        if self.state.best_before is None:
-            self.state.take_over_best(Scored(4, 0.0, 0.4))
+        if self.state.checkpointing.best_before is None:
+            self.state.checkpointing.begin_with(Scored(4, 0.0, 0.4))
             self.journal.decided(BestTakenOver(Scored(4, 0.0, 0.4)))
-        self.state.checkpoint_scored(Scored(5, 1.0, 0.5))
+        self.state.checkpointing.scored.append(Scored(5, 1.0, 0.5))
         self.journal.decided(CheckpointScored(Scored(5, 1.0, 0.5)))
 
 

@@ -112,9 +112,10 @@ class CheckpointManager:
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         # What a coordinator that died had taken over, and scored.
-        if self._state.best_before is not None:
-            self.validation.adopt(self._state.best_before)
-        for scored in self._state.scored:
+        before = self._state.checkpointing
+        if before.best_before is not None:
+            self.validation.adopt(before.best_before)
+        for scored in before.scored:
             self.validation.add(scored)
         self._told_bad_rows = False
         self.ended_early = ""
@@ -125,7 +126,7 @@ class CheckpointManager:
     @property
     def written(self) -> int:
         """Number of checkpoints written while training went on."""
-        return self._state.checkpoints_written
+        return self._state.checkpointing.written
 
     @property
     def newest_examples(self) -> int | None:
@@ -135,9 +136,9 @@ class CheckpointManager:
     async def run(self) -> None:
         """Take and validate checkpoints during training, until cancelled."""
         await self._adopt()
-        if self._state.pauses:
+        if self._state.checkpointing.pauses:
             # A coordinator that died may have left the trainers in it.
-            await self._end_pause(self._state.pauses)
+            await self._end_pause(self._state.checkpointing.pauses)
         while not self.ended_early:
             await self._look()
             await asyncio.sleep(LOOK_SECONDS)
@@ -184,7 +185,7 @@ class CheckpointManager:
     async def _adopt(self) -> None:
         """Take over the resumed run's best checkpoint, once; remove pins of a dead coordinator."""
         await self._calls.clean_up(self._checkpoints.drop_all)
-        state, start = self._state, self._state.job.start
+        state, start = self._state.checkpointing, self._state.job.start
         # Later it would replace a better one of this run.
         if not (start.resume and self._validates) or state.best_before is not None or state.scored:
             return
@@ -200,7 +201,7 @@ class CheckpointManager:
         if note is not None:
             best = Scored(note.examples, 0.0, note.value)
             self.validation.adopt(best)
-            state.take_over_best(best)
+            state.begin_with(best)
             self._server.journal.decided(BestTakenOver(best))
 
     async def _wait(self) -> None:
@@ -233,7 +234,7 @@ class CheckpointManager:
 
     async def _take_in_pause(self) -> None:
         """Take a checkpoint, and have training wait until it is scored."""
-        number, since = self._state.pause(), self._state.seconds()
+        number, since = self._state.checkpointing.pause(), self._state.seconds()
         self._server.journal.decided(TrainingPaused())
         log.info("training waits for a validation")
         trainers = self._state.members.alive("trainer")
@@ -246,7 +247,7 @@ class CheckpointManager:
         # If training ends now, nothing more is trained, unless a shard lacks batches.
         if not self.ended_early or not self._state.ledger.owed.is_settled:
             await self._end_pause(number)
-        self._state.end_pause()
+        self._state.checkpointing.end_pause()
 
     async def _end_pause(self, number: int) -> None:
         """Resume all trainers."""
@@ -380,7 +381,7 @@ class CheckpointManager:
 
     def _record(self, scored: Scored) -> None:
         best = self.validation.add(scored)
-        self._state.checkpoint_scored(scored)
+        self._state.checkpointing.scored.append(scored)
         self._server.journal.decided(CheckpointScored(scored))
         name, so_far = self.validation.settings.metric, self.validation.best
         assert so_far is not None

@@ -77,7 +77,7 @@ async def manifest_of(
                     "dim": table.dim,
                     "optimizer": table.optimizer,
                     # In Parquet an id may be text or an integer; record which was read.
-                    "ids": state.input.id_classes.get(table.name),
+                    "ids": state.training.input.id_classes.get(table.name),
                 }
                 for table in state.job.tables
             },
@@ -272,7 +272,7 @@ class RunningCheckpoint:
 
     def _count(self, examples: int) -> None:
         self.newest_examples = examples
-        self._state.checkpoint_written()
+        self._state.checkpointing.count_written()
         self._server.journal.decided(CheckpointWritten())
 
     async def _write(self, partial: str, *, yields: bool) -> CheckpointManifest:

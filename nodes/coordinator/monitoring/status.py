@@ -58,7 +58,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         progress=_progress(state),
         speed=Speed(
             now=state.rates.total(trainers, "trained_examples", now),
-            mean=state.training_metrics.examples_per_second(),
+            mean=state.training.metrics.examples_per_second(),
         ),
         quality=_quality(state),
         sync=sync_figures(state, trainers, now),
@@ -72,7 +72,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         validation_metric=state.job.validation.metric,
         validation=[
             ValidationStatus(examples=one.examples, value=one.value, metrics=one.metrics)
-            for one in state.scored
+            for one in state.checkpointing.scored
         ],
         incidents=incidents_of(state.events, known_incidents),
         curves=curve_parts(state, cursor) if cursor is not None else {},
@@ -81,18 +81,18 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
 
 def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
     """Return what is new of each curve."""
-    curves = dict(state.training_metrics.curves(state.seconds()))
+    curves = dict(state.training.metrics.curves(state.seconds()))
     curves["divergence"] = (state.divergence.period_seconds, state.divergence.points)
     return parts_of(curves, cursor)
 
 
 def _phase_of(state: JobState) -> str:
-    waits = state.phase is JobPhase.TRAINING and state.is_paused
+    waits = state.phase is JobPhase.TRAINING and state.checkpointing.is_paused
     return "waiting for a validation" if waits else state.phase.value
 
 
 def _quality(state: JobState) -> Quality:
-    metrics = state.training_metrics
+    metrics = state.training.metrics
     labels = {name: LabelNe(ne=ne, ne_recent=recent) for name, (ne, recent) in metrics.ne_by_label.items()}
     hours = [HourNe(hour=one.hour, examples=one.examples, ne=one.ne) for one in metrics.hours()[-_HOURS:]]
     shown = hours if len(hours) > 1 else []
@@ -101,12 +101,12 @@ def _quality(state: JobState) -> Quality:
 
 def _progress(state: JobState) -> Progress:
     totals, restored = state.ledger.totals, state.ledger.restored_examples
-    expected = state.input.size.expected(totals.bad_rows)
-    speed = state.training_metrics.examples_per_second()
+    expected = state.training.input.size.expected(totals.bad_rows)
+    speed = state.training.metrics.examples_per_second()
     done = totals.distinct_examples + totals.untrained_examples
     done += restored + state.ledger.restored_left_out_examples
     left = max(0, expected.examples - done) if expected else None
-    training = state.phase is JobPhase.TRAINING and not state.is_paused
+    training = state.phase is JobPhase.TRAINING and not state.checkpointing.is_paused
     return Progress(
         trained=totals.trained_examples,
         distinct=totals.distinct_examples + restored,

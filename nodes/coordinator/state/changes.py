@@ -216,8 +216,8 @@ def _join(state: JobState, token: str, hello: Hello) -> Effect:
         str(state.absolute_folder),
         state.placement.plan.to_body(),
         late=not member.begun,
-        label_rates=state.input.label_rates,
-        grant_key=state.input.grant_key if hello.role == "trainer" else "",
+        label_rates=state.training.input.label_rates,
+        grant_key=state.training.input.grant_key if hello.role == "trainer" else "",
     )
     return Effect(reply, lasts=not known)
 
@@ -243,7 +243,9 @@ def _next_span(state: JobState, token: str, request: NextSpan) -> Effect:  # noq
 
 
 def _proof(state: JobState, reader: str, epoch: int, span: Span) -> bytes:
-    return proof_of(state.input.grant_key, reader, epoch, span.number, _most_rows(state, span.number))
+    return proof_of(
+        state.training.input.grant_key, reader, epoch, span.number, _most_rows(state, span.number)
+    )
 
 
 def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
@@ -258,7 +260,7 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
         )
     counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
     state.ledger.span_read(read.epoch, read.span, **counts, dropped_negatives=read.dropped_negatives)
-    state.input.size.span_read(read.span, read.examples, read.bad_rows)
+    state.training.input.size.span_read(read.span, read.examples, read.bad_rows)
     return Effect(Done(), lambda tables: tables.span_read(read.epoch, read.span, **counts))
 
 
@@ -300,8 +302,8 @@ def _require_trained(state: JobState, request: TrainedBatches) -> None:
 def _trained(state: JobState, token: str, request: TrainedBatches) -> Effect:
     member = state.members.require(token)
     _require_trained(state, request)
-    rows = state.acknowledge(member, request.batches, request.synced_iterations)
-    left_out = state.leave_out(member, request.left_out)
+    rows = state.training.acknowledge(member, request.batches, request.synced_iterations, state.seconds())
+    left_out = state.training.leave_out(member.info.name, request.left_out)
 
     def write(tables: LedgerTables) -> None:
         tables.acknowledge(rows)
@@ -361,10 +363,10 @@ DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     SpansAdded: lambda state, change: state.add_spans(change.spans, change.id_classes),
     InputEnded: lambda state, change: state.ledger.queue.end(),  # noqa: ARG005
     ShardRestored: lambda state, change: state.ledger.owed.restore_shard(change.number, change.lacking),
-    BestTakenOver: lambda state, change: state.take_over_best(change.scored),
-    CheckpointScored: lambda state, change: state.checkpoint_scored(change.scored),
-    CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005
-    TrainingPaused: lambda state, change: state.pause(),  # noqa: ARG005
+    BestTakenOver: lambda state, change: state.checkpointing.begin_with(change.scored),
+    CheckpointScored: lambda state, change: state.checkpointing.scored.append(change.scored),
+    CheckpointWritten: lambda state, change: state.checkpointing.count_written(),  # noqa: ARG005
+    TrainingPaused: lambda state, change: state.checkpointing.pause(),  # noqa: ARG005
 }
 """Decisions of the coordinator, each with the function that applies it again."""
 

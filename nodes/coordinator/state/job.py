@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ....pipeline.checkpoint.run_checkpoints import FolderCheckpoints, RunCheckpoints
 from ....pipeline.config.job import Job
 from ....pipeline.data.formats.parquet import IdClass
 from ....pipeline.data.span import Span
-from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Counts
 from ...control.cluster_state import ClusterState
 from ...control.membership import Member, Membership
-from ...control.progress import InputFacts, InputSize, Origin, TrainingMetrics
+from ...control.progress import InputFacts, InputSize, Origin
 from ...control.sync_controller import control_of
 from ..ledger.ledger import LedgerState
-from ..ledger.records import Acknowledged, LeftOut
-from .bad_batches import BadBatchCounter
-from .outcome import Conclusion, Scored, Stop
+from .checkpointing import CheckpointingState
+from .outcome import Conclusion, Stop
 from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
-from .update_balancer import UpdateBalancer, UpdateCounts
+from .training import TrainingState
 from .verdicts import center_has_model, stop_for
 
 
@@ -45,7 +43,7 @@ class Death:
 class JobState(ClusterState):
     """Everything that the coordinator knows of its job. Owned by the coordinator's loop.
 
-    Other modules read the attributes and call the methods; a test checks that none assigns an attribute.
+    Others reach the small states that it has. What the journal decides changes it by its methods alone.
 
     Args:
         absolute_folder: the run's folder for nodes, which may have another working directory; by default
@@ -74,18 +72,10 @@ class JobState(ClusterState):
         self.checkpoints = checkpoints or FolderCheckpoints(self.absolute_folder)
         self.ledger = ledger
         self.placement = placement
-        self.input = input_facts or InputFacts(InputSize.unknown())
+        self.training = TrainingState(job, ledger, input_facts or InputFacts(InputSize.unknown()))
+        self.checkpointing = CheckpointingState()
         self.origin = origin or Origin()
         self.members: Membership = Membership(job.expected, job.digest)
-        self.training_metrics = TrainingMetrics(job.data.label_names)
-        self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
-        self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
-        # The resumed run's best, if it is this run's first; checkpoints scored during training, in order; and
-        # the number written.
-        self.best_before: Scored | None = None
-        self.scored: list[Scored] = []
-        self.checkpoints_written = 0
-        self.pauses, self.is_paused = 0, False
         self.folder_was_removed = False
         # The slice of the center that each sync node holds or held, by token.
         self.slices: dict[str, int] = {}
@@ -94,16 +84,12 @@ class JobState(ClusterState):
         self.stop: Stop | None = None
         # How the job ends; None until all that its nodes have to do is done.
         self.conclusion: Conclusion | None = None
-        self.bad_rows_of_failed_reader = 0
         # CPU seconds of each node when training began, by name; None before.
         self.training_began: dict[str, float] | None = None
         # Why training ended before the end of its input, or empty; None while it goes on.
         self.training_ended: str | None = None
         # Number of coordinators that took over from a dead one.
         self.takeovers = 0
-        self.lost_dense_updates = 0
-        self.synced_iterations: dict[str, int] = {}  # Of each trainer, by token.
-        self.left_counts: dict[str, Counts] = {}  # Counts of trainers that left, by name.
 
     @property
     def is_training(self) -> bool:
@@ -127,7 +113,7 @@ class JobState(ClusterState):
         `id_classes` are those of all files so far.
         """
         self.ledger.queue.add(spans)
-        self.input = replace(self.input, id_classes=id_classes)
+        self.training.learn_id_classes(id_classes)
 
     def finish(self, outcome: str) -> None:
         """End the job; `outcome` is reported to watchers."""
@@ -182,7 +168,7 @@ class JobState(ClusterState):
         if not self.is_training:
             return False
         if role == "trainer":
-            return self.balancer is None and self._can_join_as_trainer()
+            return self.training.balancer is None and self._can_join_as_trainer()
         return role == "reader" or bool(self._free_places(role))
 
     def _can_join_as_trainer(self) -> bool:
@@ -225,44 +211,10 @@ class JobState(ClusterState):
         now, name = self.seconds(), member.info.name
         self.rates.record_heartbeat(name, now, metrics)
         if member.info.role == "trainer":
-            self.training_metrics.heartbeat(name, now, metrics)
+            self.training.metrics.heartbeat(name, now, metrics)
         # A trainer of owed batches is not slow: these count no iterations.
         balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
-        if self.balancer is None or not balanced or "micro_batches" not in metrics:
-            return None
-        batches, updates = int(metrics.get("iterations", 0)), int(metrics.get("dense_updates", 0))
-        counts = UpdateCounts(now, batches, updates, max(1.0, float(metrics["micro_batches"])))
-        return self.balancer.record_heartbeat(name, counts)
-
-    def acknowledge(
-        self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int
-    ) -> list[Acknowledged]:
-        """Record batches that a trainer trained; return their rows for the ledger's file.
-
-        Raises ValueError, with nothing recorded, for sums of another number of labels.
-        """
-        name, now, rows = member.info.name, self.seconds(), []
-        batches, further = tuple(batches), len(self.job.data.label_names) - 1
-        if any(len(batch.others) != further for batch in batches):
-            raise ValueError(f"{name} has sums of another number of labels than the job's {further + 1}")
-        for batch in batches:
-            row = self.ledger.acknowledge(name, batch.id, batch.examples)
-            rows.append(row)
-            # The loss of a batch that the model has seen before says nothing new.
-            if not row.repeated:
-                sums = batch.loss_sum, batch.positives, batch.weight, batch.others
-                trained_at = max(0.0, now - batch.age_seconds)
-                self.training_metrics.trained(name, trained_at, batch.examples, *sums)
-        self.synced_iterations[member.info.token] = synced_iterations
-        return rows
-
-    def leave_out(self, member: Member, batches: Iterable[LeftOutBatch]) -> list[LeftOut]:
-        """Record batches that a trainer left out; return their rows for the ledger's file."""
-        rows = []
-        for batch in batches:
-            rows.append(self.ledger.leave_out(member.info.name, batch.id, batch.examples, batch.why))
-            self.bad_batches.add(rows[-1], self.ledger.queue.path_of)
-        return rows
+        return self.training.balance(name, now, metrics) if balanced else None
 
     def begin_training(self, cpu_seconds: Mapping[str, float]) -> None:
         """Begin TRAINING; `cpu_seconds` are those that nodes have used before."""
@@ -277,35 +229,9 @@ class JobState(ClusterState):
         """Record that another coordinator has taken over."""
         self.takeovers += 1
 
-    def reader_failed(self, bad_rows: int) -> None:
-        """Record a failed reader's malformed rows, which may be why it failed."""
-        self.bad_rows_of_failed_reader = max(self.bad_rows_of_failed_reader, bad_rows)
-
-    def checkpoint_written(self) -> None:
-        """Record that a checkpoint was written during training."""
-        self.checkpoints_written += 1
-
-    def pause(self) -> int:
-        """Record that training waits for a validation; return the pause's number, from 1."""
-        self.pauses += 1
-        self.is_paused = True
-        return self.pauses
-
-    def end_pause(self) -> None:
-        """Record that training has resumed, or ends."""
-        self.is_paused = False
-
     def folder_removed(self) -> None:
         """Record that somebody removed the run's folder."""
         self.folder_was_removed = True
-
-    def take_over_best(self, scored: Scored) -> None:
-        """Record the score of the resumed run's best checkpoint, which this run begins with."""
-        self.best_before = scored
-
-    def checkpoint_scored(self, scored: Scored) -> None:
-        """Record the score of a checkpoint."""
-        self.scored.append(scored)
 
     def mark_dead(self, token: str, why: str) -> Death | None:
         """Record a node as dead, and what only it knew as lost.
@@ -315,36 +241,29 @@ class JobState(ClusterState):
         member = None if self.over else self.members.lose(token, why)
         if member is None:
             return None
-        name = member.info.name
         if member.info.role == "reader":
-            self._unread(name)
+            self.training.lose_reader(member.info.name)
         if member.info.role == "embedding" and member.begun:
             self.ledger.owed.lose_shard(member.info.index)
         if member.info.role != "trainer" or not member.begun:
             return Death(member, stop_for(self, member), None)
-        if self.balancer is not None:
-            self.balancer.lose(name)
-        updates = self.ledger.trained_batches_of.get(name, 0)
-        self.lost_dense_updates += max(0, updates - self.synced_iterations.get(token, 0))
+        self.training.lose_trainer(member)
         return Death(member, stop_for(self, member), self.group.lose(member.info.index))
 
     def can_leave(self, member: Member) -> bool:
         """Return whether the job can continue without a node."""
         role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
         # The lacking batches of a shard are known only once all trainers have reported their pushes.
-        fits = role == "reader" or (role == "trainer" and self.balancer is None)
+        fits = role == "reader" or (role == "trainer" and self.training.balancer is None)
         return fits and others > 0 and member.begun and self.is_training and self.ledger.owed.has_all_shards
 
     def leave(self, member: Member, counts: Counts) -> Death:
         """Record a node's departure and its last counts."""
         member.leave()
-        name = member.info.name
         if member.info.role == "reader":
-            self._unread(name)
+            self.training.lose_reader(member.info.name)
             return Death(member, None, None)
-        self.left_counts[name] = counts
-        synced = int(counts.get("synced_iterations", 0))
-        self.lost_dense_updates += max(0, self.ledger.trained_batches_of.get(name, 0) - synced)
+        self.training.trainer_left(member.info.name, counts)
         return Death(member, None, self.group.lose(member.info.index))
 
     def has_to_recover(self, dead: Member) -> bool:
@@ -356,7 +275,3 @@ class JobState(ClusterState):
         if dead.info.role == "reader":
             return self.ledger.has_unread_of(dead.info.name) or not self.members.alive("reader")
         return dead.info.index in self.empty_shards()
-
-    def _unread(self, reader: str) -> None:
-        for span in self.ledger.lose_reader(reader):
-            self.input.size.span_unread(span.number, span.examples)

@@ -69,7 +69,7 @@ class JobSnapshot:
 
     Attributes:
         seconds: when it was made, since the start of the job.
-        lost_dense_updates, synced_iterations: as in `JobState`.
+        lost_dense_updates, synced_iterations: as in `TrainingState`.
         replies: the replies to living nodes, by token: number, and values of `plain_reply`.
     """
 
@@ -85,14 +85,15 @@ class JobSnapshot:
     @classmethod
     def of(cls, state: JobState, replies: Mapping[str, Mapping[int, list[Any]]]) -> JobSnapshot:
         """Return one of now; nothing may be owed: `OwedBatches.is_idle`."""
+        training = state.training
         return cls(
             seconds=state.seconds(),
             ledger=state.ledger.snapshot(),
-            metrics=state.training_metrics.snapshot(),
-            input=state.input.size.snapshot(),
-            bad_batches=state.bad_batches.snapshot(),
-            lost_dense_updates=state.lost_dense_updates,
-            synced_iterations=state.synced_iterations,
+            metrics=training.metrics.snapshot(),
+            input=training.input.size.snapshot(),
+            bad_batches=training.bad_batches.snapshot(),
+            lost_dense_updates=training.lost_dense_updates,
+            synced_iterations=training.synced_iterations,
             replies={
                 token: list(given.items())
                 for token, given in replies.items()
@@ -103,10 +104,12 @@ class JobSnapshot:
     def restore(self, state: JobState, spans: Iterable[list[Any]]) -> None:
         """Give it, and all open spans by place, to a state that has only the changes of other kinds."""
         state.ledger.restore(self.ledger, spans)
-        state.training_metrics.restore(self.metrics)
-        state.input.size.restore(self.input)
-        state.bad_batches.restore(self.bad_batches)
-        state.lost_dense_updates, state.synced_iterations = self.lost_dense_updates, self.synced_iterations
+        training = state.training
+        training.metrics.restore(self.metrics)
+        training.input.size.restore(self.input)
+        training.bad_batches.restore(self.bad_batches)
+        training.lost_dense_updates = self.lost_dense_updates
+        training.synced_iterations = self.synced_iterations
 
     def to_bytes(self) -> bytes:
         """Return its values by name, in msgpack."""

@@ -12,7 +12,7 @@ from ...control.membership import Member, Membership
 from ..ledger.ledger import LedgerState
 from .outcome import Stop
 from .phases import JobPhase
-from .update_balancer import UpdateBalancer
+from .training import TrainingState
 
 # Of missing nodes in one line.
 NAMED_PLACES: Final = 8
@@ -42,8 +42,8 @@ class JobView(Protocol):
         ...
 
     @property
-    def balancer(self) -> UpdateBalancer | None:
-        """With `trainer.balance`, the balancer of the trainers' updates."""
+    def training(self) -> TrainingState:
+        """How it is trained."""
         ...
 
     def empty_slices(self) -> list[int]:
@@ -112,7 +112,7 @@ def center_has_model(state: JobView) -> bool:
 def _can_replace_last_trainer(state: JobView) -> bool:
     """Return whether a new trainer could take over and train on."""
     to_train = state.phase is JobPhase.TRAINING and not state.ledger.complete
-    return to_train and state.balancer is None and center_has_model(state)
+    return to_train and state.training.balancer is None and center_has_model(state)
 
 
 def _has_central_model(trainers: Iterable[Member]) -> bool:

@@ -75,7 +75,7 @@ def test_cancelled_while_it_is_put_in_place_it_is_whole(
         go_on.set()
         await asyncio.wait({task})
         assert task.cancelled()
-        assert c.state.checkpoints_written == 2
+        assert c.state.checkpointing.written == 2
         assert keeps.newest_examples == 20
 
     run(body())
@@ -100,7 +100,7 @@ def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
         with pytest.raises(ClusterError, match="no"):
             await keeps.take()
         assert open_checkpoint(tmp_path, verify=True) == kept
-        assert c.state.checkpoints_written == 1
+        assert c.state.checkpointing.written == 1
 
     run(body())
     assert names(tmp_path) == ["checkpoint"]

@@ -215,7 +215,9 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         # The report names what the folder has.
         note = read_note(tmp_path / "best")
         assert note is not None
-        assert [(point.examples, point.value) for point in c.state.scored] == [(note.examples, note.value)]
+        assert [(point.examples, point.value) for point in c.state.checkpointing.scored] == [
+            (note.examples, note.value)
+        ]
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
     assert len(scores) == 1

@@ -41,7 +41,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
                 ledger.acknowledge("trainer-0", batch_id(number), 10)
             for number in range(trained, 3):
                 left_out = ledger.leave_out("trainer-0", batch_id(number), 10, "its loss is not finite")
-                state.bad_batches.add(left_out, ledger.queue.path_of)
+                state.training.bad_batches.add(left_out, ledger.queue.path_of)
             ledger.span_read(0, 0, batches=3, examples=30, bad_rows=0)
             controller = JobController(c, [], [])
             controller._model = FinalModel(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)

@@ -174,7 +174,7 @@ def test_a_dead_trainer_leaves_the_group_and_its_unsynchronized_updates_are_lost
     assert death.group is not None
     assert death.group.members == (1,)
     # One batch of it is in the ledger, of which it had synchronized nothing.
-    assert state.lost_dense_updates == 1
+    assert state.training.lost_dense_updates == 1
 
 
 @pytest.mark.parametrize("balance", ["off", "updates"])

@@ -121,11 +121,11 @@ def test_training_that_waits_for_a_validation_is_not_called_training(tmp_path: P
         for phase in (JobPhase.STARTING, JobPhase.TRAINING):
             c.enter(phase)
         assert build_status(c, None, 0).phase == "training"
-        c.pause()
+        c.checkpointing.pause()
         waiting = build_status(c, None, 0)
         assert waiting.phase == "waiting for a validation"
         assert waiting.progress.seconds_left is None
-        c.end_pause()
+        c.checkpointing.end_pause()
         assert build_status(c, None, 0).phase == "training"
 
     on_coordinator(tmp_path, work)
@@ -159,7 +159,7 @@ def test_what_the_run_before_left_out_is_not_still_to_come(
     def work(c: JobState) -> None:
         c.start_members()
         c.enter(JobPhase.TRAINING)
-        monkeypatch.setattr(c.training_metrics, "examples_per_second", lambda: 2000.0)
+        monkeypatch.setattr(c.training.metrics, "examples_per_second", lambda: 2000.0)
         status = build_status(c, None, 0)
         assert status.progress.seconds_left == pytest.approx((1000 - 100 - left_out) / 2000.0)
 
@@ -172,7 +172,7 @@ def test_what_the_run_before_left_out_is_not_still_to_come(
 def test_ne_by_the_hour_is_of_the_latest_day(tmp_path: Path) -> None:
     def work(c: JobState) -> None:
         def train(hour: int) -> None:
-            c.training_metrics.trained("trainer-0", 3_600.0 * hour + 1.0, 100, 50.0 + hour, 25.0)
+            c.training.metrics.trained("trainer-0", 3_600.0 * hour + 1.0, 100, 50.0 + hour, 25.0)
 
         train(0)
         assert build_status(c, None, 0).quality.hours == [], "one hour is all"
@@ -192,8 +192,8 @@ def test_each_of_several_labels_has_figures_of_its_own(tmp_path: Path) -> None:
     data = {"columns": columns, "format": "parquet", "path": ["nowhere.parquet"]}
 
     def work(c: JobState) -> None:
-        c.training_metrics.trained("trainer-0", 0.0, 100, 50.0, 25.0, None, [(20.0, 5.0)])
-        c.scored.append(Scored(100, 1.0, 0.9, {"ne/bought": 0.7, "auc": 0.6}))
+        c.training.metrics.trained("trainer-0", 0.0, 100, 50.0, 25.0, None, [(20.0, 5.0)])
+        c.checkpointing.scored.append(Scored(100, 1.0, 0.9, {"ne/bought": 0.7, "auc": 0.6}))
         status = build_status(c, None, 0)
         assert list(status.quality.labels) == ["clicked", "bought"]
         clicked, bought = status.quality.labels.values()
@@ -207,13 +207,13 @@ def test_each_of_several_labels_has_figures_of_its_own(tmp_path: Path) -> None:
         assert "ne/clicked/all" not in scalars_of(status)
         message = TrainedBatch(BatchId(0, 0, 0, c.job.run.seed), 100, 1.0, 2.0, 100.0, 0.0)
         with pytest.raises(ValueError, match="another number of labels than the job's 2"):
-            c.acknowledge(c.members.alive("trainer")[0], [message], 0)
+            c.training.acknowledge(c.members.alive("trainer")[0], [message], 0, 0.0)
         assert c.ledger.totals.trained_examples == 0
 
     on_coordinator(tmp_path, work, data=data, model={"name": "mmoe"})
 
     def one_label(c: JobState) -> None:
-        c.training_metrics.trained("trainer-0", 0.0, 100, 50.0, 25.0)
+        c.training.metrics.trained("trainer-0", 0.0, 100, 50.0, 25.0)
         status = build_status(c, None, 0)
         assert status.quality.labels == {}
         assert not [name for name in _flat(status) if "/" in name]
@@ -272,7 +272,7 @@ def test_two_trainers_have_one_edge_with_both_ways(tmp_path: Path) -> None:
 def test_only_what_is_new_is_answered(tmp_path: Path) -> None:
     def work(c: JobState) -> None:
         for step in range(200):
-            c.training_metrics.trained("trainer-0", 0.0, 512, 200.0, 100)
+            c.training.metrics.trained("trainer-0", 0.0, 512, 200.0, 100)
             c.divergence.add(float(step), 0.1)
         c.add_event("trainer-0", "one")
         c.add_event("trainer-0", "two")
