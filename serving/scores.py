@@ -65,7 +65,7 @@ class ServedModel:
         self.model = model
         self.schema: InputSchema = schema or input_schema(model.job, model.id_classes)
         self.bodies = BodyReader(self.schema, MOST_ROWS)
-        dense = {name for name, own in self.schema.inputs.data.columns.items() if own.kind == "dense"}
+        dense = self.schema.inputs.data.columns_as("dense")
         self._dense = frozenset(map(self.schema.inputs.source_of, dense))
         # The types of the columns that were checked last; most requests have the same ones.
         self._checked: dict[str, pa.DataType] = {}

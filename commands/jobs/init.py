@@ -45,7 +45,7 @@ def init(
     job = load_job(out)
     kinds = [column.kind for column in job.data.columns.values()]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-    click.echo(f"label: {', '.join(name for name, c in job.data.columns.items() if c.kind == 'label')}")
+    click.echo(f"label: {', '.join(job.data.label_names)}")
     click.echo(f"columns: {counts}; read the comments beside them")
     if asked := text.count("\n# QUESTION: "):
         click.echo(f"questions: {asked}; see the lines with QUESTION, and answer them")

@@ -32,7 +32,7 @@ class DeliveryCheck:
         self._epochs = job.data.epochs
         self._dense = job.data.dense_width
         self._labels = len(job.data.label_names)
-        self._weighted = any(column.kind == "weight" for column in job.data.columns.values())
+        self._weighted = bool(job.data.columns_as("weight"))
 
     def require(self, reader: str, delivery: Delivery) -> None:
         """Raise ValueError, with the batch's id, for a delivery of a reader that cannot be."""

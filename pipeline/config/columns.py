@@ -10,11 +10,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, Field, model_validator
 
 from ..types import MAX_LABELS
+from .column_kinds import KINDS, LABEL_RULES, ColumnKind, Kind
 from .sections import STRICT
 
-Kind: TypeAlias = Literal[
-    "label", "dense", "categorical", "bucket", "cross", "multi_hot", "timestamp", "weight", "ignored"
-]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Value: TypeAlias = str | int | float | bool
 TimePart: TypeAlias = Literal["hour", "weekday", "day", "month"]
@@ -35,16 +33,6 @@ TIME_UNITS: Final = ("s", "ms", "us", "ns")
 _WEEKS: Final = ("%U", "%W", "%V", "%G", "%g")
 
 _EXAMPLE_PART: Final = 'part = "hour"'
-_LABEL_RULES = ("threshold", "positive", "expression")
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "label": (*_LABEL_RULES, "negative", "type", "loss_weight"),
-    "dense": ("transform", "shift", "scale", "format"),
-    "categorical": ("part", "format"),
-    "bucket": ("boundaries", "quantiles"),
-    "cross": ("columns",),
-    "timestamp": ("format",),
-    "multi_hot": ("delimiter", "pooling", "max_ids", "weights"),
-}
 
 
 class ColumnSection(BaseModel):
@@ -148,57 +136,52 @@ class ColumnSection(BaseModel):
         return {"kind": value} if isinstance(value, str) else value
 
     @property
+    def of_kind(self) -> ColumnKind:
+        """What all columns of its kind have in common."""
+        return KINDS[self.kind]
+
+    @property
     def fixed_rows(self) -> int | None:
         """Rows of the column's table, if the column determines them; otherwise None.
 
         Such a column gives each value a row of its own, without a hash.
         """
-        if self.kind == "bucket":
+        if "boundaries" in self.of_kind.options:
             return (len(self.boundaries) or (self.quantiles or 1) - 1) + 2
         return len(TIME_PARTS[self.part]) + 1 if self.part else None
 
     @property
-    def has_ids(self) -> bool:
-        """Whether an example has one row of the column's table."""
-        return self.kind in ("categorical", "bucket", "cross")
-
-    @property
     def table_pooling(self) -> str:
         """How the column's table combines the rows of an example, see `TableSettings.pooling`."""
-        if self.kind != "multi_hot":
+        if not self.of_kind.has_bag:
             return ""
         return f"weighted_{self.pooling}" if self.weights else self.pooling
 
     @property
-    def in_file(self) -> bool:
-        """Whether the column is read from the file; a cross is not."""
-        return self.kind != "cross"
-
-    @property
     def has_times(self) -> bool:
         """Whether the values in the file are times."""
-        return self.kind == "timestamp" or self.transform == "time" or self.part is not None
+        return self.of_kind.stored_as == "timestamp" or self.transform == "time" or self.part is not None
 
 
 def _check_options(name: str, column: ColumnSection) -> None:
-    allowed = _OPTIONS.get(column.kind, ())
+    allowed = column.of_kind.options
     where = f"data.columns.{name}"
-    for option in sorted({option for options in _OPTIONS.values() for option in options} - set(allowed)):
+    for option in sorted({option for kind in KINDS.values() for option in kind.options} - set(allowed)):
         if getattr(column, option) != ColumnSection.model_fields[option].default:
-            owner = next(kind for kind, options in _OPTIONS.items() if option in options)
+            owner = next(owner for owner, kind in KINDS.items() if option in kind.options)
             raise ValueError(f'{where}.{option}: given; it is for kind "{owner}", this is "{column.kind}"')
-    if column.kind == "bucket":
+    if "boundaries" in allowed:
         _check_boundaries(where, column)
     if column.weights and column.pooling == "none":
         raise ValueError(
             f'{where}.weights: given; pooling = "none" has no weights: leave them out, or pool by "sum" or'
             ' "mean"'
         )
-    if column.kind == "cross" and column.source:
+    if column.source and not column.of_kind.in_file:
         raise ValueError(f"{where}.source: given; a cross is made of the entries in columns")
     if column.format:
         _check_format(name, column)
-    rules = [rule for rule in _LABEL_RULES if getattr(column, rule) not in (None, [], "")]
+    rules = [rule for rule in LABEL_RULES if getattr(column, rule) not in (None, [], "")]
     if len(rules) > 1:
         raise ValueError(f"{where}: {' and '.join(rules)} given; a label has one rule")
     if column.negative and not column.positive:
@@ -249,7 +232,7 @@ def _check_cross(name: str, columns: Mapping[str, ColumnSection]) -> None:
     for part in parts:
         if part not in columns:
             raise ValueError(f"{where}: {part!r} is not in data.columns; {suggest(part, list(columns))}")
-        if not (columns[part].has_ids and columns[part].in_file):
+        if not (columns[part].of_kind.has_id and columns[part].of_kind.in_file):
             raise ValueError(
                 f'{where}: {part!r} is of kind "{columns[part].kind}"; give columns of kind "categorical" or'
                 ' "bucket"'
@@ -258,9 +241,9 @@ def _check_cross(name: str, columns: Mapping[str, ColumnSection]) -> None:
 
 def _check_format(name: str, column: ColumnSection) -> None:
     where = f"data.columns.{name}.format"
-    if column.kind == "dense" and column.transform != "time":
+    if "transform" in column.of_kind.options and column.transform != "time":
         raise ValueError(f'{where}: given; it is for transform "time", this is "{column.transform}"')
-    if column.kind == "categorical" and not column.part:
+    if "part" in column.of_kind.options and not column.part:
         raise ValueError(f"{where}: given without a part; give part, such as {_EXAMPLE_PART}")
     if column.format in TIME_UNITS:
         return
@@ -294,17 +277,17 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
         _check_options(name, column)
         by_kind.setdefault(column.kind, []).append(name)
     check_labels({name: columns[name] for name in by_kind.get("label", [])})
-    for kind in ("timestamp", "weight"):
+    for kind in (name for name, kind in KINDS.items() if kind.is_single):
         if len(by_kind.get(kind, [])) > 1:
             raise ValueError(
                 f"data.columns: {' and '.join(by_kind[kind])} are of kind {kind!r}; give at most one"
             )
-    for name in by_kind.get("cross", []):
-        _check_cross(name, columns)
-    if not any(column.has_ids or column.kind == "multi_hot" for column in columns.values()):
-        raise ValueError(
-            'data.columns: no column is "categorical", "bucket" or "multi_hot"; give at least one'
-        )
+    for name, column in columns.items():
+        if not column.of_kind.in_file:
+            _check_cross(name, columns)
+    if not any(column.of_kind.has_table for column in columns.values()):
+        *others, last = (f'"{name}"' for name, kind in KINDS.items() if kind.has_table and kind.in_file)
+        raise ValueError(f"data.columns: no column is {', '.join(others)} or {last}; give at least one")
     if header:
         return
     in_file = places_of(columns)
@@ -318,7 +301,9 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
 
 def places_of(columns: Mapping[str, ColumnSection]) -> list[str]:
     """Return the columns of a file without a header, in order."""
-    return [name for name, column in columns.items() if column.in_file and column.source in ("", name)]
+    return [
+        name for name, column in columns.items() if column.of_kind.in_file and column.source in ("", name)
+    ]
 
 
 def column_fault(name: str, names: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, Field, model_validator
 
 from ..types import TOPIC_PREFIX
+from .column_kinds import StoredAs
 from .columns import ColumnSection, check_columns
 from .date_digits import may_be_seconds
 from .kafka import KafkaSection
@@ -244,8 +245,7 @@ class DataSection(BaseModel):
             check_columns(self.columns, header=self.header or self.format == "parquet")
         if self.quote and self.quote == self.delimiter:
             raise ValueError(f"data.quote: {self.quote!r} is the delimiter too; give another")
-        timed = any(column.kind == "timestamp" for column in self.columns.values())
-        if self.order == "time" and not timed:
+        if self.order == "time" and not self.columns_as("timestamp"):
             raise ValueError(
                 'data.order: "time" given; it needs a column of kind "timestamp" in data.columns'
             )
@@ -320,28 +320,37 @@ class DataSection(BaseModel):
         return tuple(
             TableColumn(name, column.table_pooling, column.fixed_rows)
             for name, column in self.columns.items()
-            if column.has_ids or column.kind == "multi_hot"
+            if column.of_kind.has_table
         )
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the labels, in the order of the model's logits, headline first."""
-        labels = (name for name, column in self.columns.items() if column.kind == "label")
-        return tuple(labels) if self.columns else ("label",)
+        return tuple(self.columns_as("label")) if self.columns else ("label",)
 
     @property
     def loss_weights(self) -> tuple[float, ...]:
         """Factor of each label's loss, in the order of `label_names`."""
         if not self.columns:
             return (1.0,)
-        return tuple(column.loss_weight for column in self.columns.values() if column.kind == "label")
+        return tuple(column.loss_weight for column in self.columns_as("label").values())
 
     @property
     def dense_width(self) -> int:
         """D, the number of dense values of an example."""
+        return len(self.dense_names)
+
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """Names of the dense columns, in the order of an example's values."""
         if not self.columns:
-            return self.dense_features
-        return sum(column.kind == "dense" for column in self.columns.values())
+            return tuple(f"I{index + 1}" for index in range(self.dense_features))
+        return tuple(self.columns_as("dense"))
+
+    def columns_as(self, stored_as: StoredAs) -> dict[str, ColumnSection]:
+        """Return the columns of which an example has this, by name, in order."""
+        columns = self.columns.items()
+        return {name: column for name, column in columns if column.of_kind.stored_as == stored_as}
 
     @property
     def spans_shuffled(self) -> bool:

@@ -95,14 +95,14 @@ def _trained(
         **_numbers(job, examples, row),
         **_table_rows(job, examples, row),
     }
+    if times is not None:
+        seen |= {name: _time(float(times[row])) for name in job.data.columns_as("timestamp")}
+    if len(examples.weights):
+        seen |= dict.fromkeys(job.data.columns_as("weight"), f"{examples.weights[row]:g}")
     found = {}
     for name, column in job.data.columns.items():
         source = column.source or name
-        value = _shown(raw[source][row].as_py()) if source in raw and column.in_file else ""
-        if column.kind == "timestamp" and times is not None:
-            seen[name] = _time(float(times[row]))
-        elif column.kind == "weight" and len(examples.weights):
-            seen[name] = f"{examples.weights[row]:g}"
+        value = _shown(raw[source][row].as_py()) if source in raw and column.of_kind.in_file else ""
         if name in seen:
             found[name] = (value, seen[name])
     return found or {name: ("", text) for name, text in seen.items()}
@@ -115,9 +115,9 @@ def _labels(job: Job, examples: Examples, row: int) -> dict[str, str]:
 
 
 def _numbers(job: Job, examples: Examples, row: int) -> dict[str, str]:
-    names = [name for name, column in job.data.columns.items() if column.kind == "dense"]
-    names = names or [f"I{number + 1}" for number in range(examples.dense.shape[1])]
-    return {name: f"{value:.4g}" for name, value in zip(names, examples.dense[row], strict=True)}
+    return {
+        name: f"{value:.4g}" for name, value in zip(job.data.dense_names, examples.dense[row], strict=True)
+    }
 
 
 def _table_rows(job: Job, examples: Examples, row: int) -> dict[str, str]:

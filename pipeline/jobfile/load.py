@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from ..config.column_kinds import KINDS
 from ..config.job import ONE_TRAINER_SYNC, Job
 from ..config.kafka import PATH_SETTINGS
 from ..config.storage_url import is_url
@@ -240,7 +241,8 @@ def _has_split(split: Any, role: str) -> bool:
 def _names_in_source(manifest: PreparedManifest) -> list[str]:
     """Return the names of the source's columns that a preparation used."""
     columns: dict[str, Any] = manifest.order.data.get("columns", {})
-    read = {name: column for name, column in columns.items() if column.get("kind") != "cross"}
+    in_file = [name for name, kind in KINDS.items() if kind.in_file]
+    read = {name: column for name, column in columns.items() if column.get("kind") in in_file}
     return list(dict.fromkeys(column.get("source") or name for name, column in read.items()))
 
 
@@ -254,9 +256,8 @@ def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
         kinds = {
             name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
         }
-        tables = [
-            name for name, kind in kinds.items() if kind in ("categorical", "bucket", "cross", "multi_hot")
-        ]
+        with_table = [name for name, kind in KINDS.items() if kind.has_table]
+        tables = [name for name, kind in kinds.items() if kind in with_table]
         return tables == list(manifest.order.tables)
     count: Any = given.get("categorical_features", len(manifest.order.tables))
     return bool(count == len(manifest.order.tables))

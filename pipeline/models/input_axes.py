@@ -87,10 +87,7 @@ def copy_matching(
 
 
 def _dense(job: Job) -> list[Label]:
-    columns = job.data.columns
-    if columns:
-        return [("dense", name) for name, column in columns.items() if column.kind == "dense"]
-    return [("dense", f"I{at + 1}") for at in range(job.data.dense_features)]
+    return [("dense", name) for name in job.data.dense_names]
 
 
 def _vectors(job: Job, first: int = 0) -> list[Label]:

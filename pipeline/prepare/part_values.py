@@ -81,7 +81,7 @@ class ValuesWriter:
         arrays: dict[str, Any] = {
             f"label {at}": labels > 0 for at, labels in enumerate((examples.labels, *examples.other_labels))
         }
-        for at, name in enumerate(dense_names(self._job)):
+        for at, name in enumerate(self._job.data.dense_names):
             values = _as_source(sections.get(name), examples.dense[:, at])
             arrays[f"number {name}"] = pa.array(values, mask=rows.missing[name])
         for name, hashes in rows.hashes.items():
@@ -97,14 +97,6 @@ class ValuesWriter:
         if len(rows.chunk.times):
             arrays["time"] = rows.chunk.times
         return arrays
-
-
-def dense_names(job: Job) -> list[str]:
-    """Return the names of a job's dense columns, in their order."""
-    columns = job.data.columns
-    if not columns:
-        return [f"I{at + 1}" for at in range(job.data.dense_features)]
-    return [name for name, column in columns.items() if column.kind == "dense"]
 
 
 def statistics_of(job: Job, files: Sequence[Path]) -> Statistics:
@@ -144,7 +136,7 @@ class _Values:
             weight_mean=self._sum("weight") / rows if self._has("weight") else None,
             time_first=counts["first"],
             time_last=counts["last"],
-            numbers=tuple(self._number(name) for name in dense_names(self._job)),
+            numbers=tuple(self._number(name) for name in self._job.data.dense_names),
             ids=tuple(self._id(table.name) for table in self._job.tables),
             counted_values=EXACT_VALUES,
             quantile_error=QUANTILE_ERROR,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..data.batch import Bags
 from ..data.formats.records import RecordChunk
 from ..data.prepared.manifest import PreparedColumn
 from ..data.prepared.part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
+from ..data.schema import Examples
 
 
 class PartWriter:
@@ -98,29 +99,40 @@ class PartWriter:
         )
 
     def _table(self, chunk: RecordChunk) -> Any:
-        examples = chunk.examples
-        labels = iter((examples.labels, *examples.other_labels))
-        dense = iter(np.ascontiguousarray(examples.dense.T))
-        ids, keys = iter(examples.rows), iter(examples.keys)
-        bagged = [column.name for column in self._columns if column.kind == "multi_hot"]
-        arrays: list[Any] = []
-        for column in self._columns:
-            if column.kind == "label":
-                arrays.append(next(labels))
-            elif column.kind == "dense":
-                arrays.append(next(dense))
-            elif column.kind == "categorical":
-                rows = next(ids)
-                arrays.append(next(keys) if column.has_keys else rows)
-            elif column.kind == "multi_hot":
-                values = examples.bags.keys if column.has_keys else examples.bags.rows
-                arrays.append(_list(values, examples.bags, bagged.index(column.name), column.stored))
-            elif column.kind == "item_weights":
-                table = bagged.index(column.name.removesuffix(":weights"))
-                arrays.append(_weights(chunk, table))
-            else:
-                arrays.append(chunk.times if column.kind == "timestamp" else examples.weights)
-        return pa.Table.from_arrays([pa.array(values) for values in arrays], schema=self._schema)
+        arrays = _arrays_of(chunk, self._columns)
+        values = [pa.array(next(arrays[column.kind])) for column in self._columns]
+        return pa.Table.from_arrays(values, schema=self._schema)
+
+
+def _arrays_of(chunk: RecordChunk, columns: Sequence[PreparedColumn]) -> dict[str, Iterator[Any]]:
+    """Return the arrays of each kind of stored columns, in the order of the columns."""
+    examples = chunk.examples
+    bags = [column for column in columns if column.kind == "multi_hot"]
+    tables = {column.name: table for table, column in enumerate(bags)}
+    weighted = [column.name.removesuffix(":weights") for column in columns if column.kind == "item_weights"]
+    return {
+        "label": iter((examples.labels, *examples.other_labels)),
+        "dense": iter(np.ascontiguousarray(examples.dense.T)),
+        "categorical": _ids(examples, [column for column in columns if column.kind == "categorical"]),
+        "multi_hot": (
+            _list(
+                examples.bags.keys if column.has_keys else examples.bags.rows,
+                examples.bags,
+                tables[column.name],
+                column.stored,
+            )
+            for column in bags
+        ),
+        "item_weights": (_weights(chunk, tables[name]) for name in weighted),
+        "timestamp": iter((chunk.times,)),
+        "weight": iter((examples.weights,)),
+    }
+
+
+def _ids(examples: Examples, columns: Sequence[PreparedColumn]) -> Iterator[NDArray[Any]]:
+    keys = iter(examples.keys)
+    for column, rows in zip(columns, examples.rows, strict=True):
+        yield next(keys) if column.has_keys else rows
 
 
 def _repeats(column: Any) -> bool:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
-from ..config.columns import TIME_PARTS, ColumnSection
+from ..config.column_kinds import StoredAs
+from ..config.columns import ColumnSection
 from ..config.job import Job
 from ..config.tables import TableSettings
 from ..data.bad_rows import BadRows
+from ..data.columns.kinds.registry import VALUES
 from ..data.files.paths import file_size_bytes, is_url, read_errors
 from ..data.formats.records import RecordChunk
 from ..data.hashing import column_number
@@ -72,12 +75,11 @@ def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
     """Return the columns of the parts, by their kinds; weights of ids come last."""
     sections = dict(job.data.columns) or _click_columns(job)
     tables = {table.name: table for table in job.tables}
-    kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")
     columns = [
         _column(name, section, tables.get(name))
-        for kind in kinds
+        for stored_as in get_args(StoredAs)
         for name, section in sections.items()
-        if _stored_kind(section) == kind
+        if stored_as and section.of_kind.stored_as == stored_as
     ]
     weights = [
         PreparedColumn(
@@ -156,43 +158,18 @@ def _click_columns(job: Job) -> dict[str, ColumnSection]:
     return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
 
 
-def _stored_kind(section: ColumnSection) -> str:
-    """Return a column's kind in the parts; buckets and crosses are ids."""
-    return "categorical" if section.has_ids else section.kind
-
-
 def _column(name: str, section: ColumnSection, table: TableSettings | None) -> PreparedColumn:
+    of_kind = section.of_kind
     stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
     if table is not None and table.growth is not None:
         stored |= {"categorical": "uint64", "multi_hot": "list<uint64>"}
     return PreparedColumn(
         name=name,
-        kind=_stored_kind(section),
-        source=(section.source or name) if section.in_file else "",
-        stored=stored.get(_stored_kind(section), "float32"),
-        transform=_transform(section),
+        kind=of_kind.stored_as,
+        source=(section.source or name) if of_kind.in_file else "",
+        stored=stored.get(of_kind.stored_as, "float32"),
+        transform=VALUES[section.kind].description(section),
         table_rows=None if table is None else table.rows,
         hash_column=None if table is None or section.fixed_rows else column_number(name),
-        pooling=section.pooling if section.kind == "multi_hot" else "",
+        pooling=section.pooling if of_kind.has_bag else "",
     )
-
-
-def _transform(section: ColumnSection) -> str:
-    if section.kind == "timestamp":
-        return "seconds since 1970"
-    if section.part:
-        numbers = TIME_PARTS[section.part]
-        first, last = numbers[0], numbers[-1]
-        return f"{section.part} in UTC, {first} to {last}, less {first}; {len(numbers)} where missing"
-    if section.kind == "bucket":
-        boundaries = ", ".join(f"{number:g}" for number in section.boundaries)
-        return f"how many of {boundaries} are at most x; {len(section.boundaries) + 1} where missing"
-    if section.kind == "cross":
-        return f"combination of {', '.join(section.columns)}"
-    if section.kind != "dense":
-        return ""
-    shifted = section.shift or section.scale != 1.0
-    y = f"y = (x - {section.shift:g}) / {section.scale:g}" if shifted else "y = x"
-    rule = "sign(y) log(1 + |y|)" if section.transform == "log" else "y"
-    of = ", x in seconds since 1970" if section.transform == "time" else ""
-    return f"{rule}, {y}{of}; 0 where missing"

@@ -148,8 +148,7 @@ def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
             "shift": column.shift,
             "scale": column.scale,
         }
-        for name, column in data.columns.items()
-        if column.kind == "dense"
+        for name, column in data.columns_as("dense").items()
     ]
 
 

@@ -31,8 +31,6 @@ from ..data.span import Span
 from ..errors import DataError
 from ..types import Float32Array, IndexArray
 
-_NOT_INPUT = ("label", "weight", "timestamp", "ignored")
-
 Columns: TypeAlias = Mapping[str, pa.Array]
 
 
@@ -63,13 +61,13 @@ class InputSchema:
     def known_sources(self) -> frozenset[str]:
         """Return the columns that the job's files may have, by their names there."""
         columns = self.data.columns.items()
-        own = (section.source or name for name, section in columns if section.in_file)
+        own = (section.source or name for name, section in columns if section.of_kind.in_file)
         return frozenset((*own, *self.inputs.sources))
 
     @property
     def kinds_in_file(self) -> dict[str, str]:
         """Return the kinds of the files' columns that the model needs, by name."""
-        columns = [(name, one) for name, one in self.inputs.data.columns.items() if one.in_file]
+        columns = [(name, one) for name, one in self.inputs.data.columns.items() if one.of_kind.in_file]
         kinds: dict[str, str] = {one.source or name: one.kind for name, one in columns}
         return kinds | {
             one.weights: f"weights of {one.source or name}" for name, one in columns if one.weights
@@ -83,15 +81,14 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     cannot be used.
     """
     data = job.data if job.data.columns else _criteo_columns(job.data)
-    labels = {name: column for name, column in data.columns.items() if column.kind == "label"}
-    needed = {name: column for name, column in data.columns.items() if column.kind not in _NOT_INPUT}
+    needed = {name: column for name, column in data.columns.items() if column.of_kind.is_input}
     return InputSchema(
         inputs=RecordSchema(
             data.model_copy(update={"columns": needed}), job.table_rows, growing=job.growing_tables
         ),
         labels=tuple(
             (column.source or name, RecordSchema(data.model_copy(update={"columns": {name: column}}), ()))
-            for name, column in labels.items()
+            for name, column in data.columns_as("label").items()
         ),
         file_columns=places_of(data.columns),
         data=data,

@@ -324,7 +324,7 @@ def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]
     found: dict[str, IdClass] = {}
     for table in job.tables:
         column = job.data.columns.get(table.name)
-        if column and (column.fixed_rows or not column.in_file):
+        if column and (column.fixed_rows or not column.of_kind.in_file):
             continue
         stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
         if job.data.format != "parquet" or stated == "text":

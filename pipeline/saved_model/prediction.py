@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ..atomic_file import atomic_file
 from ..checkpoint.saved import Place
+from ..config.column_kinds import KINDS
 from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
@@ -140,7 +141,8 @@ def _with_missing(table: pa.Table, schema: InputSchema) -> pa.Table:
     Pandas makes them float64.
     """
     for name, kind in schema.kinds_in_file.items():
-        if kind not in ("categorical", "multi_hot") or table.column_names.count(name) != 1:
+        hashed = kind in KINDS and KINDS[kind].hashes_values
+        if not hashed or table.column_names.count(name) != 1:
             continue
         at, column = table.schema.get_field_index(name), table.column(name)
         if pa.types.is_floating(column.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():

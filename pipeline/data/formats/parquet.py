@@ -21,6 +21,7 @@ from ...config.columns import ColumnSection, column_fault
 from ...errors import DataError
 from ..bad_rows import BadRows
 from ..columns.fields import hash_ids, is_number, is_text, null_mask, plain_type, to_float64, without_nan
+from ..columns.kinds.registry import VALUES
 from ..columns.record_schema import RecordSchema
 from ..files.paths import EmptyFile, open_for_arrow, read_errors
 from ..hashing import table_rows_of
@@ -36,10 +37,6 @@ _BUFFER_BYTES = 1 << 18
 PREPARED_KEY: Final = b"shadowsync.order"
 """Key in the metadata of each part of a prepared folder; its value is the preparation's digest."""
 _REMEDY = "name the columns of [data.columns] as the file does, or change their kinds"
-_ID_REMEDY = (
-    "convert them to texts, or to integers of at most 64 bits, or use kind bucket, with boundaries = [1] for"
-    " true and false"
-)
 
 
 def id_class(kind: pa.DataType) -> IdClass | None:
@@ -256,7 +253,7 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
     DataError too.
     """
     for name, column in schema.data.columns.items():
-        if column.kind == "ignored" or not column.in_file:
+        if not column.of_kind.is_read:
             continue
         source = schema.source_of(name)
         if fault := column_fault(source, arrow.names):
@@ -271,7 +268,7 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
             )
         if column.weights:
             _check_weights(path, arrow, name, column.weights)
-        if ids is not None and column.kind in ("categorical", "multi_hot") and not column.has_times:
+        if ids is not None and column.of_kind.hashes_values and not column.has_times:
             ids.add(path, name, kind)
 
 
@@ -280,7 +277,7 @@ def _remedy(kind: pa.DataType, column: ColumnSection) -> str:
         return f"write the column as a list of any length: its type is then list<{kind.value_type}>"
     if pa.types.is_fixed_size_binary(kind) or isinstance(kind, pa.BaseExtensionType):
         return "write the column as texts: CAST(... AS VARCHAR) in SQL, .astype(str) in pandas"
-    return _ID_REMEDY if column.kind == "categorical" and is_number(kind) else _REMEDY
+    return VALUES[column.kind].remedy(kind) or _REMEDY
 
 
 def _examples(
@@ -344,11 +341,5 @@ def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:
     if column.has_times:
         fits = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         return fits or is_number(kind) or is_text(kind), "times, dates, numbers or texts"
-    if column.kind == "categorical":
-        return is_text(kind) or pa.types.is_integer(kind), "texts or integers"
-    if column.kind == "multi_hot":
-        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        inner = plain_type(kind.value_type) if lists else kind
-        fits = is_text(inner) or (lists and (pa.types.is_integer(inner) or pa.types.is_null(inner)))
-        return fits, "lists of texts or integers, or delimited texts"
-    return is_number(kind) or is_text(kind), "numbers, or texts that are numbers"
+    values = VALUES[column.kind]
+    return values.fits(kind), values.wanted

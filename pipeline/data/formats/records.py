@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from ...types import Float64Array
 from ..bad_rows import BadRows, printable
 from ..columns.fields import display_bytes
-from ..columns.record_schema import ColumnFault, Records, RecordSchema
+from ..columns.kinds.chunk import ColumnFault
+from ..columns.record_schema import Records, RecordSchema
 from ..files.text import LineBlock, bytes_after, line_blocks, line_numbers, without_first_line
 from ..schema import Examples
 from ..span import Span

@@ -15,7 +15,8 @@ from ...config.data import DataSection
 from ...errors import DataError
 from ..bad_rows import printable
 from ..columns.fields import display_bytes
-from ..columns.record_schema import ColumnFault, RecordSchema
+from ..columns.kinds.chunk import ColumnFault
+from ..columns.record_schema import RecordSchema
 from ..columns.times import formats_of_all
 from ..files.paths import EmptyFile
 from ..files.text import LineBlock, first_line, line_blocks, without_first_line

@@ -163,30 +163,23 @@ def _check_weights(where: str, batch: Any, columns: Sequence[PreparedColumn]) ->
 
 def _chunk(batch: Any, columns: Sequence[PreparedColumn], table_rows: Mapping[str, int]) -> RecordChunk:
     """Return a record batch as examples."""
-    kinds: dict[str, list[Any]] = {}
-    ids: list[_Ids] = []
-    bags: dict[str, Any] = {}
-    bag_ids: list[_Ids] = []
-    weights_of: dict[str, Any] = {}
+    kinds: dict[str, list[tuple[PreparedColumn, Any]]] = {}
     for column, values in zip(columns, batch.columns, strict=True):
-        kinds.setdefault(column.kind, []).append(values)
-        if column.kind == "multi_hot":
-            bags[column.name] = values
-            bag_ids.append(_Ids.of(column, values.flatten(), table_rows))
-        elif column.kind == "categorical":
-            ids.append(_Ids.of(column, values, table_rows))
-        elif column.kind == "item_weights":
-            weights_of[column.name.removesuffix(":weights")] = values
-    labels, numbers = kinds["label"], kinds.get("dense", [])
-    dense = np.empty((len(batch), len(numbers)), np.float32)
-    for at, values in enumerate(numbers):
+        kinds.setdefault(column.kind, []).append((column, values))
+    arrays = {kind: [values for _, values in found] for kind, found in kinds.items()}
+    ids = [_Ids.of(*found, table_rows) for found in kinds.get("categorical", [])]
+    bags = {column.name: values for column, values in kinds.get("multi_hot", [])}
+    bag_ids = [_Ids.of(column, own.flatten(), table_rows) for column, own in kinds.get("multi_hot", [])]
+    weights_of = {column.name.removesuffix(":weights"): own for column, own in kinds.get("item_weights", [])}
+    labels, dense = arrays["label"], np.empty((len(batch), len(arrays.get("dense", []))), np.float32)
+    for at, values in enumerate(arrays.get("dense", [])):
         dense[:, at] = values.to_numpy()
     rows = np.empty((len(ids), len(batch)), np.int32)
     for at, own in enumerate(ids):
         rows[at] = own.rows
     keys = [own.keys for own in ids if own.keys is not None]
-    weights = kinds["weight"][0].to_numpy() if "weight" in kinds else no_weights()
-    times = kinds["timestamp"][0].to_numpy() if "timestamp" in kinds else np.zeros(0)
+    weights = arrays["weight"][0].to_numpy() if "weight" in arrays else no_weights()
+    times = arrays["timestamp"][0].to_numpy() if "timestamp" in arrays else np.zeros(0)
     joined = Bags.of_tables(
         [own.rows for own in bag_ids],
         [np.diff(values.offsets.to_numpy()).astype(np.int32) for values in bags.values()],

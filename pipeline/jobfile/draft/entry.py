@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
+from ...config.column_kinds import KINDS
+
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -71,7 +73,12 @@ class DraftColumn:
     @property
     def has_table(self) -> bool:
         """Whether the column has a table of embeddings."""
-        return self.kind in ("categorical", "bucket", "multi_hot")
+        return bool(self.kind) and KINDS[self.kind].has_table
+
+    @property
+    def is_input(self) -> bool:
+        """Whether a model sees the column."""
+        return bool(self.kind) and KINDS[self.kind].is_input
 
 
 def toml_value(value: object) -> str:

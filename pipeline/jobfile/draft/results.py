@@ -15,7 +15,6 @@ from .evidence import Labels
 from .missing import numbers_of
 from .names import names_outcome
 
-_FEATURES: Final = ("dense", "categorical", "bucket", "multi_hot")
 # So many columns of 0 and 1 are properties, one for each of a list.
 _MOST_ASKED: Final = 8
 _WHY: Final = {
@@ -34,15 +33,15 @@ def ask_of_results(
     """
     found = {column.name: _finding(column, frame[column.name], labels) for column in columns}
     decided = [_without(column, label, found[column.name]) for column in columns]
-    if not any(column.has_table or column.kind == "dense" for column in decided):
+    if not any(column.is_input for column in decided):
         decided = list(columns)
-    flags = [column for column in decided if column.kind in _FEATURES and _is_flag(frame[column.name])]
+    flags = [column for column in decided if column.is_input and _is_flag(frame[column.name])]
     asked = {column.name for column in flags if len(flags) <= _MOST_ASKED}
     return [_asked(column, label, found[column.name], flag=column.name in asked) for column in decided]
 
 
 def _finding(column: DraftColumn, values: pl.Series, labels: Labels) -> str:
-    if column.kind not in _FEATURES or isinstance(values.dtype, pl.List):
+    if not column.is_input or isinstance(values.dtype, pl.List):
         return ""
     if values.drop_nulls().n_unique() == 2 and names_outcome(column.name):
         return "outcome"
@@ -56,7 +55,7 @@ def _without(column: DraftColumn, label: str, found: str) -> DraftColumn:
 
 
 def _asked(column: DraftColumn, label: str, found: str, *, flag: bool) -> DraftColumn:
-    if not column.kind or column.kind not in _FEATURES:
+    if not column.is_input:
         return column
     if found:
         return column.asking(

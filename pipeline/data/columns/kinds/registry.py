@@ -1,0 +1,34 @@
+"""The values of each kind, by its name in the job file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ....config.columns import ColumnSection
+from .base import ColumnValues
+from .chunk import Chunk
+from .ids import BucketValues, CategoricalValues, CrossValues, MultiHotValues
+from .labels import LabelValues
+from .numbers import DenseValues, WeightValues
+from .times import TimestampValues
+
+
+class IgnoredValues(ColumnValues):
+    """Kind "ignored": nothing is read."""
+
+    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+        del chunk, name, section
+
+
+VALUES: Final[dict[str, ColumnValues]] = {
+    "label": LabelValues(),
+    "dense": DenseValues(),
+    "categorical": CategoricalValues(),
+    "bucket": BucketValues(),
+    "cross": CrossValues(),
+    "multi_hot": MultiHotValues(),
+    "timestamp": TimestampValues(),
+    "weight": WeightValues(),
+    "ignored": IgnoredValues(),
+}
+"""As `config.column_kinds.KINDS`, and in its order."""

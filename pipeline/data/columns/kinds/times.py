@@ -1,0 +1,49 @@
+"""Times of examples, and the faults of every column of times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....config.columns import ColumnSection
+from ....types import Mask
+from ..fields import null_mask
+from ..times import formats_of, parse_times
+from .base import ColumnValues
+from .chunk import Chunk
+
+
+class TimestampValues(ColumnValues):
+    """Kind "timestamp": seconds since 1970, or the column's numbers as they are.
+
+    A missing time is NaN. If rows are read in the order of time, such a row is bad.
+    """
+
+    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+        column = chunk.column(name)
+        chunk.times = parse_times(column, section.format)
+        wrong = np.isnan(chunk.times)
+        if chunk.settings.data.order != "time":
+            wrong &= ~null_mask(column)
+        add_time_faults(chunk, name, section, wrong)
+
+    def description(self, section: ColumnSection) -> str:
+        del section
+        return "seconds since 1970"
+
+
+def add_time_faults(chunk: Chunk, name: str, section: ColumnSection, rows: Mask) -> None:
+    """Note rows whose values are no times, and say in which format they may be."""
+    state = f"state the format of the times: {name} = {{ ..., format ="
+    if section.format:
+        chunk.fault(name, f"not in the format {section.format}", rows, f'{state} "%d/%m/%Y %H:%M" }}')
+        return
+    column, unclear = chunk.column(name), np.zeros_like(rows)
+    formats: tuple[str, ...] = ()
+    for row in np.flatnonzero(rows).tolist():
+        found = formats_of(column[row])
+        unclear[row] = bool(found)
+        formats = formats or found
+    texts = [f'"{one}"' for one in formats]
+    wanted = f"not clearly one time: state its format, {' or '.join(texts)}"
+    chunk.fault(name, wanted, unclear, f"{state} {''.join(texts[:1])} }}")
+    chunk.fault(name, "not in seconds or ISO 8601", rows & ~unclear, f'{state} "%d/%m/%Y %H:%M" }}')
