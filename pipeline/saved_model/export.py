@@ -7,6 +7,7 @@ from typing import Any
 
 from ..atomic_file import atomic_folder
 from ..config.columns import TIME_PARTS
+from ..data.columns.kinds.registry import VALUES
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from ..embedding.storage.first_values import mixed_key
 from ..errors import JobFileError
@@ -274,7 +275,7 @@ def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
     if not table.pooling:
         return {"source": source, "pooling": "none"}
     assert column is not None
-    bag: dict[str, Any] = {"delimiter": column.delimiter, "max_ids": column.max_ids}
+    bag = VALUES[column.kind].exported(column)
     if table.pooling == "none":
         # Here "none" says that a table has one id.
         return {"source": source, "pooling": "sequence"} | bag

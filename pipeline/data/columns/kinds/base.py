@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -36,6 +36,11 @@ class ColumnValues(ABC):
         """Say what to do about a column of a type that does not fit; "" for nothing special."""
         del of
         return ""
+
+    def exported(self, section: ColumnSection) -> dict[str, Any]:
+        """Say in the manifest of an export how the ids of a bag are found in the column."""
+        del section
+        return {}
 
     def description(self, section: ColumnSection) -> str:
         """Say how a number or a time was changed before it was stored; "" for no change."""

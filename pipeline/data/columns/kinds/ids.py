@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +107,9 @@ class MultiHotValues(ColumnValues):
         lists = pa.types.is_list(of) or pa.types.is_large_list(of)
         inner = plain_type(of.value_type) if lists else of
         return is_text(inner) or (lists and (pa.types.is_integer(inner) or pa.types.is_null(inner)))
+
+    def exported(self, section: ColumnSection) -> dict[str, Any]:
+        return {"delimiter": section.delimiter, "max_ids": section.max_ids}
 
 
 def _add_rows(chunk: Chunk, name: str, section: ColumnSection, rows: IndexArray) -> None:
