@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 import torch
 from torch import nn
 
-from ..nodes.shadow.fixed_rate import FixedRate, GatedRounds
+from ..nodes.shadow.fixed_rate import FixedRate
 from ..pipeline.errors import ClusterError
 from ..pipeline.wire.control.base import ReplyType, Request
 from ..pipeline.wire.control.loops import TakeSamples
@@ -160,7 +160,7 @@ class AttachedLoop:
 
     @contextlib.contextmanager
     def _paused(self) -> Iterator[None]:
-        if isinstance(self._fixed, GatedRounds):
+        if self._fixed is not None:
             # Rounds of the others do not wait for a loop that evaluates.
             self._fixed.nothing_to_train()
         pausing = self._role.pausing()

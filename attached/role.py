@@ -162,8 +162,7 @@ class LoopRole(SynchronizedRole):
     @property
     def fixed(self) -> FixedRate | None:
         """The loop's part in fixed-rate rounds, for the loop's thread; None in shadow mode."""
-        first = self._sync.fixed[0] if self._sync is not None and self._sync.fixed else None
-        return first if isinstance(first, FixedRate) else None
+        return self._sync.fixed[0] if self._sync is not None and self._sync.fixed else None
 
     async def handle(self, request: Request[Any]) -> Reply:
         """Reply to an order of the hub; raises ProtocolError for those of other roles."""

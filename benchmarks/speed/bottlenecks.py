@@ -4,9 +4,8 @@
 
 Each case is the same job with one slow thing: a node that is stopped nine tenths of the time, a network with
 a delay, rounds that every step waits for, a model that holds the interpreter's lock. The controls are the job
-without any, long steps that hide the same delay, and the same model in worker processes: their verdict must
-be "compute". Verdicts leave out waits for a core, which depend on other programs. The exit code is 1 if a
-case was not found.
+without any, and long steps that hide the same delay: their verdict must be "compute". Verdicts leave out
+waits for a core, which depend on other programs. The exit code is 1 if a case was not found.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ CASES = {
         "sync", {"model": SMALL, "sync": FIXED, "network": {**SLOW, "delay": "20ms", "delay_links": "sync"}}
     ),
     "the interpreter's lock": Case("gil", {"model": LOOP}),
-    "the same in processes": Case("compute", {"model": LOOP, "trainer": {"worker_kind": "process"}}),
 }
 
 

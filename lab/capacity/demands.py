@@ -42,7 +42,6 @@ class Demands:
         delivered_bytes: bytes of an example from a reader to a trainer.
         pushed_bytes: bytes of an example from a trainer to the embedding nodes.
         looked_up_bytes: bytes of an example from the embedding nodes to a trainer.
-        worker_bytes: further memory of a trainer for each worker.
         trainer_bytes: memory of a trainer without its workers.
         embedding_bytes: memory of an embedding node without its rows.
         rows_bytes: memory of all rows.
@@ -70,7 +69,6 @@ class Demands:
     delivered_bytes: float
     pushed_bytes: float
     looked_up_bytes: float
-    worker_bytes: float
     trainer_bytes: float
     embedding_bytes: float
     rows_bytes: float
@@ -174,13 +172,9 @@ def _memory(measured: ProfileMeasurements, basis: PlanBasis) -> dict[str, float]
     def largest(role: str) -> float:
         return max((node.memory_bytes for node in measured.of(role)), default=0.0)
 
-    trainer = largest("trainer")
-    # A thread shares its trainer's memory; a worker process holds nearly all of its own.
-    each = trainer / (measured.workers + 1) if measured.worker_kind == "process" else 0.0
     rows = basis.rows_bytes / max(1, len(measured.of("embedding")))
     return {
-        "worker_bytes": each,
-        "trainer_bytes": trainer - each * measured.workers,
+        "trainer_bytes": largest("trainer"),
         "embedding_bytes": max(0.0, largest("embedding") - rows),
         "reader_bytes": largest("reader"),
         "sync_bytes": largest("sync"),
@@ -194,8 +188,6 @@ def _locked_seconds(measured: ProfileMeasurements, examples: float, workers_cpu:
     The sampler finds the lock taken as often as it is held. Where the holder has no core it holds the lock
     for longer, by the factor of its threads' waits for a core. At least the workers' own Python holds it.
     """
-    if measured.worker_kind == "process":
-        return 0.0
     trainers = measured.of("trainer")
     held = 0.0
     for trainer in trainers:

@@ -18,7 +18,7 @@ _MILLION: Final = 1e6
 # What raises each limit, for the terminal.
 REMEDIES: Final = {
     WORKERS: "more workers or trainers",
-    LOCK: 'fewer workers in a trainer, or trainer.worker_kind = "process"',
+    LOCK: "more trainers, with fewer workers each",
     CORES: "more or larger machines",
     IN_FLIGHT: "a larger trainer.lookups_ahead, or more workers",
     READERS: "more readers, or input that shadowsync prepare wrote",

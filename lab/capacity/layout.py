@@ -58,7 +58,7 @@ class _Process:
 def memory_of(layout: Layout, demands: Demands) -> tuple[float, float, float, float, float]:
     """Return the bytes of one trainer, embedding node, reader, sync node, coordinator."""
     return (
-        demands.trainer_bytes + layout.workers * demands.worker_bytes,
+        demands.trainer_bytes,
         demands.embedding_bytes + demands.rows_bytes / layout.embedding_nodes,
         demands.reader_bytes,
         demands.sync_bytes,

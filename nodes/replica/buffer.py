@@ -1,12 +1,7 @@
-"""A trainer's replica on the CPU, in private or shared memory."""
+"""A trainer's replica on the CPU."""
 
 from __future__ import annotations
 
-import mmap
-import os
-import sys
-import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -152,97 +147,3 @@ def elements_of(start: int, values: bytes, numel: int, name: str) -> torch.Tenso
     if start + len(given) > numel:
         raise ValueError(f"{name}: {len(given)} elements from {start} given; it has {numel}")
     return given
-
-
-class ReplicaMemory(ABC):
-    """Memory for tensors and counters, given out in order.
-
-    One thread at a time may call.
-    """
-
-    @abstractmethod
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a float32 tensor with these values in this memory.
-
-        The result has the same shape. If another process has placed the tensor before, the result has the
-        values that are there.
-        """
-
-    @abstractmethod
-    def counters(self, count: int) -> Int64Array:
-        """Return int64 [count], initially zero.
-
-        Any thread may read an element that one thread writes.
-        """
-
-
-class PrivateMemory(ReplicaMemory):
-    """Memory of this process only."""
-
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor itself, on any device."""
-        return tensor
-
-    def counters(self, count: int) -> Int64Array:
-        """See `ReplicaMemory.counters`."""
-        return np.zeros(count, dtype=np.int64)
-
-
-class SharedMemory(ReplicaMemory):
-    """An unnamed file, mapped by a trainer and its worker processes.
-
-    The file is gone with the last of these processes, however they end. Both sides place the same tensors and
-    counters in the same order, and so get the same memory.
-
-    Attributes:
-        descriptor: the file's descriptor; a worker process inherits it.
-    """
-
-    def __init__(self, descriptor: int, *, fresh: bool) -> None:
-        self.descriptor = descriptor
-        self._fresh = fresh
-        self._size = 0
-
-    @classmethod
-    def create(cls) -> SharedMemory:
-        """Create new memory, in the trainer."""
-        if sys.platform == "linux":
-            return cls(os.memfd_create("shadowsync-replica"), fresh=True)
-        with tempfile.TemporaryFile() as file:
-            return cls(os.dup(file.fileno()), fresh=True)
-
-    @classmethod
-    def attach(cls, descriptor: int) -> SharedMemory:
-        """Attach to the memory of an inherited descriptor, in a worker process."""
-        return cls(descriptor, fresh=False)
-
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `ReplicaMemory.place`; the tensor is on the CPU.
-
-        Raises ValueError if the trainer has placed less.
-        """
-        block = self._take(4 * tensor.numel())
-        placed = torch.frombuffer(block, dtype=torch.float32, count=tensor.numel()).view(tensor.shape)
-        if self._fresh:
-            placed.copy_(tensor)
-        return placed
-
-    def counters(self, count: int) -> Int64Array:
-        """See `ReplicaMemory.counters`; raises ValueError if the trainer has placed less."""
-        return np.frombuffer(self._take(8 * count), dtype=np.int64, count=count)
-
-    def scratch(self, elements: int) -> torch.Tensor:
-        """Return float32 [elements], which takes no memory until written."""
-        return torch.frombuffer(self._take(4 * elements), dtype=torch.float32, count=elements)
-
-    def close(self) -> None:
-        """Close the descriptor; memory that was given out stays mapped."""
-        os.close(self.descriptor)
-
-    def _take(self, needed_bytes: int) -> mmap.mmap:
-        granule = mmap.ALLOCATIONGRANULARITY
-        size = max(1, -(-needed_bytes // granule)) * granule
-        start, self._size = self._size, self._size + size
-        if self._fresh:
-            os.ftruncate(self.descriptor, self._size)
-        return mmap.mmap(self.descriptor, size, offset=start)

@@ -1,4 +1,4 @@
-"""The context of a trainer's threads and processes; micro-batches."""
+"""The context of a trainer's threads; micro-batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from ...pipeline.config.job import Job
@@ -16,14 +15,13 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import JobFileError
 from ...pipeline.models.constants import Constants
 from ...pipeline.models.flat import FlatLayout
-from ...pipeline.models.optimizers import MISSED, STATE_NAMES, SharedOptimizer
+from ...pipeline.models.optimizers import STATE_NAMES, SharedOptimizer
 from ...pipeline.models.precision import Precision, find_precision
 from ...pipeline.models.registry import build_model
 from ...pipeline.types import Int64Array
-from .buffer import FlatReplica, PrivateMemory, ReplicaMemory
+from .buffer import FlatReplica
 from .device import CpuDevice, Device
 
-_OTHER_EXAMPLES, _OWN_EXAMPLES, _RATIO = range(3)
 _RATIO_UNIT = 1_000_000
 _LARGEST_RATIO = 1e6
 
@@ -35,41 +33,39 @@ class ExampleCount:
     in the last known proportion to this trainer, so that no clock is read. A single trainer counts only what
     its own workers trained: its schedule is exact and repeats bit for bit.
 
-    `start` and `update` are for the control thread; any thread or worker process may call `now`. A mixture of
-    an old and a new state is off by the examples of a heartbeat.
+    `start` and `update` are for the control thread; any thread may call `now`. A mixture of an old and a new
+    state is off by the examples of a heartbeat.
 
     Args:
         alone: whether the job has one trainer.
-        state: int64 [3], zeros, in memory of all the trainer's processes: the others' examples, this
-            trainer's examples at that time, and the proportion in millionths.
     """
 
-    SIZE = 3
-
-    def __init__(self, *, alone: bool, state: NDArray[np.int64]) -> None:
+    def __init__(self, *, alone: bool) -> None:
         self._alone = alone
-        self._state = state
+        self._other_examples = 0
+        self._own_examples = 0  # At that time.
+        self._ratio = 0  # In millionths.
 
     def start(self, examples: int) -> None:
         """Start with the examples that a resumed run has trained."""
-        self._state[_OTHER_EXAMPLES] = examples
+        self._other_examples = examples
 
     def update(self, total: int, trained: int) -> None:
         """Take over the coordinator's `total`, of which it confirmed `trained` to this trainer."""
         if self._alone:
             return
-        others = max(total - trained, int(self._state[_OTHER_EXAMPLES]))
-        gained = trained - int(self._state[_OWN_EXAMPLES])
+        others = max(total - trained, self._other_examples)
+        gained = trained - self._own_examples
         if gained > 0:
-            ratio = min(_LARGEST_RATIO, (others - int(self._state[_OTHER_EXAMPLES])) / gained)
-            self._state[_RATIO] = round(ratio * _RATIO_UNIT)
-            self._state[_OWN_EXAMPLES] = trained
-        self._state[_OTHER_EXAMPLES] = others
+            ratio = min(_LARGEST_RATIO, (others - self._other_examples) / gained)
+            self._ratio = round(ratio * _RATIO_UNIT)
+            self._own_examples = trained
+        self._other_examples = others
 
     def now(self, trained: int) -> int:
         """Return all trainers' examples when this trainer's workers have trained `trained`."""
-        ahead = int(self._state[_RATIO]) * max(0, trained - int(self._state[_OWN_EXAMPLES])) // _RATIO_UNIT
-        return trained + int(self._state[_OTHER_EXAMPLES]) + ahead
+        ahead = self._ratio * max(0, trained - self._own_examples) // _RATIO_UNIT
+        return trained + self._other_examples + ahead
 
 
 @dataclass(frozen=True)
@@ -93,8 +89,6 @@ class ReplicaContext:
 @dataclass(frozen=True)
 class TrainerContext(ReplicaContext):
     """The state that all threads of one trainer share.
-
-    With `trainer.worker_kind = "process"`, its worker processes share it, too.
 
     Attributes:
         precision: the precision of the products of a training step.
@@ -126,17 +120,13 @@ class TrainerContext(ReplicaContext):
         cls,
         job: Job,
         plan: TablePlan,
-        memory: ReplicaMemory | None = None,
         label_rates: Sequence[float] = (),
     ) -> TrainerContext:
         """Build the context from the job.
 
-        `plan` is the coordinator's: which embedding node has which rows; so is `label_rates`. Replica,
-        optimizer state and counters are placed in `memory`. In a worker process they have the values that the
-        trainer and its other workers have written since. Raises JobFileError for a model that cannot be
-        built, or for a missing device.
+        `plan` is the coordinator's: which embedding node has which rows; so is `label_rates`. Raises
+        JobFileError for a model that cannot be built, or for a missing device.
         """
-        memory = memory or PrivateMemory()
         device = find_device(job.trainer.device)
         template = build_model(job, label_rates)
         layout = FlatLayout(template)
@@ -144,35 +134,37 @@ class TrainerContext(ReplicaContext):
         # Weights and state are in one buffer, so that both can be synchronized as one.
         first = torch.zeros((1 + len(names)) * layout.numel)
         first[: layout.numel] = layout.gather(template)
-        buffer = memory.place(device.place(first))
+        buffer = device.place(first)
         flat, state = buffer[: layout.numel], buffer[layout.numel :]
-        optimizer = SharedOptimizer(job.trainer, flat, state, layout.spans, memory.counters(1))
-        for name in ("step", MISSED):
-            if name in optimizer.state:
-                optimizer.state[name] = memory.place(optimizer.state[name])
+        optimizer = SharedOptimizer(job.trainer, flat, state, layout.spans, _counters(1))
         synchronized = buffer if job.sync.optimizer_state == "synchronized" else flat
-        examples = memory.counters(job.trainer.workers)
+        examples = _counters(job.trainer.workers)
         return cls(
             job=job,
             device=device,
             precision=find_precision(job.trainer.precision, device.torch_device),
             template=template,
-            constants=Constants(template, lambda values: memory.place(device.place(values))),
+            constants=Constants(template, device.place),
             layout=layout,
             replica=device.replica(synchronized, examples, layout.numel),
             optimizer=optimizer,
             router=ShardRouter(plan, distinct=job.trainer.distinct_rows),
-            iterations=memory.counters(job.trainer.workers),
-            updates=memory.counters(job.trainer.workers),
+            iterations=_counters(job.trainer.workers),
+            updates=_counters(job.trainer.workers),
             examples=examples,
-            count=ExampleCount(alone=job.trainer.count == 1, state=memory.counters(ExampleCount.SIZE)),
-            micro_batches=MicroBatchSetting(memory.counters(MicroBatchSetting.SIZE)),
-            pause=TrainingPause(memory.counters(TrainingPause.SIZE)),
+            count=ExampleCount(alone=job.trainer.count == 1),
+            micro_batches=MicroBatchSetting(),
+            pause=TrainingPause(),
         )
 
     def total_updates(self) -> int:
         """Return the dense updates of all workers so far."""
         return int(self.updates.sum())
+
+
+def _counters(count: int) -> Int64Array:
+    """Return int64 [count], zeros: any thread may read an element that one thread writes."""
+    return np.zeros(count, dtype=np.int64)
 
 
 def find_device(name: str) -> Device:
@@ -204,21 +196,14 @@ _UNIT = 1000
 class MicroBatchSetting:
     """The mean number of micro-batches of a batch, for all workers.
 
-    `set` is for the control thread; any thread or worker process may read.
+    `set` is for the control thread; any thread may read.
 
-    Args:
-        state: int64 [1], zeros, in memory of all the trainer's processes: thousandths beyond one.
+    Attributes:
+        thousandths: a thousand times the mean, at least 1000.
     """
 
-    SIZE = 1
-
-    def __init__(self, state: Int64Array) -> None:
-        self._state = state
-
-    @property
-    def thousandths(self) -> int:
-        """Return a thousand times the mean, at least 1000."""
-        return _UNIT + int(self._state[0])
+    def __init__(self) -> None:
+        self.thousandths = _UNIT
 
     @property
     def mean(self) -> float:
@@ -230,36 +215,33 @@ class MicroBatchSetting:
 
         The number is at least 1; thousandths count.
         """
-        self._state[0] = round(mean * _UNIT) - _UNIT
+        self.thousandths = round(mean * _UNIT)
 
 
 class TrainingPause:
     """Whether workers wait before their next batch.
 
-    `set` is for the control thread; any thread or worker process may read.
-
-    Args:
-        state: int64 [2], zeros, in memory of all the trainer's processes: the numbers of the last pause that
-            began, and of the last one that ended.
+    `set` is for the control thread; any thread may read.
     """
 
-    SIZE = 2
-
-    def __init__(self, state: Int64Array) -> None:
-        self._state = state
+    def __init__(self) -> None:
+        self._begun = 0
+        self._ended = 0
 
     @property
     def is_on(self) -> bool:
         """Whether workers wait."""
-        return bool(self._state[0] > self._state[1])
+        return self._begun > self._ended
 
     def set(self, number: int, paused: bool) -> None:
         """Begin or end the pause of this number.
 
         Numbers begin at 1 and rise. A pause that has ended does not begin again if a message comes late.
         """
-        at = 0 if paused else 1
-        self._state[at] = max(number, self._state[at])
+        if paused:
+            self._begun = max(number, self._begun)
+        else:
+            self._ended = max(number, self._ended)
 
 
 class MicroBatchCounts:

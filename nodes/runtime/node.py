@@ -92,7 +92,7 @@ class Node:
         self._watch: ConnectionWatch | None = None
         self._turns: SocketTurns | None = None
         self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
-        self._profile = NodeProfile(role, self._metrics)
+        self._profile = NodeProfile(self._metrics)
         self._tasks = TaskSet(self._fail)
 
     async def run(self) -> ExitCode:
@@ -291,10 +291,10 @@ class Node:
                 )
 
     def _metrics(self) -> dict[str, Any]:
-        own, others = process_metrics(), self.role.process_metrics()
+        own = process_metrics()
         # What it used before it was declared dead counts for that one.
         own["cpu_seconds"] -= self._used_before
-        total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
+        total = own | self.role.metrics()
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
         total["refused_connections"] = (
             self._authenticator.refusals.count if self._authenticator is not None else 0

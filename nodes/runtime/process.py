@@ -169,9 +169,8 @@ JOB_CHECK = "shadowsync.nodes.supervisor.job_check"
 RELAY = "shadowsync.lab.network.relay"
 SCORING = "shadowsync.nodes.coordinator.validation.process"
 VIRTUAL_RUN = "shadowsync.lab.virtual.one_run"
-WORKER = "shadowsync.nodes.worker.process_child"
 
-ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, RELAY, SCORING, VIRTUAL_RUN, WORKER)
+ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, RELAY, SCORING, VIRTUAL_RUN)
 
 
 def interpreter() -> list[str]:

@@ -7,15 +7,14 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ...pipeline.jobfile.extras import missing_modules
-from ...pipeline.wire.control.profile import MeasureReply, ProcessTrace, TraceReply
+from ...pipeline.wire.control.profile import MeasureReply, TraceReply
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.segment import running_kernel
 from .health import Health
-from .role import Role
 from .settings import NodeSettings, metrics_address
 from .tracing import TRACER, Sampler, thread_figures
 
@@ -28,8 +27,7 @@ LONGEST_TRACE_SECONDS: Final = 10.0
 class NodeProfile:
     """Measure and trace a node, on its control thread; idle before `measure`."""
 
-    def __init__(self, role: Role, metrics: Callable[[], dict[str, Any]]) -> None:
-        self._role = role
+    def __init__(self, metrics: Callable[[], dict[str, Any]]) -> None:
         self._metrics = metrics
         self._sampler: Sampler | None = None
 
@@ -41,7 +39,7 @@ class NodeProfile:
         if self._sampler is None:
             self._sampler = Sampler()
             self._sampler.start()
-        found = measure_process(self._metrics(), self._sampler, self._role.process_threads())
+        found = measure_process(self._metrics(), self._sampler)
         if last:
             self.close()
         return found
@@ -52,13 +50,13 @@ class NodeProfile:
         The limit is LONGEST_TRACE_SECONDS; see `Tracer.stop`.
         """
         seconds = min(seconds, LONGEST_TRACE_SECONDS)
-        further = asyncio.ensure_future(self._role.trace_processes(seconds))
         TRACER.start()
         try:
             await asyncio.sleep(seconds)
         finally:
             traced = TRACER.stop()
-        return TraceReply((process_trace("", os.getpid(), traced), *await further))
+        marks = tuple((name, thread, began, length) for name, thread, began, length in traced["marks"])
+        return TraceReply(tuple(traced["names"]), tuple(traced["threads"]), marks)
 
     def close(self) -> None:
         """Stop the sampler."""
@@ -67,27 +65,19 @@ class NodeProfile:
             self._sampler = None
 
 
-def measure_process(
-    counts: Counts, sampler: Sampler, further: Mapping[str, tuple[float, float]]
-) -> MeasureReply:
+def measure_process(counts: Counts, sampler: Sampler) -> MeasureReply:
     """Return the counts of a process, its threads and the sampler.
 
-    The reply also has this machine's clock. `further` are threads of other processes of the node.
+    The reply also has this machine's clock.
     """
     return MeasureReply(
         clock=time.monotonic(),
         machine=running_kernel(),
         cores=cores(),
         counts=counts,
-        threads={**thread_figures(), **further},
+        threads=thread_figures(),
         sampled=sampler.figures(),
     )
-
-
-def process_trace(process: str, pid: int, traced: Mapping[str, Any]) -> ProcessTrace:
-    """Return the result of `Tracer.stop` as a message's field."""
-    marks = tuple((name, thread, began, length) for name, thread, began, length in traced["marks"])
-    return ProcessTrace(process, pid, tuple(traced["names"]), tuple(traced["threads"]), marks)
 
 
 def cores() -> int:

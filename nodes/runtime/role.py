@@ -16,7 +16,6 @@ from ...pipeline.errors import ProtocolError
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import NodeFacts
 from ...pipeline.wire.control.orders import ConnectPeers
-from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
@@ -110,18 +109,6 @@ class Role(ABC):
 
         Called with every heartbeat. Most roles ignore it.
         """
-
-    def process_metrics(self) -> dict[str, float]:
-        """Return CPU seconds and memory of the node's other processes."""
-        return {}
-
-    def process_threads(self) -> dict[str, tuple[float, float]]:
-        """Return the thread usage of the node's other processes; see `thread_figures`."""
-        return {}
-
-    async def trace_processes(self, seconds: float) -> list[ProcessTrace]:  # noqa: ARG002
-        """Trace the node's other processes for `seconds`; see `Tracer.stop`."""
-        return []
 
     @abstractmethod
     async def close(self) -> None:

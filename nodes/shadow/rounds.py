@@ -35,19 +35,10 @@ class RoundCounter:
         self._synced_iterations = 0
         self._iterations_at_last_round = 0
 
-    def completed(
-        self, started_iterations: int, seconds: float, cpu_seconds: float, ended_iterations: int | None = None
-    ) -> None:
-        """Count a complete round, which synchronized the replica as of `started_iterations`.
-
-        `ended_iterations` are the iterations at its end; by default it ends now.
-        """
+    def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
+        """Count a complete round, which synchronized the replica as of `started_iterations`."""
         with self._lock:
-            # The later of two workers' rounds may be reported first.
-            now = max(
-                self._iterations() if ended_iterations is None else ended_iterations,
-                self._iterations_at_last_round,
-            )
+            now = self._iterations()
             gap = now - self._iterations_at_last_round
             self._rounds += 1
             # A round that began before the first iteration had nothing to synchronize.

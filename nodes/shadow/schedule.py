@@ -125,7 +125,7 @@ class RoundSchedule:
         """Return the seconds to wait; 0 if a round is due.
 
         After `earliest_seconds`, this is half of the least time of the missing iterations, within bounds.
-        Iterations must be polled: workers, also in other processes, only write their counters. If the caller
+        Iterations must be polled: workers only write their counters. If the caller
         is `told` when iterations reach `due_iterations`, only a stall is left to look for.
         """
         if self.is_due(now, iterations, wanted=wanted):

@@ -21,7 +21,7 @@ from ..allreduce.sockets import PeerListener
 from ..replica.replica import ReplicaContext
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
-from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
+from .fixed_rate import CenterRounds, FixedRate, GatedRounds
 from .rounds import DueSteps, RoundCounter, RoundGate
 from .thread import ShadowThread
 from .zmq_peers import ConnectionConfig, ZmqPeers
@@ -79,7 +79,7 @@ class Synchronizer:
         self._gate: RoundGate | None = None
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(context.total_iterations)
-        self.fixed: Sequence[WorkerRounds] = []
+        self.fixed: Sequence[FixedRate] = []
         self._connection_config = ConnectionConfig(
             node.zmq_context,
             algorithm,
@@ -258,8 +258,6 @@ class Synchronizer:
         if self._algorithm.has_common_rounds:
             gate = self._gate = RoundGate(workers, self._context.job.sync.every, lambda: self._shadow.wake())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
-        elif self._algorithm.needs_center and self._context.job.trainer.worker_kind == "process":
-            self.fixed = [RemoteRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
                 CenterRounds(index, self._context, self._connection_config, self.rounds)

@@ -186,9 +186,9 @@ class ShadowThread(LoopThread):
         seconds = self._schedule.wait_seconds(
             time.monotonic(), iterations, wanted=wanted, told=due is not None
         )
-        # A check is a timer and a sum of a few counters in shared memory. With a gap they come as the missing
+        # A check is a timer and a sum of a few counters. With a gap they come as the missing
         # iterations need, at most 1 / SHORTEST_LOOK_SECONDS per second, and none while the duty cycle
-        # allows no round. Workers, also in other processes, only count. A loop of one thread can tell when
+        # allows no round. Workers only count. A loop of one thread can tell when
         # its steps are done, and then nobody looks.
         if seconds <= 0:
             await self._timed_round(peers)

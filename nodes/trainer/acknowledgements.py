@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ...pipeline.wire.control.messages import LeftOutBatch, TrainedBatch, TrainedBatches
 from ...pipeline.wire.rpc_channel import RpcChannel
-from ...pipeline.wire.worker_messages import BatchAck
+from ..worker.batches import BatchAck
 
 CHECK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2

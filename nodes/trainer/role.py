@@ -45,9 +45,7 @@ from ...pipeline.wire.control.orders import (
     WriteCheckpoint,
     WriteReplica,
 )
-from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.tasks import TaskSet, post
-from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.contract.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerListener
@@ -56,7 +54,8 @@ from ..runtime.process import tune_malloc
 from ..runtime.role import NodeContext, unexpected_request
 from ..shadow.synchronized_role import SynchronizedRole
 from ..shadow.synchronizer import Synchronizer
-from ..worker.handle import WorkerHandle
+from ..worker.batches import BatchAck
+from ..worker.worker import Worker
 from .acknowledgements import AckSender
 from .checkpoint import TrainerCheckpoint, TrainerSnapshot
 from .restore import (
@@ -67,7 +66,7 @@ from .restore import (
     restore_trainer,
     write_state,
 )
-from .worker_pool import WorkerPool, make_worker_pool
+from .worker_pool import WorkerPool
 
 DRAIN_SECONDS = 5.0
 # For a round at an interrupt.
@@ -92,7 +91,7 @@ class TrainerRole(SynchronizedRole):
         self._loop = asyncio.get_running_loop()
         self._node: NodeContext | None = None
         self._pool: WorkerPool | None = None
-        self._workers: list[WorkerHandle] = []
+        self._workers: list[Worker] = []
         self._socket: PeerListener | None = None
         self._restored: Restored | None = None
         self._is_late = False
@@ -121,7 +120,7 @@ class TrainerRole(SynchronizedRole):
         torch.set_num_threads(1)
         # Each step frees its activations; without this, the next one faults their pages in again.
         tune_malloc()
-        self._pool = make_worker_pool(self._job, node)
+        self._pool = WorkerPool(self._job, node)
         self._context = await self._pool.prepare()
         await asyncio.to_thread(check_stateless, self._job, self._context.template)
         self._checkpoint = TrainerCheckpoint(
@@ -187,26 +186,14 @@ class TrainerRole(SynchronizedRole):
         total["left_out_examples"] = self._ack_sender.left_out_examples if self._ack_sender else 0
         return total | (self._sync.metrics() if self._sync else {})
 
-    def process_metrics(self) -> dict[str, float]:
-        """Return CPU seconds and memory of worker processes."""
-        return self._pool.process_metrics() if self._pool is not None else {}
-
-    def process_threads(self) -> dict[str, tuple[float, float]]:
-        """Return what the threads of worker processes used."""
-        return self._pool.process_threads() if self._pool is not None else {}
-
     def progress(self, examples: int) -> None:
         """Record the examples of all trainers, which drive the learning rate schedule."""
         if self._ack_sender is not None:
             first = self._ack_sender.confirmed_examples - self._ack_sender.replayed_examples
             self._context.count.update(examples, first)
 
-    async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
-        """Trace the worker processes."""
-        return await self._pool.trace(seconds) if self._pool is not None else []
-
     async def close(self) -> None:
-        """End the threads and processes."""
+        """End the threads."""
         if self._ack_task is not None:
             self._ack_task.cancel()
         self._reports.cancel()
@@ -225,9 +212,9 @@ class TrainerRole(SynchronizedRole):
                 self._socket.close()
         for ended in joined:
             if isinstance(ended, BaseException):
-                log.error("a thread or process failed", exc_info=ended)
+                log.error("a thread failed", exc_info=ended)
             elif not ended:
-                log.error("a thread or process did not end within %s", duration(END_SECONDS))
+                log.error("a thread did not end within %s", duration(END_SECONDS))
 
     async def _connect_peers(self, request: ConnectPeers) -> Done:
         node = self._node

@@ -1,13 +1,15 @@
-"""A worker's batches: in flight, and pushed but not confirmed by the coordinator."""
+"""A worker's batches: in flight, acknowledged, and pushed but not confirmed by the coordinator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.errors import ProtocolError
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.types import BatchId, Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
@@ -72,6 +74,87 @@ class InFlightBatch(RowRequests):
                 where="reader",
                 remedy=REMEDY,
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """Acknowledgement of a batch: trained, or left out.
+
+    A trained batch is acknowledged once every embedding node has answered its push.
+
+    Attributes:
+        worker: the worker's place in its trainer.
+        left_out: why the batch was left out; "" for a trained batch. A batch that is left out changes neither
+            the replica nor an embedding node, and its sums are 0.
+        loss_sum: sum over the examples of the log loss before the step, in nats, times the sample weight.
+        positives: sum of labels times sample weights.
+        weight: sum of the sample weights; `examples` if the job has none.
+        finished_at: time by the machine's monotonic clock.
+        replay: whether the batch was trained before.
+        others: sums of losses and of positives of each further label.
+    """
+
+    worker: int
+    reader: str
+    sequence: int
+    id: BatchId
+    examples: int
+    loss_sum: float
+    positives: float
+    weight: float
+    finished_at: float
+    left_out: str = ""
+    replay: bool = False
+    others: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def of(cls, worker: int, reader: str, delivery: Delivery, losses: Sequence[float]) -> BatchAck:
+        """Build the acknowledgement of a trained batch.
+
+        `losses` are the mean losses of its labels.
+        """
+        weights = delivery.weights
+        weighted = len(weights) > 0
+        weight = float(weights.sum()) if weighted else float(len(delivery.labels))
+
+        def sums(loss: float, labels: Float32Array) -> tuple[float, float]:
+            return loss * weight, float((labels * weights).sum() if weighted else labels.sum())
+
+        loss_sum, positives = sums(losses[0], delivery.labels)
+        return cls(
+            worker=worker,
+            reader=reader,
+            sequence=delivery.sequence,
+            id=delivery.id,
+            examples=len(delivery.labels),
+            loss_sum=loss_sum,
+            positives=positives,
+            weight=weight,
+            finished_at=time.monotonic(),
+            replay=delivery.replay,
+            others=tuple(map(sums, losses[1:], delivery.other_labels)),
+        )
+
+    @classmethod
+    def leaving_out(cls, worker: int, reader: str, delivery: Delivery, why: str) -> BatchAck:
+        """Acknowledge a batch that is left out now."""
+        batch_id, examples, now = delivery.id, len(delivery.labels), time.monotonic()
+        return cls(
+            worker, reader, delivery.sequence, batch_id, examples, 0.0, 0.0, 0.0, now, why, delivery.replay
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """A worker's report once it has stopped training.
+
+    Attributes:
+        in_flight: number of examples that arrived but were not trained.
+        progressive: sums over the batches that it scored before their step.
+    """
+
+    in_flight: int
+    progressive: QualitySums
 
 
 Delivered = tuple[str, int]

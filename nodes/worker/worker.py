@@ -14,17 +14,14 @@ import zmq
 from ...pipeline.errors import JobFileError
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
-from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.messages import Delivery
-from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.replica import TrainerContext
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
-from .batches import InFlightBatch, UnconfirmedBatches
+from .batches import BatchAck, DrainResult, InFlightBatch, UnconfirmedBatches
 from .connections import MAX_PENDING_PUSHES, WorkerConnections
 from .delivery_check import DeliveryCheck
-from .handle import DrainResult
 from .reader_client import ReaderClient
 from .step import Step, Stepper
 
@@ -33,10 +30,9 @@ WAITS = ("reader", "vectors", "pushes", "validation", "end")
 
 
 class Worker(Service):
-    """One worker of a trainer; owns its sockets to readers and embedding nodes.
+    """One worker of a trainer, a thread; owns its sockets to readers and embedding nodes.
 
-    As a thread of the trainer it is a `WorkerHandle`, which describes its methods; in a worker process it is
-    the one thread that trains.
+    Any thread may call its public methods; only `join` waits.
 
     The loop: receive messages, look up the vectors of the batches ahead, compute the batch whose vectors have
     arrived, push its gradients. A batch is passed to `trained` once every embedding node has answered its
@@ -96,18 +92,27 @@ class Worker(Service):
         self._connections: WorkerConnections[InFlightBatch] | None = None
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
-        """Begin to train; see `WorkerHandle.start`."""
+        """Begin to train.
+
+        Batches of the `progressive` spans are scored before their step, in the first epoch.
+        """
         self._progressive = progressive
         super().start()
 
     def confirm(self, reader: str, sequence: int) -> None:
-        """Let the reader forget a batch; see `WorkerHandle.confirm`."""
+        """Let the reader forget a batch that the coordinator has recorded."""
         self._confirmed.put((reader, sequence))
 
     def drain(
         self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object], *, leaving: bool = False
     ) -> None:
-        """Stop training after the current batch; see `WorkerHandle.drain`."""
+        """Stop training after the current batch.
+
+        Args:
+            sequences: each reader's last sequence to this worker.
+            reply: called on this thread when all of those have arrived and nothing is in flight.
+            leaving: whether the readers take untrained deliveries back; they are then not marked as done.
+        """
 
         def command() -> None:
             self._drain_until, self._drain_reply, self._is_leaving = sequences, reply, leaving
@@ -118,7 +123,10 @@ class Worker(Service):
         self._call(command)
 
     def node_lost(self, name: str) -> None:
-        """Expect nothing more from a reader or an embedding node; see `WorkerHandle.node_lost`."""
+        """Expect nothing more from a reader or an embedding node.
+
+        Requests to an embedding node wait for its replacement, or until `drain`.
+        """
 
         def command() -> None:
             assert self._connections is not None
@@ -130,7 +138,11 @@ class Worker(Service):
         self._call(command)
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
-        """Train what a lost reader has delivered; see `WorkerHandle.settle_reader`."""
+        """Accept nothing more from a lost reader, and train what it has delivered.
+
+        Calls `reply`, on this thread, when all of that is confirmed; for an unknown reader at once, and never
+        connects to it.
+        """
 
         def command() -> None:
             assert self._connections is not None
@@ -140,7 +152,7 @@ class Worker(Service):
         self._call(command)
 
     def connect_reader(self, member: MemberInfo) -> None:
-        """Connect to a reader that has joined; see `WorkerHandle.connect_reader`."""
+        """Connect to a reader that has joined, unless it is known."""
 
         def command() -> None:
             assert self._connections is not None
@@ -149,7 +161,10 @@ class Worker(Service):
         self._call(command)
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
-        """Switch to a replacement embedding node; see `WorkerHandle.replace_shard`."""
+        """Switch to a replacement embedding node.
+
+        Calls `reply`, on this thread, when everything pushed before is confirmed.
+        """
 
         def command() -> None:
             assert self._connections is not None
@@ -159,7 +174,11 @@ class Worker(Service):
         self._call(command)
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
-        """Score this pass with these weights; see `WorkerHandle.evaluate`."""
+        """Score deliveries of this pass with these weights from now on.
+
+        `flat` is float32 [numel] and must not change meanwhile. Deliveries of this pass that are already here
+        have waited; those of earlier passes are dropped.
+        """
 
         def command() -> None:
             self._pass, self._sums = pass_number, QualitySums()
@@ -168,15 +187,11 @@ class Worker(Service):
         self._call(command)
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
-        """Pass the sums of a pass to `reply`; see `WorkerHandle.collect`."""
+        """Pass the sums of a pass to `reply`, on this thread."""
         self._call(lambda: reply(self._sums if pass_number == self._pass else QualitySums()))
 
-    def trace(self, seconds: float, reply: Callable[[ProcessTrace], object]) -> bool:  # noqa: ARG002
-        """Return False: the tracer of this process has this thread too."""
-        return False
-
     def metrics(self) -> dict[str, Any]:
-        """Return counts so far; see `WorkerHandle.metrics`.
+        """Return the counts so far, which add up over workers.
 
         The seconds of waiting are for a batch (`reader`), its vectors, replies to pushes, a validation, and
         the end of a drain. `wait_seconds` leaves out waits for rounds. `compute` is the dense model's steps.

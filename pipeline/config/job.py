@@ -97,11 +97,6 @@ class Job(Section):
         )
         check_attention(self.model, self.tables)
         require_growable(self.data.table_columns, self.table_sections)
-        if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":
-            raise ValueError(
-                f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '
-                f'trainer.device = "{self.trainer.device}" needs "thread"'
-            )
         if self.codecs.center_up == AUTO and self.sync.control != "auto":
             raise ValueError(
                 f'codecs.center_up: "{AUTO}" given; a codec is chosen by the gap that is wanted, so set '

@@ -102,11 +102,6 @@ class TrainerSection(Section):
     workers: Positive = Field(
         default=1, description="Hogwild workers per trainer, which update its replica without locks."
     )
-    worker_kind: Literal["thread", "process"] = Field(
-        default="thread",
-        description='"process" gives each worker its own interpreter, with the replica in shared memory, for'
-        ' short steps (small models or batches) or many cores. It needs `device = "cpu"`.',
-    )
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=512, description="Examples in a batch of one worker."
     )

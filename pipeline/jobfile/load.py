@@ -32,7 +32,10 @@ from .patterns import expand_by_files, expand_patterns
 PATHS = ("path", "validation_path", "eval_path")
 """Keys of `[data]` that name files."""
 
-REMOVED_KEYS: dict[str, str] = {}
+REMOVED_KEYS: dict[str, str] = {
+    "trainer.worker_kind": "was removed: workers are threads; delete the key, and where their interpreter's"
+    " lock limits them start more trainers: trainer.count = 2"
+}
 """Keys that are gone but that run folders and checkpoints still have, and what to do about each.
 
 A job file with such a key is refused, whatever its value; a saved job is read without it."""

@@ -30,13 +30,13 @@ def constant_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class Constants:
-    """A trainer's constants, in memory that its workers share.
+    """A trainer's constants, which its workers share.
 
     They are written only before training begins. Any thread may read.
 
     Args:
         module: the model with its first values.
-        place: puts float32 [numel] into the memory, see `ReplicaMemory.place`.
+        place: moves float32 [numel] to the trainer's device.
     """
 
     def __init__(self, module: nn.Module, place: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from ..types import ResultModel
 from .plan_basis import PlanBasis
@@ -55,7 +55,7 @@ class ProfileMeasurements(ResultModel):
     """The measurements of the whole job.
 
     Attributes:
-        workers, worker_kind, batch: the job's settings for each trainer.
+        workers, batch: the job's settings for each trainer.
         sync: the algorithm and its mode, in words.
         prepared: whether readers read a folder that `shadowsync prepare` wrote.
         basis: what `shadowsync plan` needs besides.
@@ -64,12 +64,17 @@ class ProfileMeasurements(ResultModel):
     run: str
     seconds: Annotated[float, Field(gt=0)]
     workers: Annotated[int, Field(ge=1)]
-    worker_kind: Literal["thread", "process"]
     batch: Annotated[int, Field(ge=1)]
     sync: str
     prepared: bool = False
     basis: PlanBasis
     nodes: list[NodeMeasurements]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_worker_kind(cls, tree: Any) -> Any:
+        """Drop what earlier profiles have; `PlanBasis` has it, too."""
+        return {key: tree[key] for key in tree if key != "worker_kind"} if isinstance(tree, dict) else tree
 
     def of(self, role: str) -> list[NodeMeasurements]:
         """Return the nodes of one role."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Final
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, field_validator
 
 from ..config.job import Job
 from ..types import ResultModel
@@ -15,7 +15,6 @@ from ..types import ResultModel
 # them.
 _SETTINGS: Final = (
     "trainer.batch",
-    "trainer.worker_kind",
     "trainer.precision",
     "trainer.device",
     "trainer.distinct_rows",
@@ -28,6 +27,8 @@ _SETTINGS: Final = (
     "codecs.peers_up",
     "codecs.peers_down",
 )
+
+_THREADS: Final = ("trainer.worker_kind", "thread")
 
 
 class PlanBasis(ResultModel):
@@ -46,6 +47,12 @@ class PlanBasis(ResultModel):
     rows_bytes: NonNegativeInt
     embedding_threads: int
     machine_memory_bytes: NonNegativeInt
+
+    @field_validator("settings")
+    @classmethod
+    def _without_threads(cls, settings: dict[str, str]) -> dict[str, str]:
+        """Drop what earlier profiles say of workers that were threads; processes had other costs."""
+        return {key: value for key, value in settings.items() if (key, value) != _THREADS}
 
     @classmethod
     def of(cls, job: Job, machine_memory_bytes: int) -> PlanBasis:

@@ -47,8 +47,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         " `codecs.peers_down`.",
     ),
     "gil": (
-        'Workers as processes: `trainer.worker_kind = "process"`; each has an interpreter of its own.',
-        "Or more trainers with one worker each: `trainer.count` up, `trainer.workers` down.",
+        "More trainers with one worker each: `trainer.count` up, `trainer.workers` down.",
         "Less Python in each step: in your own model, whole tensors instead of loops, and a larger"
         " `trainer.batch`.",
     ),
@@ -95,8 +94,6 @@ def _compute(measured: ProfileMeasurements, time: WorkerTime) -> str:
 
 
 def _gil(measured: ProfileMeasurements, time: WorkerTime) -> str:
-    if measured.worker_kind == "process":
-        return "gil: every worker is a process, with an interpreter lock of its own."
     taken = max((trainer.locked_share for trainer in measured.of("trainer")), default=0.0)
     return (
         f"gil: workers waited {percent(time.gil)} of the time for the interpreter lock; {percent(taken)} of"

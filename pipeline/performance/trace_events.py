@@ -18,7 +18,7 @@ class NodeTrace:
     """The trace of one process.
 
     Attributes:
-        name, role: name and role of the node; a worker process is "trainer-0 worker-1".
+        name, role: name and role of the node.
         marks: the result of `Tracer.stop`: `names`, `threads`, `marks`.
         offset_seconds: the process's clock minus the coordinator's.
     """

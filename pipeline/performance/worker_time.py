@@ -12,7 +12,6 @@ from ..types import ResultModel
 from .measurements import NodeMeasurements, ProfileMeasurements, ThreadTime
 
 MOSTLY_TAKEN: Final = 0.6
-# Not worker-0-monitor, which only forwards messages of a worker process.
 WORKER: Final = re.compile(r"worker-\d+")
 
 
@@ -107,7 +106,7 @@ def worker_time(measured: ProfileMeasurements) -> WorkerTime:
 
 
 def worker_threads(measured: ProfileMeasurements) -> Iterator[ThreadTime]:
-    """Yield the times of the threads that train, in trainers or worker processes."""
+    """Yield the times of the threads that train."""
     for trainer in measured.of("trainer"):
         yield from (time for name, time in trainer.threads.items() if WORKER.fullmatch(name))
 
@@ -129,8 +128,6 @@ def _delays(
     trainers = measured.of("trainer")
     waited = sum(time.core_wait_seconds for time in worker_threads(measured))
     core = min(blocked, waited / total if total else 0.0)
-    if measured.worker_kind == "process":
-        return core, 0.0
     taken = max((trainer.locked_share for trainer in trainers), default=0.0)
     gil = min(blocked - core, taken * working)
     if taken >= MOSTLY_TAKEN:

@@ -1,4 +1,4 @@
-"""Generator of the tables of verbs in docs/protocol.md, from the classes of messages.
+"""Generator of the table of verbs in docs/protocol.md, from the classes of messages.
 
 `python -m shadowsync.pipeline.wire.control_reference --write` writes the tables to the page.
 """
@@ -12,7 +12,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,7 +21,6 @@ from ..types import BatchId
 from .control.base import Done, ErrorReply, Verb
 from .control.verbs import CONTROL_VERBS
 from .field_checks import Bounds, Items
-from .worker_messages import ORDERS, REPORTS
 
 _NAMES: Final[dict[Any, str]] = {
     int: "integer", float: "number", bool: "flag", str: "text", bytes: "bytes", BatchId: "batch id",
@@ -42,21 +41,8 @@ def control_reference() -> str:
     return "\n".join([*lines, "", *_record_lines(records)]) + "\n"
 
 
-def worker_reference() -> str:
-    """Return the Markdown tables of worker messages."""
-    records: dict[type[Any], None] = {}
-    rows = []
-    directions: dict[str, Mapping[str, type[Any]]] = {"worker": REPORTS.kinds, "trainer": ORDERS.kinds}
-    for sender, kinds in directions.items():
-        for name, kind in kinds.items():
-            rows.append((f"`{name}`", sender, _fields(kind, records), _sentence(kind)))
-    lines = markdown_table(("verb", "from", "fields", "what"), rows)
-    return "\n".join([*lines, "", *_record_lines(records)]) + "\n"
-
-
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "control verbs": control_reference,
-    "worker messages": worker_reference,
 }
 
 

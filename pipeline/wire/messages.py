@@ -152,22 +152,6 @@ class Delivery(Message):
     proof: bytes = b""
 
 
-# --- trainer and worker process, both ways
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerMessage(Message):
-    """A message between a trainer and its worker process, see `worker_messages`.
-
-    `body` has the values of the message's fields. Both processes are on one machine and end together, so
-    nothing is sent again.
-    """
-
-    KIND: ClassVar[str] = "worker_message"
-    verb: str
-    body: list[Any]
-
-
 # --- worker and embedding node
 # Numbers of requests for rows are checked by the node, whose refusal names the request.
 
@@ -342,7 +326,6 @@ MESSAGES: dict[str, MessageSchema] = {
         Credit,
         CreditNoted,
         Delivery,
-        WorkerMessage,
         Lookup,
         Vectors,
         Push,

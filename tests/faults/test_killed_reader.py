@@ -31,9 +31,8 @@ def _require_whole(report: Report, epochs: int = EPOCHS) -> None:
     assert report.examples.read == report.examples.trained + report.examples.returned
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
-def test_the_other_reader_reads_what_it_had(cluster: Callable[..., AnyCluster], kind: str) -> None:
-    own = cluster({"run": QUICK, "data": SMALL, "trainer": {"worker_kind": kind}}).start()
+def test_the_other_reader_reads_what_it_had(cluster: Callable[..., AnyCluster]) -> None:
+    own = cluster({"run": QUICK, "data": SMALL}).start()
     own.wait_for_batches(20)
     own.nodes["reader"][0].kill()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()

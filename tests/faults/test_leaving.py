@@ -39,16 +39,15 @@ def _require_whole(run: RunFolder, left: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "kind"),
+    "algorithm",
     [
-        ("easgd", "thread"),
-        pytest.param("ma", "thread", marks=pytest.mark.matrix),
-        pytest.param("none", "thread", marks=pytest.mark.matrix),
-        pytest.param("easgd", "process", marks=pytest.mark.matrix),
+        "easgd",
+        pytest.param("ma", marks=pytest.mark.matrix),
+        pytest.param("none", marks=pytest.mark.matrix),
     ],
 )
-def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm: str, kind: str) -> None:
-    changes = {"sync": {"algorithm": algorithm}, "trainer": {"count": 3, "worker_kind": kind}}
+def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
+    changes = {"sync": {"algorithm": algorithm}, "trainer": {"count": 3}}
     own = in_process(CHANGES | changes).start()
     of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-1'"
     wait_until(lambda: own.run.query(of_it)[0][0] >= 5, "it has trained")

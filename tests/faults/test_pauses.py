@@ -39,11 +39,10 @@ def paused(cluster: Cluster, who: Callable[[Cluster], Iterable[Process]]) -> Rep
     return cluster.run.report
 
 
-def changes(worker_kind: str = "thread") -> dict[str, dict[str, object]]:
+def changes() -> dict[str, dict[str, object]]:
     return {
         "run": {"node_timeout_seconds": TIMEOUT_SECONDS},
         "data": {"epochs": EPOCHS},
-        "trainer": {"worker_kind": worker_kind},
     }
 
 
@@ -56,9 +55,8 @@ def check_nothing_else(report: Report) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("worker_kind", ["thread", "process"])
-def test_everything_stands_still(processes: Callable[..., Cluster], worker_kind: str) -> None:
-    check_nothing_else(paused(processes(changes(worker_kind)), Cluster.everyone))
+def test_everything_stands_still(processes: Callable[..., Cluster]) -> None:
+    check_nothing_else(paused(processes(changes()), Cluster.everyone))
 
 
 @pytest.mark.matrix

@@ -52,17 +52,11 @@ def _require_whole(report: Report, dead: set[str], epochs: int = EPOCHS) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "embedding"),
-    [
-        ("thread", {}),
-        pytest.param("process", {}, marks=pytest.mark.matrix),
-        pytest.param("thread", {"threads": 3, "storage": "bfloat16"}, marks=pytest.mark.matrix),
-    ],
+    "embedding",
+    [{}, pytest.param({"threads": 3, "storage": "bfloat16"}, marks=pytest.mark.matrix)],
 )
-def test_another_one_gets_every_batch(
-    cluster: Callable[..., AnyCluster], kind: str, embedding: dict[str, Any]
-) -> None:
-    changes = _changed(trainer={"worker_kind": kind}, embedding=CHANGES["embedding"] | embedding)
+def test_another_one_gets_every_batch(cluster: Callable[..., AnyCluster], embedding: dict[str, Any]) -> None:
+    changes = _changed(embedding=CHANGES["embedding"] | embedding)
     own = cluster(changes).start()
     own.wait_for_batches(30)
     replace_embedding_nodes(own)

@@ -24,24 +24,15 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("mode", "kind"),
-    [
-        ("shadow", "thread"),
-        pytest.param("fixed", "thread", marks=pytest.mark.matrix),
-        pytest.param("fixed", "process", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.mark.parametrize("mode", ["shadow", pytest.param("fixed", marks=pytest.mark.matrix)])
 def test_the_center_is_made_again_of_the_replicas(
-    in_process: Callable[..., InProcessCluster], mode: str, kind: str
+    in_process: Callable[..., InProcessCluster], mode: str
 ) -> None:
-    # Worker processes are not slowed: their jobs are longer.
-    slowed, epochs = Slowed(30), EPOCHS if kind == "thread" else 3 * EPOCHS
+    slowed = Slowed(30)
     own = in_process(
         {
             "run": QUICK,
-            "data": {"epochs": epochs},
-            "trainer": {"worker_kind": kind},
+            "data": {"epochs": EPOCHS},
             "sync": {"nodes": 2} | MODES[mode],
         },
         supervised=True,
@@ -55,7 +46,7 @@ def test_the_center_is_made_again_of_the_replicas(
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == epochs * EXAMPLES
+    assert report.examples.distinct == EPOCHS * EXAMPLES
     events = [(event.node, event.what) for event in report.events]
     assert ("sync-2", "joined the running job; its slice of the center is the mean of 2 replicas") in events
     # Without it the center would be lost: `test_a_killed_sync_node`.

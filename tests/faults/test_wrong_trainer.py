@@ -12,6 +12,7 @@ from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.reader.role import ReaderRole
 from shadowsync.nodes.trainer.acknowledgements import AckSender
 from shadowsync.nodes.trainer.role import TrainerRole
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient
 from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.nodes.worker.worker import Worker
@@ -23,7 +24,6 @@ from shadowsync.pipeline.wire.control.messages import SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
-from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Fault, is_here, once
 from shadowsync.tests.support.resumed import ClusterMaker
@@ -287,12 +287,6 @@ def test_a_delivery_costs_its_reader_and_not_the_job(
     in_process: ClusterMaker, fault: Fault, why: str
 ) -> None:
     _require_a_dead_reader(in_process({"data": {"readers": 2}}, faults=(fault,)), why)
-
-
-def test_a_delivery_to_a_worker_process_costs_its_reader(in_process: ClusterMaker) -> None:
-    changes = {"data": {"readers": 2}, "trainer": {"worker_kind": "process"}}
-    own = in_process(changes, faults=(delivered(dense=not_finite),))
-    _require_a_dead_reader(own, "a dense value is not finite")
 
 
 def _require_a_dead_reader(own: InProcessCluster, why: str) -> None:

@@ -119,10 +119,8 @@ def test_a_warm_start_takes_what_is_frozen_now(cluster: ClusterMaker, model: str
     trained = opened(before).dense.get_parameter("fixed.weight")
     assert not (trained == 0.05).any()
     start = {"start": {"checkpoint": str(before.folder)}, "run": {"name": "tuned"}}
-    for kind in ("thread", "process"):
-        trainer = {"count": 1, "worker_kind": kind}
-        tuned = finished_run(cluster, settings(model, trainer=trainer, **once, **start))
-        assert opened(tuned).dense.get_parameter("fixed.weight").equal(trained)
-        assert tuned.report.eval is not None
-        again = evaluate_run(tuned.folder, cluster().job.data.eval_path)
-        assert again["ne"] == pytest.approx(tuned.report.eval.ne, abs=1e-5)
+    tuned = finished_run(cluster, settings(model, trainer={"count": 1}, **once, **start))
+    assert opened(tuned).dense.get_parameter("fixed.weight").equal(trained)
+    assert tuned.report.eval is not None
+    again = evaluate_run(tuned.folder, cluster().job.data.eval_path)
+    assert again["ne"] == pytest.approx(tuned.report.eval.ne, abs=1e-5)

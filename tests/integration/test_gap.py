@@ -38,15 +38,9 @@ def finished(cluster: Clusters, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     return run
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "trainer"),
-    [("easgd", {"worker_kind": "process"}), pytest.param("ma", {}, marks=pytest.mark.matrix)],
-    ids=["easgd", "ma"],
-)
-def test_a_gap_bounds_the_rounds(
-    finished: Callable[..., RunFolder], algorithm: str, trainer: dict[str, Any]
-) -> None:
-    run = finished({"algorithm": algorithm, "gap": GAP}, **trainer)
+@pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
+def test_a_gap_bounds_the_rounds(finished: Callable[..., RunFolder], algorithm: str) -> None:
+    run = finished({"algorithm": algorithm, "gap": GAP})
     report = run.report
     assert report.ledger.adds_up
     # At the least the closing ones.

@@ -53,9 +53,8 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
 def test_a_row_for_each_id_trains_as_a_hashed_table_without_collisions(
-    cluster: ClusterMaker, log: Path, kind: str
+    cluster: ClusterMaker, log: Path
 ) -> None:
     """To the bit, in a deterministic job; the control gives ids their rows later."""
     found = {}
@@ -67,8 +66,7 @@ def test_a_row_for_each_id_trains_as_a_hashed_table_without_collisions(
         settings = job_of(
             log,
             table,
-            run={"name": f"{name}-{kind}", "deterministic": True, "seed": 3},
-            trainer={"worker_kind": kind},
+            run={"name": name, "deterministic": True, "seed": 3},
             # First values are those of rows or of ids; these are 0 in both.
             embedding={"init_scale": 1e-44, "threads": 2},
         )

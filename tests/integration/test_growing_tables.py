@@ -92,9 +92,8 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
     assert reports["hashed"].growing_tables == []
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
-def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log: Path, kind: str) -> None:
-    trainer = {"count": 2, "batch": 100, "worker_kind": kind}
+def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log: Path) -> None:
+    trainer = {"count": 2, "batch": 100}
     settings = job_of(
         drifting_log,
         {"kind": "growing", "rows": MOST_ROWS, "admit_after": 2},

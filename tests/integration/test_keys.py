@@ -116,8 +116,7 @@ def test_a_node_without_the_key_is_told_at_once(
 def test_processes_of_their_own_have_the_key_by_their_environment(
     processes: Callable[..., Cluster], key_file: Path
 ) -> None:
-    changes = {"trainer": {"worker_kind": "process"}, "embedding": {"nodes": 2}}
-    own = processes(changes, environment={KEY_VARIABLE: str(key_file)}).start()
+    own = processes({"embedding": {"nodes": 2}}, environment={KEY_VARIABLE: str(key_file)}).start()
     assert own.wait() == 0, own.coordinator.text()
     assert own.run.report.ledger.adds_up
 

@@ -69,14 +69,13 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
     }
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize(
     "sync", [{"algorithm": "easgd"}, {"algorithm": "ma", "mode": "fixed", "every": 5, "nodes": 0}]
 )
 def test_the_ledger_of_several_workers_says_what_was_left_out(
-    cluster: ClusterMaker, kind: str, sync: dict[str, object]
+    cluster: ClusterMaker, sync: dict[str, object]
 ) -> None:
-    own = cluster({**unruly("rows", worker_kind=kind, workers=2), "sync": sync}).start()
+    own = cluster({**unruly("rows", workers=2), "sync": sync}).start()
     assert own.wait(120.0) == 0, own.coordinator.text()
     run, report = own.run, own.run.report
     check_ledger(run)

@@ -127,16 +127,3 @@ def test_lookups_over_a_slow_network_are_measured_on_their_way_through_the_relay
     assert network.relay_bytes is not None
     # Of the whole job, and so more than of the part of it that was measured.
     assert network.relay_bytes > trainer.count("to/embedding-0") + trainer.count("from/embedding-0") > 0
-
-
-@pytest.mark.matrix
-def test_of_worker_processes_what_kept_them_is_known(
-    profiled: Profiled, found: Callable[[Process], Profile]
-) -> None:
-    """Of the processes, and not of the threads that talk to them, which compute nothing."""
-    profile = found(profiled({"trainer": {"worker_kind": "process"}}))
-    assert profile.verdict.time.gil == 0.0, "no two workers share a lock"
-    trainer = profile.measured.of("trainer")[0]
-    assert {"worker-0", "worker-1", "worker-0-monitor", "worker-1-monitor"} <= trainer.threads.keys()
-    assert all(trainer.threads[f"worker-{index}"].cpu_seconds > 0 for index in range(2))
-    assert profile.trace is not None

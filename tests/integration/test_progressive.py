@@ -37,13 +37,11 @@ class Recorder(nn.Module):
 """
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
 def test_the_report_has_what_the_model_predicted_before_its_steps(
     cluster: Callable[..., InProcessCluster],
     click_log: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    kind: str,
 ) -> None:
     module, record = tmp_path / "recorder.py", tmp_path / "record"
     module.write_text(RECORDER, encoding="utf-8")
@@ -53,7 +51,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
             "run": {"deterministic": True},
             "model": {"name": f"{module}:Recorder", "bottom": None, "top": None},
             "data": {"shuffle_window": 0, "eval_path": [], "split": {"progressive": PART}},
-            "trainer": {"count": 1, "worker_kind": kind},
+            "trainer": {"count": 1},
             "sync": {"algorithm": "none"},
         },
     ).start()

@@ -135,14 +135,14 @@ def test_a_saved_model_scores_as_the_job_did(
 SERVED = [("i1", ["i1", "i2"], 1), ("i1", ["i2", "i1"], 1), ("i1", [], 1), ("i1", ["i3"], 1)]
 
 
-@pytest.mark.parametrize("how", ["processes", "a device", "prepared"])
+@pytest.mark.parametrize("how", ["two workers", "a device", "prepared"])
 def test_however_it_is_trained(
     cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path, how: str
 ) -> None:
     settings = settings_of(logs)
     faults = []
-    if how == "processes":
-        settings["trainer"] |= {"worker_kind": "process", "workers": 2, "count": 1}
+    if how == "two workers":
+        settings["trainer"] |= {"workers": 2, "count": 1}
     elif how == "a device":
         settings["trainer"] |= {"count": 1}
         faults = [fake_device]

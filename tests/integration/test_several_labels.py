@@ -32,7 +32,7 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
-from shadowsync.tests.support.deterministic import digests, was_trained
+from shadowsync.tests.support.deterministic import digests
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run, in_process_clusters
 from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.resumed import check_trained_once, going_on, same, tensors
@@ -317,19 +317,6 @@ def test_slices_of_each_label(run: RunFolder, log: Path, truth: NDArray[np.float
     alone = CliRunner().invoke(main, [*command, "--label", "bought"])
     assert alone.exit_code == 2
     assert "--label goes with --by" in alone.output
-
-
-@pytest.mark.parametrize("name", ["shared_bottom", "mmoe"])
-def test_workers_as_processes_train_the_same(cluster: ClusterMaker, log: Path, name: str) -> None:
-    model = {"name": name, "options": {}, "output_bias": "label_rate"}
-    found = []
-    for kind in ("thread", "process"):
-        run = finished_run(cluster, alone(log, kind, model=model, trainer={"worker_kind": kind}))
-        assert was_trained(run)
-        found.append((digests(run), run.report.eval))
-    assert found[0] == found[1]
-    other = finished_run(cluster, alone(log, "other", model={**model, "output_bias": "drawn"}))
-    assert digests(other) != found[0][0], "the control"
 
 
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker, log: Path) -> None:

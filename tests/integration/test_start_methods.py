@@ -60,7 +60,7 @@ class Own(MA):
 def test_no_process_takes_a_module_of_python_from_the_working_directory(
     method: str, starter: Starter, job_file: JobMaker, tmp_path: Path, validation_file: str
 ) -> None:
-    """But a model in that folder takes the one beside it; a scoring process and worker processes, too."""
+    """But a model in that folder takes the one beside it; a scoring process, too."""
     for name in ("queue", "select", "signal", "typing", "nodes/__init__", "numpy/__init__", "torch/__init__"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text("raise SystemExit('hidden by the folder')\n", encoding="utf-8")
@@ -72,7 +72,6 @@ def test_no_process_takes_a_module_of_python_from_the_working_directory(
             "data": {"validation_path": validation_file},
             "validation": {"every_epochs": 1},
             "model": {"name": "./net.py:Net", "bottom": None, "top": None},
-            "trainer": {"worker_kind": "process"},
             "sync": {"algorithm": "./own.py:Own", "nodes": None},
         }
     )

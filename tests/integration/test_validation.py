@@ -133,16 +133,14 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert sorted(path.name for path in own.run.folder.glob("*best*")) == ["best"]
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
 def test_training_waits_for_validations_if_told_to(
-    cluster: Callable[..., InProcessCluster], validation_file: str, kind: str
+    cluster: Callable[..., InProcessCluster], validation_file: str
 ) -> None:
     """So it ends with the checkpoint that was no better; that it does not otherwise is in the test above."""
     own = cluster(
         {
             "data": {"epochs": 10_000, "validation_path": validation_file},
             "embedding": {"lr": 0.2},
-            "trainer": {"worker_kind": kind},
             "validation": {"every_examples": EVERY, "patience": 1, "wait": True},
         }
     ).start()

@@ -15,6 +15,7 @@ from shadowsync.nodes.reader.sender import Sender
 from shadowsync.nodes.runtime.loops import LoopThread
 from shadowsync.nodes.runtime.span_proofs import proof_of
 from shadowsync.nodes.runtime.threads import Service
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
@@ -24,7 +25,6 @@ from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.field_checks import MOST_EXAMPLES
 from shadowsync.pipeline.wire.sockets import Listener
-from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.shared import build_shared
 
 from .processes import wait_until

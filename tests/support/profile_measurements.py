@@ -49,7 +49,6 @@ def threads(**times: tuple[float, float]) -> dict[str, ThreadTime]:
 def measured(
     trainer: Mapping[str, float] | None = None,
     *,
-    worker_kind: str = "thread",
     trainer_more: Mapping[str, Any] | None = None,
     reader: NodeMeasurements | None = None,
     embedding: NodeMeasurements | None = None,
@@ -60,7 +59,6 @@ def measured(
         run="planted",
         seconds=SECONDS,
         workers=2,
-        worker_kind=worker_kind,  # type: ignore[arg-type]
         batch=512,
         sync="easgd, shadow",
         basis=PlanBasis(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.replica.buffer import ReplicaMemory
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 
 
-def build_shared(job: Job, memory: ReplicaMemory | None = None) -> TrainerContext:
+def build_shared(job: Job) -> TrainerContext:
     """Its tables are split by their rows."""
-    return TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes), memory)
+    return TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))

@@ -105,6 +105,8 @@ class RestoredRun:
                 "; the tables are split differently, so some rows get batches a second time:"
                 f" {self.applied_again:,}"
             )
+        if self.manifest.job.get("trainer", {}).get("worker_kind") == "process":
+            text += "; its workers were processes and are threads now; more trainers use more cores"
         topics = {old.rpartition("/")[0]: new.rpartition("/")[0] for old, new in self.moved.items()}
         return text + "".join(f"; {new} goes on where {old} was read to" for old, new in topics.items())
 

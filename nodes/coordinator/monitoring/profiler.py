@@ -197,7 +197,6 @@ class Profiler:
             run=self._state.folder.name,
             seconds=max(node.seconds for node in trainers),
             workers=job.trainer.workers,
-            worker_kind=job.trainer.worker_kind,
             batch=job.trainer.batch,
             prepared=bool(job.data.prepared),
             sync=f"{job.sync.algorithm}, {job.sync.mode}" if synced else "none",
@@ -256,7 +255,7 @@ class Profiler:
         return reply
 
     def _measure_self(self) -> RoleReply:
-        return RoleReply(SELF, measure_process(process_metrics(), self._sampler, {}))
+        return RoleReply(SELF, measure_process(process_metrics(), self._sampler))
 
     async def _trace(self, seconds: float) -> None:
         TRACER.start()
@@ -265,8 +264,6 @@ class Profiler:
         traces = [NodeTrace(SELF, SELF, TRACER.stop(), 0.0)]
         for name, reply in replies.items():
             offset = self._clocks.offset_seconds(name)
-            role = members[name].info.role
-            for traced in reply.processes:
-                marks = {"names": traced.names, "threads": traced.threads, "marks": traced.marks}
-                traces.append(NodeTrace(f"{name} {traced.process}".strip(), role, marks, offset))
+            marks = {"names": reply.names, "threads": reply.threads, "marks": reply.marks}
+            traces.append(NodeTrace(name, members[name].info.role, marks, offset))
         self._replies.traces = traces

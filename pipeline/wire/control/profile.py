@@ -45,29 +45,19 @@ class Trace(Request["TraceReply"]):
 
     def require(self, reply: TraceReply) -> None:
         """See `Request`: every mark names an activity and a thread that are there."""
-        for process in reply.processes:
-            for name, thread, *_ in process.marks:
-                if name >= len(process.names) or thread >= len(process.threads):
-                    raise ValueError(f"a mark of activity {name} on thread {thread}, which it does not name")
+        for name, thread, *_ in reply.marks:
+            if name >= len(reply.names) or thread >= len(reply.threads):
+                raise ValueError(f"a mark of activity {name} on thread {thread}, which it does not name")
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessTrace:
-    """The activities of a process's threads.
+class TraceReply(Reply):
+    """The activities of the node's threads.
 
     Attributes:
         marks: for each activity the indexes of its name and thread, its begin and its length in microseconds.
     """
 
-    process: str
-    pid: Count
     names: tuple[str, ...]
     threads: tuple[str, ...]
     marks: Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_MARKS)]
-
-
-@dataclass(frozen=True, slots=True)
-class TraceReply(Reply):
-    """Of the node's own process first, then of each worker process."""
-
-    processes: tuple[ProcessTrace, ...]

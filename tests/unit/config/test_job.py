@@ -78,7 +78,6 @@ OTHER: dict[str, Any] = {
     "trainer.workers": 2,
     "trainer.batch": 64,
     "trainer.optimizer": "sgd",
-    "trainer.worker_kind": "process",
     "trainer.lr": 0.5,
     "trainer.weight_decay": 0.1,
     "trainer.clip_norm": 1.0,

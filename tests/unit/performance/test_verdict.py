@@ -80,20 +80,6 @@ def test_steps_without_a_core_are_not_the_interpreter_lock() -> None:
     assert MORE_CORES not in judge(PLANTED["compute"]).remedies
 
 
-def test_worker_processes_that_wait_for_a_core_are_told_apart_from_their_relays() -> None:
-    """The thread of a trainer that talks to a worker process has a name like it, and hardly works."""
-    relays = threads(worker_0_line=(0.1, 0.0), worker_1_line=(0.1, 0.0))
-    workers = threads(worker_0=(5.0, 4.5), worker_1=(5.0, 4.5))
-    counts = {"compute_cpu_seconds": 9.0}
-    seen = measured(counts, worker_kind="process", trainer_more={"threads": relays | workers})
-    assert judge(seen).time.core == pytest.approx(0.45)
-    assert judge(seen).remedies[0] == MORE_CORES
-    # Where nobody tells of the processes, what their steps used is still not taken for the relays' use.
-    unseen = measured(counts, worker_kind="process", trainer_more={"threads": relays})
-    nothing = measured(counts, worker_kind="process")
-    assert judge(unseen).time == judge(nothing).time
-
-
 def test_the_interpreter_lock_is_seen_where_there_is_no_core_either() -> None:
     """Threads that wait for it wake to ask for it, and wait for a core to do so."""
     waiting = threads(worker_0=(1.0, 8.0), worker_1=(1.0, 8.0))
@@ -119,8 +105,6 @@ def test_a_lock_that_keeps_the_worker_s_own_python_counts() -> None:
 
 def test_steps_that_wait_for_a_device_are_not_the_interpreter_lock() -> None:
     assert judge(measured({"compute_cpu_seconds": 2.0})).time.gil == 0.0
-    processes = measured({"compute_cpu_seconds": 9.0}, worker_kind="process", trainer_more=LOCKED)
-    assert judge(processes).time.gil == 0.0
 
 
 def test_less_than_a_third_is_no_bottleneck() -> None:

@@ -43,22 +43,8 @@ from shadowsync.pipeline.wire.field_checks import (
 )
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import RequestMessage
-from shadowsync.pipeline.wire.worker_messages import (
-    ORDERS,
-    REPORTS,
-    CompletedRound,
-    ConfirmBatch,
-    GatePass,
-    RoundEnded,
-    ScorePass,
-    StopProcess,
-    WorkerError,
-    WorkerVerbs,
-)
 from shadowsync.tests.support.batches import BATCH_IDS
 
-WORKER_VERBS: tuple[WorkerVerbs[Any], ...] = (ORDERS, REPORTS)
-ROUND = CompletedRound(1, 0.5, 0.1, 2)
 WHOLE = st.integers(-MAX_INTEGER, MAX_INTEGER)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
@@ -124,51 +110,6 @@ def test_whatever_its_fields_may_hold_comes_back(verb: str, data: st.DataObject)
     assert CONTROL_VERBS.decode_request(verb, travelled(request)) == request
     reply = data.draw(records(CONTROL_VERBS.verbs[verb].reply))
     assert CONTROL_VERBS.decode_reply(verb, travelled(reply)) == reply
-
-
-@pytest.mark.parametrize(("verbs", "name"), [(verbs, name) for verbs in WORKER_VERBS for name in verbs.kinds])
-@settings(max_examples=10)
-@given(st.data())
-def test_whatever_a_worker_process_and_its_trainer_send_comes_back(
-    verbs: WorkerVerbs[Any], name: str, data: st.DataObject
-) -> None:
-    message = data.draw(records(verbs.kinds[name]))
-    sent = verbs.encode(message)
-    assert sent.verb == name
-    assert verbs.decode(decode(encode(sent))) == message  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("verbs", "message", "change", "why"),
-    [
-        (REPORTS, WorkerError("x", ExitCode.INTERNAL), [0, 1], "failed: what: a text"),
-        (REPORTS, WorkerError("x", ExitCode.INTERNAL), [1, 99], "failed: exit_code: one of 0, 1"),
-        (REPORTS, RoundEnded(ROUND), [0, [1, -1.0, 0.1, 2]], r"round: completed\.seconds"),
-        (ORDERS, ConfirmBatch("reader-0", 3), [1, -1], "confirm: sequence: a finite number from 0"),
-        (ORDERS, ScorePass(1, True), [1, 1], "evaluate: use_replica: true or false"),
-        (ORDERS, GatePass(), None, "pass: a list of 0 values"),
-    ],
-)  # fmt: skip
-def test_a_wrong_message_of_a_worker_process_is_refused_by_its_field(
-    verbs: WorkerVerbs[Any], message: Any, change: list[Any] | None, why: str
-) -> None:
-    sent = verbs.encode(message)
-    assert verbs.decode(sent) == message, "the control"
-    if change is None:
-        sent.body.append(1)
-    else:
-        sent.body[change[0]] = change[1]
-    with pytest.raises(ProtocolError, match=why):
-        verbs.decode(sent)
-
-
-def test_each_end_of_a_worker_process_takes_only_what_the_other_sends() -> None:
-    for verbs, other in (WORKER_VERBS, WORKER_VERBS[::-1]):
-        for name, kind in verbs.kinds.items():
-            assert name not in other.kinds
-            assert kind not in other.kinds.values()
-    with pytest.raises(ProtocolError, match="the unknown verb 'stop'"):
-        REPORTS.decode(ORDERS.encode(StopProcess()))
 
 
 BATCH = TrainedBatch(BatchId(0, 1, 2, 3), 10, 1.0, 2.0, 10.0, 0.5)

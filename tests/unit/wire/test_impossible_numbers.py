@@ -19,7 +19,6 @@ from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import Bounds, check_of, record_of, values_of
 from shadowsync.pipeline.wire.messages import MESSAGES
 from shadowsync.pipeline.wire.peer_messages import Version
-from shadowsync.pipeline.wire.worker_messages import ORDERS, REPORTS
 from shadowsync.tests.support.impossible import lies
 
 # Of the coordinator alone, and -1 has a meaning; the other checks its numbers itself.
@@ -62,14 +61,12 @@ OF_ROWS = ("lookup", "push", "coded_push")
 
 
 def records() -> dict[str, type[Any]]:
-    """Every message, request, reply, order and report that a wire carries."""
+    """Every message, request and reply that a wire carries."""
     found: dict[str, type[Any]] = {
         kind: schema.cls for kind, schema in MESSAGES.items() if kind not in OF_ROWS
     }
     for verb in CONTROL_VERBS.verbs.values():
         found |= {verb.request.__name__: verb.request, verb.reply.__name__: verb.reply}
-    for kinds in (ORDERS.kinds, REPORTS.kinds):
-        found |= {f"worker {name}": kind for name, kind in kinds.items()}
     return found
 
 

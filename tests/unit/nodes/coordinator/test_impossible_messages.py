@@ -54,7 +54,7 @@ from shadowsync.pipeline.wire.control.orders import (
     ReplicaValues,
     SampleReplica,
 )
-from shadowsync.pipeline.wire.control.profile import MeasureReply, ProcessTrace, Trace, TraceReply
+from shadowsync.pipeline.wire.control.profile import MeasureReply, Trace, TraceReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import MOST_COUNT
 from shadowsync.pipeline.wire.frames import encode
@@ -269,7 +269,7 @@ REPLIES: dict[str, tuple[Callable[[Told], Awaitable[object]], dict[type[Request[
     "find_lacking": (_call(LACKING), {FindLacking: LackingBatches(((0, 0, 1, 3), (0, 1, 0, 9)), 2)}),
     "trace": (
         _call(Trace(1.0)),
-        {Trace: TraceReply((ProcessTrace("", 1, ("step",), ("main",), ((0, 0, 5, 1),)),))},
+        {Trace: TraceReply(("step",), ("main",), ((0, 0, 5, 1),))},
     ),
 }
 

@@ -16,7 +16,7 @@ from shadowsync.nodes.coordinator.monitoring import profiler as profiler_module
 from shadowsync.nodes.coordinator.monitoring.profiler import Profiler
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
-from shadowsync.pipeline.wire.control.profile import Measure, MeasureReply, ProcessTrace, Trace, TraceReply
+from shadowsync.pipeline.wire.control.profile import Measure, MeasureReply, Trace, TraceReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.tests.support.fake_coordinator import FakeServer, member
 
@@ -85,7 +85,7 @@ def reply_of(request: Request[Any]) -> Reply:
     now = asyncio.get_running_loop().time()
     if isinstance(request, Trace):
         marks = ((0, 0, round(now * 1e6), 100),)
-        return TraceReply((ProcessTrace("", 1, ("compute",), ("worker-0",), marks),))
+        return TraceReply(("compute",), ("worker-0",), marks)
     counts = {"cpu_seconds": now, "trained_examples": 1000 * now, "compute_seconds": now}
     sampled = {"wakes": 1, "locked_wakes": 0, "stalled_seconds": 0.0}
     return MeasureReply(now, "there", 2, counts, {}, sampled)

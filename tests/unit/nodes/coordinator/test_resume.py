@@ -21,11 +21,20 @@ def test_what_was_left_out_is_not_trained_again(early: list[tuple[int, int]], ag
     """A shard may have a batch of which a trainer that died had pushed, and which another one left out."""
     batches = [BatchId(0, span, number, 1) for span, number in early]
     applied = {"embedding-0": frozenset(batches), "embedding-1": frozenset(batches[:1])}
-    manifest = cast("Any", SimpleNamespace(run="before", model="the center"))
+    manifest = cast("Any", SimpleNamespace(run="before", model="the center", job={}))
     run = RestoredRun(Path("run"), manifest, LEDGER, applied, 0, None)
     said = f"; batches that only some shards had applied are trained again, and applied once: {again}"
     assert (said in run.event()) is bool(again)
     assert ("trained again" in run.event()) is bool(again)
+
+
+@pytest.mark.parametrize(("kind", "says"), [("process", True), ("thread", False), (None, False)])
+def test_workers_that_were_processes_are_threads_now(kind: str | None, says: bool) -> None:
+    """A saved job has every key, also one that is gone since."""
+    job = {"trainer": {} if kind is None else {"worker_kind": kind}}
+    manifest = cast("Any", SimpleNamespace(run="before", model="the center", job=job))
+    event = RestoredRun(Path("run"), manifest, LEDGER, {}, 0, None).event()
+    assert ("; its workers were processes and are threads now" in event) is says
 
 
 def test_how_brokers_are_reached_may_change() -> None:

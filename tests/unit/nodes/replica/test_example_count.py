@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from shadowsync.nodes.replica.replica import ExampleCount
 
 
-def _count(*, alone: bool = False) -> ExampleCount:
-    return ExampleCount(alone=alone, state=np.zeros(ExampleCount.SIZE, np.int64))
-
-
 def test_a_trainer_that_is_alone_counts_by_itself() -> None:
-    count = _count(alone=True)
+    count = ExampleCount(alone=True)
     count.update(999, 0)
     assert [count.now(own) for own in (0, 128, 256)] == [0, 128, 256]
 
 
 def test_a_run_that_is_resumed_goes_on_counting() -> None:
-    count = _count(alone=True)
+    count = ExampleCount(alone=True)
     count.start(5000)
     assert count.now(128) == 5128
 
 
 def test_between_heartbeats_the_others_go_on_as_they_did() -> None:
-    count = _count()
+    count = ExampleCount(alone=False)
     count.update(3000, 1000)
     assert count.now(1000) == 3000
     # Two others, as fast as this one.
@@ -34,7 +29,7 @@ def test_between_heartbeats_the_others_go_on_as_they_did() -> None:
 
 
 def test_a_trainer_that_stops_leaves_the_count_to_those_that_train() -> None:
-    count = _count()
+    count = ExampleCount(alone=False)
     count.update(2000, 1000)
     count.update(3000, 2000)
     assert count.now(2100) == 2100 + 1000, "the other has stopped"
@@ -45,7 +40,7 @@ def test_a_trainer_that_stops_leaves_the_count_to_those_that_train() -> None:
 @pytest.mark.parametrize("trainers", [2, 5])
 def test_the_count_is_near_the_truth(trainers: int) -> None:
     """All train alike, heartbeats come now and then; the control only counts its own."""
-    count = _count()
+    count = ExampleCount(alone=False)
     errors, blind = [], []
     for step in range(1, 200):
         own = 128 * step
@@ -60,7 +55,7 @@ def test_the_count_is_near_the_truth(trainers: int) -> None:
 
 
 def test_it_never_goes_back() -> None:
-    count = _count()
+    count = ExampleCount(alone=False)
     count.update(5000, 1000)
     count.update(4000, 1500)
     assert count.now(1500) >= 5000

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 from shadowsync.nodes.replica.replica import TrainingPause
 
 
 def test_pauses_begin_and_end_in_turn() -> None:
-    state = np.zeros(TrainingPause.SIZE, np.int64)
-    pause, of_a_worker_process = TrainingPause(state), TrainingPause(state)
+    pause = TrainingPause()
     seen = []
     for number in (1, 2):
         for paused in (True, False):
             pause.set(number, paused)
-            seen.append(of_a_worker_process.is_on)
+            seen.append(pause.is_on)
     assert seen == [True, False, True, False]
 
 
 def test_what_comes_late_or_twice_changes_nothing() -> None:
-    pause = TrainingPause(np.zeros(TrainingPause.SIZE, np.int64))
+    pause = TrainingPause()
     for number, paused in ((1, True), (1, False), (1, True)):
         pause.set(number, paused)
     assert not pause.is_on

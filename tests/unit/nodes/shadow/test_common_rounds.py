@@ -12,10 +12,9 @@ import torch
 from shadowsync.lab.virtual.trainer import VirtualTrainer
 from shadowsync.nodes.replica.buffer import FlatReplica
 from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
-from shadowsync.nodes.shadow.fixed_rate import CenterRounds, GatedRounds, RemoteGate, RemoteRounds
+from shadowsync.nodes.shadow.fixed_rate import CenterRounds, GatedRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.nodes.shadow.synchronizer import Synchronizer
-from shadowsync.nodes.worker.process_child import WorkerProcessMain
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.sync_algos.easgd import EASGD
@@ -34,41 +33,30 @@ COMMON = {"ma": True, "downpour": True, f"{__name__}:Remembering": True, "easgd"
 every_algorithm = pytest.mark.parametrize(("name", "common"), COMMON.items(), ids=str)
 
 
-def replica_context(name: str, worker_kind: str) -> Any:
+def replica_context(name: str) -> Any:
     """What a trainer of two workers shares, with a replica of four elements."""
     job = SimpleNamespace(
         sync=SyncSection(algorithm=name, mode="fixed", every=3),
-        trainer=SimpleNamespace(workers=WORKERS, worker_kind=worker_kind, count=1),
+        trainer=SimpleNamespace(workers=WORKERS, count=1),
     )
     replica = FlatReplica(torch.zeros(4), np.zeros(WORKERS, np.int64))
     return SimpleNamespace(job=job, replica=replica, total_iterations=lambda: 0)
 
 
 @every_algorithm
-@pytest.mark.parametrize("worker_kind", ["thread", "process"])
-def test_of_a_trainer(name: str, common: bool, worker_kind: str) -> None:
+def test_of_a_trainer(name: str, common: bool) -> None:
     own = Synchronizer.__new__(Synchronizer)
-    own._context, own._algorithm = replica_context(name, worker_kind), make_algorithm(name, {})
+    own._context, own._algorithm = replica_context(name), make_algorithm(name, {})
     own.rounds, own._connection_config, own.fixed, own._gate = cast(Any, (None, None, [], None))
     own._set_up_fixed_rate()
-    apart = CenterRounds if worker_kind == "thread" else RemoteRounds
-    assert [type(one) for one in own.fixed] == [GatedRounds if common else apart] * WORKERS
+    assert [type(one) for one in own.fixed] == [GatedRounds if common else CenterRounds] * WORKERS
     assert (own._gate is not None) == common
-
-
-@every_algorithm
-def test_of_a_worker_process(name: str, common: bool) -> None:
-    main = WorkerProcessMain.__new__(WorkerProcessMain)
-    main._context = replica_context(name, "process")
-    main._zmq_context = cast(Any, None)
-    main._config = cast(Any, SimpleNamespace(job=main._context.job, index=0, trainer_index=0, token="token"))
-    assert type(main._fixed_rate([])) is (RemoteGate if common else CenterRounds)
 
 
 @every_algorithm
 def test_of_an_emulated_trainer(name: str, common: bool) -> None:
     own = VirtualTrainer.__new__(VirtualTrainer)
-    own.index, own.context, own.algorithm = 0, replica_context(name, "thread"), make_algorithm(name, {})
+    own.index, own.context, own.algorithm = 0, replica_context(name), make_algorithm(name, {})
     own._job, own._gate = own.context.job, None
     own.connect(cast(Any, None))
     assert (own._gate is not None) == common
@@ -81,7 +69,7 @@ def test_a_pause_of_the_process_does_not_use_up_the_time_of_a_worker_s_round() -
         loops.append(asyncio.get_running_loop())
         return True
 
-    context = replica_context("easgd", "thread")
+    context = replica_context("easgd")
     context.iterations = np.full(WORKERS, 3)
     algorithm, center = SimpleNamespace(round=one_round), SimpleNamespace(close=lambda: None)
     config = SimpleNamespace(open_center=lambda *_: center, algorithm=algorithm, index=0)

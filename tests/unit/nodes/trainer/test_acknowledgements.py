@@ -10,10 +10,10 @@ import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.trainer import acknowledgements
 from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECONDS, AckSender
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.wire.control.base import Done
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
-from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.batches import batch_id
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.step import LOSS_NOT_FINITE, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ProtocolError
@@ -17,7 +18,6 @@ from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import mean_log_loss
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.shared import build_shared
 

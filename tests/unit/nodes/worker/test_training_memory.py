@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.buffers import BufferPool
-from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.in_one_process import Training, training_in_one_process
 
 WARM_UP, BATCHES = 50, 300
