@@ -106,6 +106,8 @@ class CenterClient:
 
     Args:
         allowed_bytes_per_second: a link's allowed average rate, for that choice; None for no limit.
+        counts_once: whether each exchange counts once, see `Algorithm`: then only the same node, which came
+            back, takes its slice again, and the open exchange goes on with it.
     """
 
     def __init__(
@@ -119,7 +121,9 @@ class CenterClient:
         timeout_seconds: float,
         codecs: LinkCodecs | CodecChoices | None = None,
         allowed_bytes_per_second: float | None = None,
+        counts_once: bool = False,
     ) -> None:
+        self._counts_once = counts_once
         self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
         self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
         self._next_request = 1
@@ -293,8 +297,8 @@ class CenterClient:
     async def replace(self, number: int, member: MemberInfo) -> None:
         """Replace the node of one slice.
 
-        An unanswered exchange is dropped, and the next one has no reference. Does nothing if the slice
-        already has this node.
+        An unanswered exchange is dropped, and the next one has no reference, unless exchanges count once.
+        Does nothing if the slice already has this node.
         """
         # With more nodes than elements, the last ones hold nothing.
         if number >= len(self._slices):
@@ -307,7 +311,10 @@ class CenterClient:
         connection = self._connect(member, part)
         if member.token in self._lost:
             connection.mark_lost()
-        self._slices[part] = _CenterSlice(connection, self._new_reference(part), held.chooser)
+        if self._counts_once:
+            held.connection = connection
+        else:
+            self._slices[part] = _CenterSlice(connection, self._new_reference(part), held.chooser)
         self._closed.append(before)
         before.close()
 

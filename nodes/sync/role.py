@@ -138,7 +138,8 @@ class SyncRole(ServingRole[CenterService]):
             self.bound.admit_also(request.member.token)
         elif isinstance(request, ConnectPeers):
             self._is_late = request.late
-            if request.late:
+            # Of one that came back, an exchange that counts once goes on: its answer may have been lost.
+            if request.late and not (service.state.ready and self._algorithm.counts_once):
                 await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
         elif isinstance(request, Begin):

@@ -22,6 +22,7 @@ SETTINGS: Settings = {
     "data": {"epochs": EPOCHS},
 }
 BACK = "joined the running job"
+SLICE = ": it was declared dead and lives, and has its slice"
 
 
 class CutOff:
@@ -99,18 +100,31 @@ def test_under_a_supervisor_it_comes_back_and_is_replaced_once_it_dies(in_proces
     assert report.examples.distinct == EPOCHS * EXAMPLES
 
 
-@pytest.mark.parametrize(
-    ("name", "with_what"),
-    [("reader-0", ""), ("sync-0", ": it was declared dead and lives, and has its slice")],
-)
-def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, name: str, with_what: str) -> None:
+@pytest.mark.parametrize("name", ["reader-0", "sync-0"])
+def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, name: str) -> None:
     job = CutOff(in_process, [name])
     job.mend()
     role = name.partition("-")[0]
-    job.await_events(f"{role}-1: {BACK}{with_what}")
+    job.await_events(f"{role}-1: {BACK}{SLICE if role == 'sync' else ''}")
     job.slowed.release()
     assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     report = job.own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+
+
+def test_a_slice_that_nobody_can_make_anew_comes_back(in_process: ClusterMaker) -> None:
+    """Of a center that sums: a new node is refused, and it is the same one."""
+    job = CutOff(in_process, ["sync-0"], {"sync": {"algorithm": "downpour"}})
+    new = job.own.join("sync")
+    assert new.wait(30.0) != ExitCode.OK
+    assert "cannot take another sync node now" in new.text()
+    job.mend()
+    job.await_events(f"sync-1: {BACK}{SLICE}")
+    job.slowed.release()
+    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    report = job.own.run.report
+    assert report.model_saved == "the center (downpour)", report.events
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EPOCHS * EXAMPLES
 

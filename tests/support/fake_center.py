@@ -48,6 +48,8 @@ class FakeCenter:
         self.deaf = False
         self.bytes_per_second = math.inf
         self._socket = zmq.asyncio.Context(context).socket(zmq.ROUTER)
+        # As the product's: a peer that connects again takes its own place.
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         # No thread of ZeroMQ is between the two ends, so a test may run in virtual time.
         endpoint = f"inproc://center-{index}-{uuid4().hex}"
         self._socket.bind(endpoint)

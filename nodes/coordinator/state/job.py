@@ -145,8 +145,8 @@ class JobState(ClusterState):
         self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int, former: str = ""
     ) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
-        new, late = self.members.find(token) is None, self.can_join(role)
-        free = self._free_places(role) if new and self.members.started else []
+        new, late = self.members.find(token) is None, self.can_join(role, comes_back=bool(former))
+        free = self._free_places(role, comes_back=bool(former)) if new and self.members.started else []
         if new and former:
             free = self.members.place_of(role, former, free, self.slices.get(former))
         place = free[0] if free else None
@@ -157,19 +157,20 @@ class JobState(ClusterState):
         self.places[token] = host, pid
         return member
 
-    def can_join(self, role: str) -> bool:
+    def can_join(self, role: str, *, comes_back: bool = False) -> bool:
         """Return whether a node of this role may join while the job trains.
 
         A reader always may, an embedding node only as the replacement of a dead one. A sync node may as a
         replacement if the algorithm can rebuild its slice. A trainer may if another one lives and the center
         is complete or can be rebuilt, or if none lives and the center has the model. The schedule of a job of
-        one trainer counts that one alone, so such a job never gets a second one.
+        one trainer counts that one alone, so such a job never gets a second one. A node that
+        `comes_back` has what it had, so nothing need be rebuilt.
         """
         if not self.is_training:
             return False
         if role == "trainer":
             return self.training.balancer is None and self._can_join_as_trainer()
-        return role == "reader" or bool(self._free_places(role))
+        return role == "reader" or bool(self._free_places(role, comes_back=comes_back))
 
     def _can_join_as_trainer(self) -> bool:
         trainers, many = self.members.alive("trainer"), self.job.trainer.count > 1
@@ -177,15 +178,17 @@ class JobState(ClusterState):
             return (many or not self.members.joining("trainer")) and center_has_model(self)
         return many and (any(one.facts.recenters for one in trainers) or not self.empty_slices())
 
-    def _free_places(self, role: str) -> list[int]:
+    def _free_places(self, role: str, *, comes_back: bool) -> list[int]:
         """Return the free shards, or slices of the center, of a role."""
-        return {"sync": self._free_slices, "embedding": self._free_shards}.get(role, list)()
+        if role == "sync":
+            return self._free_slices(anew=not comes_back)
+        return self._free_shards() if role == "embedding" else []
 
-    def _free_slices(self) -> list[int]:
-        """Return the free slices that can be rebuilt."""
-        anew = any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
+    def _free_slices(self, *, anew: bool) -> list[int]:
+        """Return the free slices; if they are to be made `anew`, those that can be."""
+        can = not anew or any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
         reserved = {self.slices.get(member.info.token) for member in self.members.joining("sync")}
-        return [number for number in self.empty_slices() if anew and number not in reserved]
+        return [number for number in self.empty_slices() if can and number not in reserved]
 
     def _free_shards(self) -> list[int]:
         """Return the shards that no embedding node holds or is about to hold."""

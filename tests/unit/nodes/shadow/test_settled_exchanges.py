@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -49,7 +50,11 @@ def _first_half(reply: CenterValues) -> Leaving:
 
 
 def with_link(
-    context: Context, work: Callable[[Link], Awaitable[None]], codecs: LinkCodecs | None = None
+    context: Context,
+    work: Callable[[Link], Awaitable[None]],
+    codecs: LinkCodecs | None = None,
+    *,
+    counts_once: bool = False,
 ) -> None:
     """Runs `work` with a link to a node whose slice is all zeros."""
 
@@ -63,6 +68,7 @@ def with_link(
             chunk_bytes=4 * CHUNK,
             timeout_seconds=TIMEOUT_SECONDS,
             codecs=codecs,
+            counts_once=counts_once,
         )
         try:
             await client.seed(torch.zeros(NUMEL))
@@ -94,6 +100,26 @@ def test_a_settled_exchange_counts_once(context: Context, lost: str, times: int)
         assert (await link.client.exchange(part, torch.ones(NUMEL))).tolist() == [2.0] * NUMEL
 
     with_link(context, work)
+
+
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_it_is_settled_with_a_node_that_was_declared_dead_and_came_back(context: Context, lost: str) -> None:
+    async def work(link: Link) -> None:
+        part = link.client.slices[0]
+        link.lose(lost)
+        with pytest.raises(PeerLost):
+            await link.client.exchange(part, torch.ones(NUMEL))
+        link.client.mark_lost(link.node.member.token)
+        with pytest.raises(PeerLost):
+            await link.client.settle(part)
+        link.lose("nothing")
+        await link.client.replace(0, dataclasses.replace(link.node.member, token="its new token"))
+        await link.client.seed(torch.full((NUMEL,), 7.0), 0)
+        assert (await link.client.settle(part)).tolist() == [1.0] * NUMEL
+        assert link.node.state.applied_slices == 1
+        assert await link.center() == [1.0] * NUMEL
+
+    with_link(context, work, counts_once=True)
 
 
 @pytest.mark.parametrize("lost", ["requests", "replies"])
