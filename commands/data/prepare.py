@@ -45,7 +45,8 @@ def prepare(
     from ...pipeline.errors import JobFileError
     from ...pipeline.jobfile.load import load_job
     from ...pipeline.prepare.preparation import prepare_folder
-    from ...pipeline.report.run_folder import shown
+    from ...pipeline.prepare.statistics_page import sharing_line
+    from ..pipeline.report.run_folder import shown
     from ...watch.terminal.prepare_progress import progress_shown
 
     if verify and force:
@@ -69,6 +70,8 @@ def prepare(
         click.echo(f"{shown(folder)} is not complete; the same command resumes where it stopped", err=True)
         raise
     _say(done, shown(folder))
+    if line := sharing_line(folder):
+        click.echo(line)
     click.echo(f"statistics: {shown(folder / 'statistics.md')}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from ..atomic_file import atomic_file
 from ..data.prepared.manifest import PreparedManifest
@@ -11,6 +12,9 @@ from ..text.format import amount, count, number, percent
 from ..text.markdown import markdown_table, plain
 from .folder import STATISTICS_JSON, STATISTICS_MARKDOWN
 from .statistics import FRACTIONS, HEADS, ColumnStatistics, IdStatistics, NumberStatistics, Statistics
+
+# In one line.
+NAMED_COLUMNS: Final = 8
 
 
 def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedManifest) -> None:
@@ -22,6 +26,27 @@ def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedMan
         file.write(statistics.model_dump_json(indent=1).encode() + b"\n")
     with atomic_file(folder / STATISTICS_MARKDOWN) as file:
         file.write(render_statistics(statistics, manifest).encode())
+
+
+def sharing_line(folder: Path) -> str:
+    """Say how many values of which columns are expected to share a row, most first.
+
+    Returns "" if there are none, or if the folder has no statistics of this version.
+    """
+    try:
+        statistics = Statistics.model_validate_json((folder / STATISTICS_JSON).read_bytes())
+    except (OSError, ValueError):
+        return ""
+    shared = sorted(
+        (one for one in statistics.ids if one.expected_shared), key=lambda one: -one.expected_shared
+    )
+    if not shared:
+        return ""
+    parts = [
+        f"{percent(one.expected_shared, 1)} of {one.name} ({count(one.table_rows)} rows)" for one in shared
+    ]
+    others = f", and {len(parts) - NAMED_COLUMNS} more columns" if len(parts) > NAMED_COLUMNS else ""
+    return f"different ids expected to share rows: {', '.join(parts[:NAMED_COLUMNS])}{others}"
 
 
 def render_statistics(statistics: Statistics, manifest: PreparedManifest) -> str:

@@ -55,6 +55,23 @@ def test_a_folder_is_read_and_verified_at_its_url(call: Call, bucket: str, tmp_p
     assert "has 5 bytes; its manifest states" in call("job.toml", "--out", bucket, "--verify").stderr
 
 
+def test_ids_that_share_rows_are_said(call: Call) -> None:
+    done = call("job.toml", "--out", "folder", "--quiet")
+    user, tags = json.loads(Path("folder/statistics.json").read_text())["ids"]
+    assert user["expected_shared"] > tags["expected_shared"] > 0
+    shares = [f"{100 * one['expected_shared']:.1f}% of {one['name']} (300 rows)" for one in (user, tags)]
+    assert f"different ids expected to share rows: {', '.join(shares)}\n" in done.stdout
+    again = call("job.toml", "--out", "folder", "--quiet")
+    assert shares[0] in again.stdout, "also of a folder that exists already"
+
+
+def test_where_no_ids_can_share_rows_nothing_is_said(call: Call) -> None:
+    grow = [f'tables.{name}.kind="growing"' for name in ("user", "tags")]
+    done = call("job.toml", "--out", "folder", "--quiet", "--set", grow[0], "--set", grow[1])
+    assert done.exit_code == 0, done.output
+    assert "share rows" not in done.stdout
+
+
 def test_a_url_is_not_written_to(call: Call, tmp_path: Path) -> None:
     done = call("job.toml", "--out", "s3://bucket/clicks")
     assert done.exit_code == ExitCode.USAGE
