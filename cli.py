@@ -20,8 +20,10 @@ from .commands.data.prepare import prepare
 from .commands.hub import hub
 from .commands.jobs.check import check
 from .commands.jobs.init import init
+from .commands.jobs.profile import profile
 from .commands.jobs.resume import resume
-from .commands.key import key, security_options
+from .commands.jobs.run import run
+from .commands.key import key
 from .commands.lab.chaos import chaos
 from .commands.lab.compare import compare
 from .commands.lab.plan import plan
@@ -33,18 +35,6 @@ from .commands.models.merge import merge
 from .commands.models.predict import predict
 from .commands.models.serve import serve
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
-from .commands.options.autoscale_option import autoscale_options, autoscale_rules
-from .commands.options.checkpoint_option import trust_option
-from .commands.options.engine_option import engine_options
-from .commands.options.job_arguments import (
-    job_of,
-    job_options,
-    supervised_option,
-    web_option,
-    web_override,
-)
-from .commands.options.network_options import network_options, network_overrides
-from .commands.options.values import NumberRange
 from .commands.output import ignore_unread_output, name_full_output, open_missing_streams
 from .commands.render import render
 from .commands.running.health import health
@@ -152,87 +142,9 @@ def main() -> None:
     """Train recommendation models on many machines while they synchronize in the background."""
 
 
-@main.command()
-@job_options
-@network_options
-@security_options
-@web_option
-@engine_options
-@autoscale_options
-@click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
-@trust_option
-@supervised_option
-def run(
-    job_file: str,
-    overrides: tuple[str, ...],
-    quiet: bool,
-    trust: bool,
-    supervised: bool,
-    web: str | None,
-    on: str | None,
-    exit_zero_on: tuple[int, ...],
-    autoscale: str | None,
-    target: str | None,
-    **network: str | None,
-) -> None:
-    """Run a whole job on this machine, or with --on on a cluster.
-
-    With --autoscale 1:8 it begins with trainer.count trainers. Others join as long as each adds enough, and
-    leave if it does not; every decision is an event of the job, with the speeds that speak for it.
-    """
-    from .commands.jobs.run import run_and_exit
-
-    given = (*overrides, *network_overrides(network), *web_override(web))
-    run_and_exit(
-        lambda: job_of(job_file, given, trust=trust),
-        "run",
-        quiet=quiet,
-        supervised=supervised,
-        on=on,
-        exit_zero_on=exit_zero_on,
-        autoscale=autoscale_rules(autoscale, target),
-    )
-
-
-@main.command()
-@job_options
-@network_options
-@security_options
-@web_option
-@click.option(
-    "--seconds",
-    default=20.0,
-    show_default=True,
-    type=NumberRange(min=5.0, max=3600.0),
-    help="Seconds to measure once all trainers train.",
-)
-@click.option("--quiet", is_flag=True, help="No progress on the terminal.")
-@trust_option
-@supervised_option
-def profile(
-    job_file: str,
-    overrides: tuple[str, ...],
-    seconds: float,
-    quiet: bool,
-    trust: bool,
-    supervised: bool,
-    web: str | None,
-    **network: str | None,
-) -> None:
-    """Run a job for a short while and find its bottleneck.
-
-    Starts the job as `run` does, measures every node, and ends it. The run's folder then has profile.md,
-    profile.json, and a trace of one second of every node, which ui.perfetto.dev and chrome://tracing open.
-    """
-    from .commands.jobs.profile import run_profile
-
-    given = (*overrides, *network_overrides(network), *web_override(web))
-    run_profile(lambda: job_of(job_file, given, trust=trust), seconds, quiet=quiet, supervised=supervised)
-
-
 COMMANDS = (
     *(algos, chaos, check, compare, evaluate, export, generate, health, hub, init, key),
-    *(merge, plan, predict, prepare, render, resume, scale, serve, simulate, stop, top, tune),
+    *(merge, plan, predict, prepare, profile, render, resume, run, scale, serve, simulate, stop, top, tune),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

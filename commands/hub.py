@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .key import security_options
-from .options.checkpoint_option import trust_option
-from .options.job_arguments import web_option, web_override
-from .options.values import NumberRange, OutPath
+from .options import NumberRange, OutPath, trust_option, web_option, web_override
 
 if TYPE_CHECKING:
     from ..nodes.runtime.settings import NodeSettings

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from .key import security_options
-from .options.checkpoint_option import trust_option
-from .options.engine_option import exit_zero_option
-from .options.job_arguments import job_of, job_options, supervised_option, web_option, web_override
+from .options import (
+    exit_zero_option,
+    job_of,
+    job_options,
+    supervised_option,
+    trust_option,
+    web_option,
+    web_override,
+)
 
 if TYPE_CHECKING:
     from ..nodes.runtime.settings import NodeSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .options.job_arguments import job_of, job_options
+from .options import job_of, job_options
 
 if TYPE_CHECKING:
     from ..deployment.pods import KubernetesOptions

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..options.values import NumberRange, OutPath
+from ..options import NumberRange, OutPath
 
 
 @click.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..options.job_arguments import job_options
+from ..options import job_options
 
 
 @click.command()

@@ -6,6 +6,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from ..key import security_options
+from ..options import (
+    NumberRange,
+    job_of,
+    job_options,
+    network_options,
+    network_overrides,
+    supervised_option,
+    trust_option,
+    web_option,
+    web_override,
+)
 from .run import end, supervise
 
 if TYPE_CHECKING:
@@ -14,6 +26,40 @@ if TYPE_CHECKING:
     from ...pipeline.config.job import Job
 
 PROFILED = "finished early: profiled for "
+
+
+@click.command()
+@job_options
+@network_options
+@security_options
+@web_option
+@click.option(
+    "--seconds",
+    default=20.0,
+    show_default=True,
+    type=NumberRange(min=5.0, max=3600.0),
+    help="Seconds to measure once all trainers train.",
+)
+@click.option("--quiet", is_flag=True, help="No progress on the terminal.")
+@trust_option
+@supervised_option
+def profile(
+    job_file: str,
+    overrides: tuple[str, ...],
+    seconds: float,
+    quiet: bool,
+    trust: bool,
+    supervised: bool,
+    web: str | None,
+    **network: str | None,
+) -> None:
+    """Run a job for a short while and find its bottleneck.
+
+    Starts the job as `run` does, measures every node, and ends it. The run's folder then has profile.md,
+    profile.json, and a trace of one second of every node, which ui.perfetto.dev and chrome://tracing open.
+    """
+    given = (*overrides, *network_overrides(network), *web_override(web))
+    run_profile(lambda: job_of(job_file, given, trust=trust), seconds, quiet=quiet, supervised=supervised)
 
 
 def run_profile(

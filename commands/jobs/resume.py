@@ -7,9 +7,15 @@ from typing import Literal
 import click
 
 from ..key import security_options
-from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from ..options.engine_option import engine_options
-from ..options.job_arguments import supervised_option, web_option, web_override
+from ..options import (
+    checkpoint_option,
+    engine_options,
+    run_argument,
+    supervised_option,
+    trust_option,
+    web_option,
+    web_override,
+)
 
 
 @click.command()

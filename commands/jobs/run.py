@@ -1,4 +1,4 @@
-"""Running a job with progress on the terminal, for `run` and `resume`."""
+"""`shadowsync run`: a job with progress on the terminal, which `resume` and `profile` show too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+
+from ..key import security_options
+from ..options import (
+    autoscale_options,
+    autoscale_rules,
+    engine_options,
+    job_of,
+    job_options,
+    network_options,
+    network_overrides,
+    supervised_option,
+    trust_option,
+    web_option,
+    web_override,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +33,46 @@ if TYPE_CHECKING:
     from ...pipeline.config.job import Job
     from ...pipeline.errors import ExitCode
     from ...pipeline.report.model import Report
+
+
+@click.command()
+@job_options
+@network_options
+@security_options
+@web_option
+@engine_options
+@autoscale_options
+@click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
+@trust_option
+@supervised_option
+def run(
+    job_file: str,
+    overrides: tuple[str, ...],
+    quiet: bool,
+    trust: bool,
+    supervised: bool,
+    web: str | None,
+    on: str | None,
+    exit_zero_on: tuple[int, ...],
+    autoscale: str | None,
+    target: str | None,
+    **network: str | None,
+) -> None:
+    """Run a whole job on this machine, or with --on on a cluster.
+
+    With --autoscale 1:8 it begins with trainer.count trainers. Others join as long as each adds enough, and
+    leave if it does not; every decision is an event of the job, with the speeds that speak for it.
+    """
+    given = (*overrides, *network_overrides(network), *web_override(web))
+    run_and_exit(
+        lambda: job_of(job_file, given, trust=trust),
+        "run",
+        quiet=quiet,
+        supervised=supervised,
+        on=on,
+        exit_zero_on=exit_zero_on,
+        autoscale=autoscale_rules(autoscale, target),
+    )
 
 
 def run_and_exit(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options.values import NumberRange, OutPath
+from ..options import NumberRange, OutPath
 
 if TYPE_CHECKING:
     from ...lab.chaos.run import ChaosResult

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from ..key import security_options
-from ..options.checkpoint_option import trust_option
-from ..options.network_options import network_options, network_overrides
+from ..options import network_options, network_overrides, trust_option
 
 
 @click.command()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..options.job_arguments import job_of, job_options, profile_option
+from ..options import job_of, job_options, profile_option
 
 
 @click.command()

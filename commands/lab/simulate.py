@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..options.job_arguments import job_of, job_options, profile_option
-from ..options.values import OutPath
+from ..options import OutPath, job_of, job_options, profile_option
 
 
 @click.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..key import security_options
-from ..options.checkpoint_option import trust_option
+from ..options import trust_option
 
 
 @click.command()

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from ..options.precision_option import precision_option
+from ..options import checkpoint_option, precision_option, run_argument, trust_option
 from .beside_training import yield_to_training
 
 if TYPE_CHECKING:

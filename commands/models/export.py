@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from ..options.values import OutPath
+from ..options import OutPath, checkpoint_option, run_argument, trust_option
 from .beside_training import keep_to_one_core
 
 if TYPE_CHECKING:

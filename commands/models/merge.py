@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..options.values import OutPath
+from ..options import OutPath
 
 
 @click.command()

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from ..options.precision_option import precision_option
-from ..options.values import OutPath
+from ..options import OutPath, checkpoint_option, precision_option, run_argument, trust_option
 from .beside_training import yield_to_training
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..key import security_options
-from ..options.checkpoint_option import checkpoint_option, run_argument, trust_option
-from ..options.precision_option import precision_option
+from ..options import checkpoint_option, precision_option, run_argument, trust_option
 
 if TYPE_CHECKING:
     from ...pipeline.checkpoint.manifest import Which

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..options.values import NumberRange
+from ..options import NumberRange
 
 
 @click.command()

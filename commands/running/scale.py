@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..key import key_option
-from ..options.autoscale_option import autoscale_options, autoscale_rules
+from ..options import autoscale_options, autoscale_rules
 
 
 @click.command()

@@ -14,7 +14,7 @@ import pytest
 import shadowsync
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.commands.options.job_arguments import job_of
+from shadowsync.commands.options import job_of
 from shadowsync.pipeline import errors
 from shadowsync.pipeline.data.generator import generator
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError

@@ -1,0 +1,239 @@
+"""Options and arguments that several commands take."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..nodes.clients.count_law import CountRules
+    from ..pipeline.config.job import Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_options(command: F) -> F:
+    """Add JOB.toml and --set."""
+    command = click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="SECTION.KEY=VALUE",
+        help="Override a setting of the job file.",
+    )(command)
+    return click.argument("job_file", metavar="JOB.toml", type=click.Path())(command)
+
+
+def profile_option(command: F) -> F:
+    """Add `--profile`, the run that measured the job."""
+    return click.option(
+        "--profile",
+        required=True,
+        metavar="RUN",
+        type=click.Path(path_type=Path),
+        help="Run folder of `shadowsync profile` on this job.",
+    )(command)
+
+
+def web_option(command: F) -> F:
+    """Add `--web`, a key of the job file's [watch]."""
+    return click.option(
+        "--web",
+        metavar="[HOST:]PORT",
+        help="Serve the job's web page there; without HOST, to this machine only. [default: watch.web]",
+    )(command)
+
+
+def web_override(web: str | None) -> list[str]:
+    """Turn `--web` into overrides of the job file."""
+    import json
+
+    return [] if web is None else [f"watch.web={json.dumps(web)}"]
+
+
+def supervised_option(command: F) -> F:
+    """Add the hidden `--supervised`: the end of standard input interrupts the command."""
+    return click.option("--supervised", is_flag=True, hidden=True)(command)
+
+
+def job_of(
+    job_file: str,
+    overrides: tuple[str, ...],
+    *,
+    may_import: bool = True,
+    resolved: bool = False,
+    trust: bool = True,
+) -> Job:
+    """Load the job from TOML, or from the JSON of a resolved one.
+
+    A run folder has such JSON in job.json; a supervisor gives its nodes a file of any name, and says that it
+    is `resolved`. `may_import` is for `with_sync_nodes`. Without `trust` the job in a run folder may name
+    only code that this user has named on this machine. Raises JobFileError for overrides of JSON, and for
+    code that is not trusted.
+    """
+    from ..nodes.launch import with_sync_nodes
+    from ..pipeline.errors import JobFileError
+    from ..pipeline.jobfile.load import load_job, load_resolved
+    from ..pipeline.jobfile.named_code import code_of, is_in_run_folder, require_trusted
+
+    if not resolved and not job_file.endswith(".json"):
+        return with_sync_nodes(load_job(job_file, overrides), may_import=may_import)
+    if overrides:
+        raise JobFileError("--set cannot change a resolved job", where=job_file, remedy="give the TOML file")
+    job = load_resolved(job_file)
+    if not resolved and is_in_run_folder(Path(job_file)):
+        require_trusted(code_of(job), job_file, trust=trust)
+    return job
+
+
+# No click.Path: it would make "s3:/" of "s3://".
+run_argument = click.argument("run", metavar="RUN")
+"""A run's folder, or the URL of its storage."""
+
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    help="Execute the Python code that the run names, also if you did not train it on this machine.",
+)
+
+
+def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> Callable[[F], F]:
+    """Make the option `flag`, which the command gets as `which`.
+
+    Its values are "last" and "best", and "auto" if that is the default. "auto" is the best checkpoint by
+    validation if there is one, otherwise the last.
+    """
+    return click.option(
+        flag,
+        "which",
+        type=click.Choice(["auto", "last", "best"] if default == "auto" else ["last", "best"]),
+        default=default,
+        show_default=True,
+        help="The last checkpoint, or the best by validation"
+        + ('; "auto": the best, if there is one.' if default == "auto" else "."),
+    )
+
+
+def exit_zero_option(command: F) -> F:
+    """Add `--exit-zero-on`."""
+    return click.option(
+        "--exit-zero-on",
+        metavar="CODE",
+        multiple=True,
+        type=int,
+        help="Exit with 0 in place of this code: 5 for an engine that takes it for a failure.",
+    )(command)
+
+
+def engine_options(command: F) -> F:
+    """Add `--on` and `--exit-zero-on`."""
+    return click.option(
+        "--on",
+        metavar="ENGINE",
+        help="Run the nodes on a cluster: ray, for that of RAY_ADDRESS or of this machine.",
+    )(exit_zero_option(command))
+
+
+def autoscale_options(command: F) -> F:
+    """Add `--autoscale` and `--target`."""
+    command = click.option(
+        "--target", metavar="RATE", help="With --autoscale: examples/s that suffice, such as 100k/s."
+    )(command)
+    return click.option(
+        "--autoscale",
+        metavar="MIN:MAX",
+        help="Keep the number of trainers within these at what pays, by the measured speed.",
+    )(command)
+
+
+def autoscale_rules(autoscale: str | None, target: str | None) -> CountRules | None:
+    """Return the rules that the options give; None without --autoscale.
+
+    Raises JobFileError for options that cannot be used.
+    """
+    from ..nodes.clients.autoscale import rules_of
+    from ..pipeline.errors import JobFileError
+
+    if autoscale is not None:
+        return rules_of(autoscale, target)
+    if target is not None:
+        raise JobFileError("--target is for --autoscale", remedy="add --autoscale 1:8")
+    return None
+
+
+def network_options(command: F) -> F:
+    """Add the options of a slow network, each a key of [network]."""
+    for option in (
+        click.option(
+            "--delay-links",
+            type=click.Choice(["sync", "all"]),
+            help="Which links are slow: those of synchronization (the default), or all.",
+        ),
+        click.option(
+            "--bandwidth",
+            metavar="RATE",
+            help="Emulate a slow network of this bandwidth, for example 100mbit. The limit is per listening"
+            " node and direction, over all its connections.",
+        ),
+        click.option(
+            "--delay",
+            metavar="TIME",
+            help="Emulate a slow network with this delay, for example 50ms. It is one way, so a request and"
+            " its reply take twice as long. 0ms emulates without a delay, to compare with.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def network_overrides(given: Mapping[str, str | None]) -> list[str]:
+    """Turn the network options into quoted overrides of the job file."""
+    import json
+
+    return [f"network.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+
+
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Of the model's matrix products. bfloat16, as in training, takes about half the time; it needs a CPU"
+    " with instructions for it.",
+)
+"""The command gets it as `precision`."""
+
+
+class OutPath(click.Path):
+    """A path on this machine that a command writes, as a Path.
+
+    A URL is refused: it would name a folder here, such as "s3:".
+
+    Args:
+        kind: what may be there already; "any" leaves the check to the command.
+    """
+
+    def __init__(self, kind: str = "any") -> None:
+        super().__init__(path_type=Path, dir_okay=kind != "file", file_okay=kind != "folder")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; fails for a URL."""
+        if "://" in os.fspath(value):
+            self.fail(f"{value} is a URL; give a path on this machine", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class NumberRange(click.FloatRange):
+    """A number in a range, which NaN is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails for one outside the range."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("nan is not a number", param, ctx)
+        return number
