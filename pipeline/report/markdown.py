@@ -26,7 +26,7 @@ _WAYS = {
 def render_markdown(report: Report) -> str:
     """Render report.md, ending in a newline, with links to the pictures."""
     sections = (
-        _reply(report),
+        _summary(report),
         _quality(report),
         _ledger(report),
         _throughput(report),
@@ -43,7 +43,7 @@ def render_markdown(report: Report) -> str:
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
 
 
-def _reply(report: Report) -> list[str]:
+def _summary(report: Report) -> list[str]:
     ledger = wording.ledger(report)
     measured = report.throughput.examples_per_second
     speed = (
