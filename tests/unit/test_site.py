@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 from pathlib import Path
 from types import ModuleType
@@ -90,6 +91,8 @@ def test_the_reference_shows_every_public_name() -> None:
     text = (ROOT / "docs" / "reference.md").read_text("utf-8")
     values = {"PROTOCOL_VERSION", "__version__"}
     assert {name for name in shadowsync.__all__ if f"::: shadowsync.{name}\n" not in text} == values
+    for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE):
+        assert pkgutil.resolve_name(name) is not None
 
 
 def test_the_reference_has_every_command() -> None:
