@@ -205,10 +205,10 @@ class LoopRole(SynchronizedRole):
                 if self.is_complete and (ended.ready or not has_mean):
                     break
         if sync is not None:
-            sync.pause()
+            sync.shadow.pause()
             # A center does not know the loop any more once it has left.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(sync.wait_idle(), IDLE_SECONDS)
+                await asyncio.wait_for(sync.shadow.wait_idle(), IDLE_SECONDS)
             if closing_round:
                 self.last_model = await sync.model()
         with contextlib.suppress(ConnectionLost, RemoteError):
@@ -252,11 +252,11 @@ class LoopRole(SynchronizedRole):
             return
         if self.algorithm.needs_peers:
             await self._ask_to_pause(paused=True)
-        await self._sync.hold()
+        await self._sync.shadow.hold()
         try:
             yield
         finally:
-            await self._sync.release()
+            await self._sync.shadow.release()
             if self.algorithm.needs_peers:
                 await self._ask_to_pause(paused=False)
 
@@ -317,7 +317,7 @@ class LoopRole(SynchronizedRole):
             # A checkpoint's, if the hub has resumed one.
             await sync.seed(first)
         elif algorithm.needs_center and self._start == "cluster":
-            replica.interpolate_(replica.whole, (await sync.read_center())[: replica.numel], 1.0)
+            replica.interpolate_(replica.whole, (await sync.shadow.read_center())[: replica.numel], 1.0)
         self._first_model = None
 
     async def _begin(self, request: Begin) -> Done:  # noqa: ARG002
@@ -326,7 +326,7 @@ class LoopRole(SynchronizedRole):
             if self._is_late:
                 # The replica has changed since the loop met the others.
                 self.algorithm.start(self.context.replica)
-            self._sync.begin()
+            self._sync.shadow.begin()
         self._asking = asyncio.get_running_loop().create_task(self._ask_for_the_book())
         self.begun.set_result(None)
         return Done()

@@ -47,7 +47,7 @@ class SynchronizedRole(Role):
     def _start_sync(self, sync: Synchronizer) -> None:
         """Start the synchronizer; nodes may have died before it was there."""
         self._sync = sync
-        sync.start()
+        sync.shadow.start()
         for lost in self._lost_peers:
             self._lose_peer(lost)
 
@@ -58,21 +58,21 @@ class SynchronizedRole(Role):
         elif lost.role == "sync":
             self._sync.mark_lost(lost.token)
         elif lost.role == "trainer":
-            self._sync.drop_trainer(lost.token, left=lost.left)
+            self._sync.shadow.drop_trainer(lost.token, left=lost.left)
 
     async def _trainer_joined(self, request: TrainerJoined) -> Done:
         if self._sync is not None:
-            await self._sync.connect(request.member)
+            await self._sync.shadow.connect(request.member)
         return Done()
 
     async def _set_group(self, request: SetGroup) -> Done:
         if self._sync is not None:
-            await self._sync.regroup(request.group)
+            await self._sync.shadow.regroup(request.group)
         return Done()
 
     async def _set_sync(self, request: SetSync) -> Done:
         if self._sync is not None:
-            await self._sync.set_control(request.gap, request.elastic_rate)
+            await self._sync.shadow.set_control(request.gap, request.elastic_rate)
         return Done()
 
     async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -27,8 +27,6 @@ from .thread import ShadowThread
 from .zmq_peers import ConnectionConfig, ZmqPeers
 
 REPORT_SECONDS = 10.0
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +50,10 @@ class Synchronizer:
     """The shadow thread, the fixed-rate rounds and the group of one trainer.
 
     Created when the trainer meets the others. All methods belong to the control thread, and never block.
+
+    Attributes:
+        shadow: the shadow thread; no round begins before its `begin`.
+        fixed: each worker's part in fixed-rate rounds; empty if workers take no part.
 
     Args:
         socket: the listener for the other trainers; None for an algorithm without peers. The shadow thread
@@ -98,11 +100,7 @@ class Synchronizer:
         def open_peers() -> ZmqPeers:
             return self._connection_config.open(context, "shadow", socket, view, callbacks)
 
-        self._shadow = ShadowThread(context, algorithm, open_peers, self.rounds, self._gate, node.fail, due)
-
-    def start(self) -> None:
-        """Start the shadow thread; no round begins yet."""
-        self._shadow.start()
+        self.shadow = ShadowThread(context, algorithm, open_peers, self.rounds, self._gate, node.fail, due)
 
     async def seed(self, model: torch.Tensor | None) -> None:
         """Send the center its initial value; raises PeerLost."""
@@ -110,91 +108,32 @@ class Synchronizer:
             first = self._context.replica.snapshot(self._context.replica.whole)
             if model is not None:
                 first[: len(model)] = model
-            await self._shadow.run_with_peers(lambda peers: peers.center.seed(first, is_kept=True))
-
-    def begin(self) -> None:
-        """Begin rounds, as training begins."""
-        self._shadow.begin()
-
-    def pause(self) -> None:
-        """End rounds as training ends: none begins, and no worker waits for one."""
-        self._shadow.pause()
-
-    async def wait_idle(self) -> None:
-        """Return when no round is under way."""
-        await self._shadow.run_with_peers(lambda _: self._shadow.wait_idle())
-
-    async def hold(self) -> None:
-        """Return when no round is under way, and let none begin before `release`."""
-        await self._shadow.run_with_peers(lambda _: self._shadow.hold())
-
-    async def release(self) -> None:
-        """Let rounds begin again, after `hold`."""
-        await self._shadow.run_with_peers(lambda _: self._shadow.release())
-
-    async def read_center(self) -> torch.Tensor:
-        """Return the center, float32 [numel of the replica]; raises PeerLost."""
-        return await self._shadow.run_with_peers(lambda peers: peers.center.read_all())
+            await self.shadow.run_with_peers(lambda peers: peers.center.seed(first, is_kept=True))
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
-        self._shadow.call_with_peers(lambda peers: peers.mark_lost(token))
+        self.shadow.call_with_peers(lambda peers: peers.mark_lost(token))
         for fixed in self.fixed:
             fixed.mark_lost(token)
-
-    def drop_trainer(self, token: str, *, left: bool) -> None:
-        """Close the connection to another trainer, which died or `left`."""
-        self._shadow.call_with_peers(lambda peers: peers.drop_trainer(token, left=left))
 
     async def replace(self, number: int, member: MemberInfo) -> None:
         """Replace a slice's sync node, and seed it; raises PeerLost."""
 
         async def on_loop(peers: ZmqPeers) -> None:
-            async with self._shadow.round_lock:
-                await peers.center.replace(number, member)
-                first = self._context.replica.snapshot(self._context.replica.whole)
-                await peers.center.seed(first, number, is_kept=True)
+            await peers.center.replace(number, member)
+            first = self._context.replica.snapshot(self._context.replica.whole)
+            await peers.center.seed(first, number, is_kept=True)
 
         for fixed in self.fixed:
             fixed.replace(number, member)
-        await self._shadow.run_with_peers(on_loop)
-
-    async def regroup(self, view: GroupView) -> None:
-        """Set a new generation of trainers; this ends the rounds of the last one."""
-
-        async def on_loop(peers: ZmqPeers) -> None:
-            if peers.transport is not None:
-                peers.transport.regroup(view.generation, view.members)
-
-        await self._shadow.run_with_peers(on_loop)
-
-    async def connect(self, trainer: MemberInfo) -> None:
-        """Connect to a trainer that joins the running job."""
-
-        async def on_loop(peers: ZmqPeers) -> None:
-            if peers.transport is not None:
-                peers.transport.add(trainer)
-
-        await self._shadow.run_with_peers(on_loop)
-
-    async def set_control(self, gap: int, elastic_rate: float) -> None:
-        """Set the gap, and the elastic rate unless 0."""
-
-        async def on_loop(peers: ZmqPeers) -> None:  # noqa: ARG001
-            self._shadow.set_gap(gap)
-            if elastic_rate:
-                self._algorithm.set_elastic_rate(elastic_rate)
-
-        await self._shadow.run_with_peers(on_loop)
+        await self.shadow.run_between_rounds(on_loop)
 
     async def finalize(self, *, closing_round: bool) -> FinalizeResult:
         """Run the closing round, if requested, and make the final model.
 
         The model is made if every trainer has it. Call it after training.
         """
-        complete = (
-            await self._shadow.run_with_peers(lambda _: self._shadow.round()) if closing_round else False
-        )
+        complete = await self.shadow.round() if closing_round else False
         self._model = None
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
@@ -213,29 +152,23 @@ class Synchronizer:
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
-                center = await self.read_center()
+                center = await self.shadow.read_center()
                 self._model = center[: self._context.layout.numel]
             except PeerLost as error:
                 log.warning("the center cannot be read: %s", error)
         elif self._model is None and origin is ModelOrigin.GLOBAL:
             # An attached loop asks for it while rounds go on.
             weights = self._context.layout.numel
-            self._model = await self.between_rounds(lambda: self._algorithm.global_model()[:weights].clone())
+            self._model = await self.shadow.between_steps(
+                lambda: self._algorithm.global_model()[:weights].clone()
+            )
         return self._model
-
-    async def between_rounds(self, work: Callable[[], T]) -> T:
-        """Run `work` on the shadow thread between steps of a round; return its result."""
-
-        async def on_loop(peers: ZmqPeers) -> T:  # noqa: ARG001
-            return work()
-
-        return await self._shadow.run_with_peers(on_loop)
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far, over all threads."""
-        ends = [self._shadow.bytes(), *(fixed.bytes for fixed in self.fixed)]
+        ends = [self.shadow.bytes(), *(fixed.bytes for fixed in self.fixed)]
         peers = summed(
-            [self._shadow.connection_metrics(), *(fixed.connection_metrics() for fixed in self.fixed)]
+            [self.shadow.connection_metrics(), *(fixed.connection_metrics() for fixed in self.fixed)]
         )
         return self.rounds.metrics() | {
             **peers,
@@ -247,16 +180,16 @@ class Synchronizer:
         """Tell the shadow thread to end, and release workers that wait for a round."""
         if self._gate is not None:
             self._gate.open()
-        self._shadow.stop()
+        self.shadow.stop()
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the shadow thread's end; not on the control thread."""
-        return self._shadow.join(timeout_seconds)
+        return self.shadow.join(timeout_seconds)
 
     def _set_up_fixed_rate(self) -> None:
         workers = self._context.job.trainer.workers
         if self._algorithm.has_common_rounds:
-            gate = self._gate = RoundGate(workers, self._context.job.sync.every, lambda: self._shadow.wake())
+            gate = self._gate = RoundGate(workers, self._context.job.sync.every, lambda: self.shadow.wake())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
@@ -268,12 +201,11 @@ class Synchronizer:
         replica = self._context.replica
 
         async def mean(peers: ZmqPeers) -> torch.Tensor:
-            async with self._shadow.round_lock:
-                group = await peers.meet()
-                return await group.mean(replica.snapshot(replica.weights))
+            group = await peers.meet()
+            return await group.mean(replica.snapshot(replica.weights))
 
         try:
-            return await self._shadow.run_with_peers(mean)
+            return await self.shadow.run_between_rounds(mean)
         except PeerLost as error:
             log.warning("the mean of the replicas cannot be computed: %s", error)
             return None
@@ -288,7 +220,7 @@ class Synchronizer:
         # In shadow mode the others may have to wait for this trainer's duty cycle, but never for its
         # iterations.
         if self._gate is not None or self._context.job.sync.gap is not None:
-            self._shadow.wake()
+            self.shadow.wake()
 
     def _report(self, request: Request[Done]) -> None:
         """Send a report to the coordinator; any thread may call."""

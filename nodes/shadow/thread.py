@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...sync_algos.base import Algorithm
 from ..replica.replica import ReplicaContext
 from ..runtime.loops import LoopThread
@@ -32,8 +33,7 @@ class ShadowThread(LoopThread):
     `gate` it runs the fixed-rate rounds that all workers wait for. Without either it acts only on request:
     the closing round, or a read of the center.
 
-    Attributes:
-        round_lock: lock held, on this thread's loop, during a round.
+    Its coroutines run on its own loop; the control thread awaits them.
 
     Args:
         open_peers: opens the connections, on this thread's loop.
@@ -64,7 +64,8 @@ class ShadowThread(LoopThread):
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
         self._woken = asyncio.Event()
-        self.round_lock = asyncio.Lock()
+        # Held during a round.
+        self._round_lock = asyncio.Lock()
 
     def body(self) -> None:
         """See `LoopThread.body`; torch computes on this thread alone."""
@@ -94,9 +95,15 @@ class ShadowThread(LoopThread):
         self._running = self._context.job.sync.mode == "shadow" or self._gate is not None
         self.wake()
 
-    def set_gap(self, gap: int) -> None:
-        """Set the gap of rounds in shadow mode; call it on this thread's loop."""
-        self._schedule.set_gap(gap)
+    async def set_control(self, gap: int, elastic_rate: float) -> None:
+        """Set the gap of rounds in shadow mode, and the elastic rate unless 0."""
+
+        def change() -> None:
+            self._schedule.set_gap(gap)
+            if elastic_rate:
+                self._algorithm.set_elastic_rate(elastic_rate)
+
+        await self.between_steps(change)
         self.wake()
 
     def pause(self) -> None:
@@ -114,6 +121,65 @@ class ShadowThread(LoopThread):
         """Run a coroutine on this thread's loop, from the control thread's; see `run_coroutine`."""
         peers = await asyncio.wrap_future(self._opened)
         return await self.run_coroutine(lambda: work(peers))
+
+    async def run_between_rounds(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine as `run_with_peers` while no round is under way."""
+
+        async def locked(peers: ZmqPeers) -> T:
+            async with self._round_lock:
+                return await work(peers)
+
+        return await self.run_with_peers(locked)
+
+    async def between_steps(self, work: Callable[[], T]) -> T:
+        """Run `work` on this thread between steps of a round; return its result."""
+
+        async def on_loop(peers: ZmqPeers) -> T:  # noqa: ARG001
+            return work()
+
+        return await self.run_with_peers(on_loop)
+
+    async def round(self) -> bool:
+        """Run one round now; return whether it was complete."""
+        return await self.run_with_peers(self._round)
+
+    async def hold(self) -> None:
+        """Return when no round is under way, and let none begin before `release`."""
+        await self.run_with_peers(lambda _: self._round_lock.acquire())
+
+    async def release(self) -> None:
+        """Let rounds begin again, after `hold`."""
+        await self.between_steps(self._round_lock.release)
+
+    async def wait_idle(self) -> None:
+        """Return when no round is under way."""
+        await self.run_between_rounds(lambda _: asyncio.sleep(0))
+
+    async def read_center(self) -> torch.Tensor:
+        """Return the center, float32 [numel of the replica]; raises PeerLost."""
+        return await self.run_with_peers(lambda peers: peers.center.read_all())
+
+    async def regroup(self, view: GroupView) -> None:
+        """Set a new generation of trainers; this ends the rounds of the last one."""
+
+        async def on_loop(peers: ZmqPeers) -> None:
+            if peers.transport is not None:
+                peers.transport.regroup(view.generation, view.members)
+
+        await self.run_with_peers(on_loop)
+
+    async def connect(self, trainer: MemberInfo) -> None:
+        """Connect to a trainer that joins the running job."""
+
+        async def on_loop(peers: ZmqPeers) -> None:
+            if peers.transport is not None:
+                peers.transport.add(trainer)
+
+        await self.run_with_peers(on_loop)
+
+    def drop_trainer(self, token: str, *, left: bool) -> None:
+        """Close the connection to another trainer, which died or `left`; any thread may call."""
+        self.call_with_peers(lambda peers: peers.drop_trainer(token, left=left))
 
     def call_with_peers(self, work: Callable[[ZmqPeers], None]) -> None:
         """Run a function on this thread's loop, once there are peers.
@@ -138,10 +204,9 @@ class ShadowThread(LoopThread):
         """See `ZmqPeers.metrics`; any thread may call."""
         return self._opened.result().metrics() if self._opened.done() else {}
 
-    async def round(self) -> bool:
+    async def _round(self, peers: ZmqPeers) -> bool:
         """Run one round now, on this thread's loop; return whether it was complete."""
-        async with self.round_lock:
-            peers = self._opened.result()
+        async with self._round_lock:
             started, cpu = time.monotonic(), time.thread_time()
             iterations = self._context.total_iterations()
             complete = await self._algorithm.round(self._context.replica, peers)
@@ -153,19 +218,6 @@ class ShadowThread(LoopThread):
                 self._rounds.incomplete()
             return complete
 
-    async def hold(self) -> None:
-        """Return when no round is under way, and let none begin before `release`."""
-        await self.round_lock.acquire()
-
-    async def release(self) -> None:
-        """Let rounds begin again, after `hold`."""
-        self.round_lock.release()
-
-    async def wait_idle(self) -> None:
-        """Return when no round is under way."""
-        async with self.round_lock:
-            return
-
     async def _at_gate(self, gate: RoundGate, peers: ZmqPeers) -> None:
         """Wait until a round is due, run it, and release the workers."""
         wanted = peers.transport is not None and peers.transport.wanted
@@ -174,7 +226,7 @@ class ShadowThread(LoopThread):
             await self._wait(RETRY_SECONDS if wanted or gate.has_waiting_worker else None)
             return
         try:
-            await self.round()
+            await self._round(peers)
         finally:
             gate.leave()
 
@@ -210,7 +262,7 @@ class ShadowThread(LoopThread):
         started, cpu, moved = time.monotonic(), time.thread_time(), peers.sent_bytes + peers.received_bytes
         self._schedule.began(started, self._context.total_iterations())
         peers.want_rounds_every(self._schedule.wanted_seconds)
-        complete = await self.round()
+        complete = await self._round(peers)
         self._schedule.ended(
             complete=complete,
             seconds=time.monotonic() - started,

@@ -259,7 +259,7 @@ class TrainerRole(SynchronizedRole):
         for worker in self._workers:
             worker.start(from_runs(request.progressive))
         if self._sync is not None:
-            self._sync.begin()
+            self._sync.shadow.begin()
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:
@@ -306,7 +306,7 @@ class TrainerRole(SynchronizedRole):
         assert node is not None
         assert self._pool is not None
         if self._sync is not None:
-            self._sync.pause()
+            self._sync.shadow.pause()
         last = [
             {name: by.get(f"{node.token}/{worker.index}", 0) for name, by in request.sequences.items()}
             for worker in self._workers
@@ -320,7 +320,8 @@ class TrainerRole(SynchronizedRole):
         if self._sync is not None:
             # A saved model should not be a mixture, but an interrupt does not wait for a slow round.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sync.wait_idle(), ROUND_SECONDS if request.hurry else None)
+                idle = self._sync.shadow.wait_idle()
+                await asyncio.wait_for(idle, ROUND_SECONDS if request.hurry else None)
         sums = drained.progressive.to_bytes()
         return DrainReply(self.metrics(), {}, drained.in_flight, sums, stopped=stopped)
 
@@ -351,7 +352,7 @@ class TrainerRole(SynchronizedRole):
             raise ProtocolError("training has begun, or there is no center")
         optimizer = await asyncio.to_thread(restore_optimizer, context, node.index, node.folder)
         try:
-            center = await self._sync.read_center()
+            center = await self._sync.shadow.read_center()
         except PeerLost as error:
             raise ClusterError(f"the center cannot be read: {error}") from error
         context.replica.interpolate_(context.replica.whole, center, 1.0)
@@ -379,7 +380,7 @@ class TrainerRole(SynchronizedRole):
 
     async def _between_rounds(self, copy: Callable[[], TrainerSnapshot]) -> TrainerSnapshot:
         if self._sync is not None:
-            return await self._sync.between_rounds(copy)
+            return await self._sync.shadow.between_steps(copy)
         return await asyncio.to_thread(copy)
 
     def _all_examples(self) -> int:

@@ -41,7 +41,7 @@ class Taken:
 
         async def noted(role: TrainerRole, request: TakeCenter) -> TakeCenterReply:
             assert role._sync is not None
-            self.center = await role._sync.read_center()
+            self.center = await role._sync.shadow.read_center()
             self.first = role._context.replica.read().clone()
             reply = await take(role, request)
             self.weights = role._context.replica.read().clone()

@@ -23,6 +23,8 @@ class Ending:
         self._ends = list(ends)
         self.closing: list[bool] = []
         self._model: torch.Tensor | None = None
+        # Its shadow thread.
+        self.shadow = self
 
     async def finalize(self, *, closing_round: bool) -> FinalizeResult:
         self.closing.append(closing_round)

@@ -11,10 +11,11 @@ from shadowsync.pipeline.wire.control.orders import NodeLost
 
 
 class Told:
-    """Stands for a synchronizer."""
+    """Stands for a synchronizer, and for its shadow thread."""
 
     def __init__(self) -> None:
         self.what: list[tuple[str, str]] = []
+        self.shadow = self
 
     def start(self) -> None:
         """Nothing to start."""

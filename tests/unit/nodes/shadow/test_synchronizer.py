@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,11 +18,11 @@ class Between:
     def __init__(self) -> None:
         self.runs = False
 
-    async def run_with_peers(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    async def between_steps(self, work: Callable[[], Any]) -> Any:
         """As the thread does."""
         self.runs = True
         try:
-            return await work(None)
+            return work()
         finally:
             self.runs = False
 
@@ -36,7 +36,7 @@ def test_a_global_model_is_copied_where_no_round_changes_it() -> None:
         return held
 
     own = Synchronizer.__new__(Synchronizer)
-    own._shadow, own._model = cast(Any, shadow), None
+    own.shadow, own._model = cast(Any, shadow), None
     own._algorithm = cast(Any, SimpleNamespace(model=ModelOrigin.GLOBAL, global_model=global_model))
     own._context = cast(Any, SimpleNamespace(layout=SimpleNamespace(numel=4)))
     model = asyncio.run(own.model())

@@ -18,7 +18,8 @@ def test_a_center_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatc
     async def seed(model: Any) -> None:  # noqa: ARG001
         raise PeerLost("sync-0 did not answer within 10 s")
 
-    monkeypatch.setattr(role, "Synchronizer", lambda *_: SimpleNamespace(start=lambda: None, seed=seed))
+    shadow = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr(role, "Synchronizer", lambda *_: SimpleNamespace(shadow=shadow, seed=seed))
     node = SimpleNamespace(index=0, coordinator=None, patience_seconds=1.0)
     algorithm = SimpleNamespace(needs_center=True, needs_peers=False)
 
