@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from ...pipeline.data.bad_rows import too_many_bad_rows
@@ -13,7 +12,6 @@ from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import (
     ChildExited,
-    ChildExitedReply,
     EndInput,
     GetStatus,
     Hello,
@@ -42,6 +40,7 @@ from .server import CoordinatorServer
 from .state.changes import REQUESTS, InputEnded
 from .state.outcome import Stop
 from .state.phases import JobPhase
+from .supervisor_reports import SupervisorReports
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +54,6 @@ class RequestHandler:
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state = server.state
-        # Replies to the supervisor by token: it repeats a request that was not answered in time.
-        self._exits: dict[str, ChildExitedReply] = {}
         # Tokens of readers that know that there are no more spans.
         self._idle_readers: set[str] = set()
         # The reader that each trainer has reported, by the trainer's token.
@@ -71,12 +68,21 @@ class RequestHandler:
             "embedding": shards.lost,
         }
         self._departures = Departures(server, admitting)
-        self._scaling = Scaling(server, self._departures, self._exits)
+        reports = SupervisorReports(server, self._successors)
+        scaling = Scaling(server, self._departures, reports)
         self._admissions: dict[str, Admission] = {
             "reader": ReaderAdmission(server, admitting),
             "sync": SyncAdmission(server, admitting),
             "trainer": TrainerAdmission(server, admitting),
             "embedding": ShardAdmission(server, admitting, shards.replaced),
+        }
+        # Of whom need not be a member: answered with its token and the request's number.
+        self._of_anyone: dict[type[Request[Any]], Callable[[str, Any, int], Awaitable[Reply]]] = {
+            Hello: self._hello,
+            ChildExited: lambda token, request, _: reports.answer(token, request),
+            GetStatus: lambda token, request, _: self._status(token, request),
+            Scale: lambda _, request, __: scaling.scale(request),
+            EndInput: lambda *_: self._end_input(),
         }
         self._of_members: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             NodeFailed: self._failed,
@@ -118,16 +124,8 @@ class RequestHandler:
         `number` is the request's number; its sender may repeat it to a coordinator that takes over. Raises
         ShadowSyncError for an impossible request.
         """
-        if isinstance(request, Hello):
-            return await self._hello(token, request, number)
-        if isinstance(request, ChildExited):
-            return await self._exited(token, request)
-        if isinstance(request, GetStatus):
-            return self._status(token, request)
-        if isinstance(request, Scale):
-            return await self._scaling.scale(request)
-        if isinstance(request, EndInput):
-            return await self._end_input()
+        if type(request) in self._of_anyone:
+            return await self._of_anyone[type(request)](token, request, number)
         verb = CONTROL_VERBS.name_of(request)
         if type(request) not in self._of_members and type(request) not in REQUESTS:
             raise ProtocolError(f"a coordinator does not answer {verb!r}")
@@ -225,52 +223,7 @@ class RequestHandler:
             if member.info.endpoint == endpoint and member.info.token != token:
                 self._server.mark_dead(member.info.token, "was replaced: another node listens at its address")
 
-    async def _exited(self, sender: str, request: ChildExited) -> ChildExitedReply:
-        if not sender or sender != self._server.settings.supervisor:
-            raise ProtocolError("only this job's supervisor may say that a process has ended")
-        state, told = self._state, request.token
-        # The supervisor knows a process by its first token.
-        request = replace(request, token=state.members.newest_token(told))
-        if state.members.find(request.token) is not None:
-            self._server.mark_dead(request.token, f"died ({request.how})")
-        # Nodes can join before all are there, and again once training has begun.
-        await self._server.wait_for(lambda: state.phase is not JobPhase.STARTING)
-        # The supervisor repeats a report that waits.
-        if (before := self._exits.get(told)) is not None:
-            return before
-        replaces = bool(request.successor) and self._has_use_for_successor(request)
-        self._record_exit(request, replace=replaces)
-        if request.role in self._successors:
-            self._successors[request.role].exited(request.token, request.successor if replaces else "")
-        self._server.spawn(self._server.notify())
-        reply = self._exits[told] = ChildExitedReply(replaces)
-        return reply
-
-    def _has_use_for_successor(self, exited: ChildExited) -> bool:
-        state, member = self._state, self._state.members.find(exited.token)
-        if state.stop is not None or (member is not None and member.left):
-            return False
-        if state.members.started:
-            return state.can_join(exited.role)
-        # Another one would end in the same way as a process that ended by itself.
-        return exited.code is ExitCode.STOPPED_BY_DEATH
-
-    def _record_exit(self, exited: ChildExited, *, replace: bool) -> None:
-        """Record a process that never joined; stop a job that cannot start without it."""
-        state, member = self._state, self._state.members.find(exited.token)
-        if state.over:
-            return
-        if not state.members.started and not replace:
-            who = f"a process of the role {exited.role} ended before it joined"
-            if member is not None:
-                who = f"{member.info.name} died before the job started"
-            # Even an exit without error has ended the job early.
-            code = exited.code if exited.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
-            self._server.request_stop(Stop("death", f"{who} ({exited.how})", code))
-        elif member is None:
-            self._server.event(exited.role, f"a process ended before it joined ({exited.how})")
-
-    def _status(self, token: str, request: GetStatus) -> StatusReply:
+    async def _status(self, token: str, request: GetStatus) -> StatusReply:
         if request.subscribe_end:
             self._server.sessions.watches(token)
         is_supervisor = bool(token) and token == self._server.settings.supervisor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from typing import Final
 from uuid import uuid4
 
@@ -16,6 +15,7 @@ from ..control.membership import Member
 from ..control.server import REQUEST_SECONDS
 from .departure import Departures
 from .server import CoordinatorServer
+from .supervisor_reports import SupervisorReports
 
 SCALABLE: Final = ("reader", "trainer")
 
@@ -26,14 +26,14 @@ class Scaling:
     The supervisor starts missing nodes; the nodes that joined last leave first.
 
     Args:
-        ended: tokens of processes whose end the supervisor has reported.
+        reports: say which processes have ended.
     """
 
-    def __init__(self, server: CoordinatorServer, departures: Departures, ended: Collection[str]) -> None:
+    def __init__(self, server: CoordinatorServer, departures: Departures, reports: SupervisorReports) -> None:
         self._server = server
         self._state = server.state
         self._departures = departures
-        self._ended = ended
+        self._reports = reports
         self._turn = asyncio.Lock()
 
     async def scale(self, request: Scale) -> ScaleReply:
@@ -100,7 +100,8 @@ class Scaling:
 
         def is_decided(token: str) -> bool:
             member = state.members.find(token)
-            return (member is not None and (member.begun or not member.alive)) or token in self._ended
+            joined = member is not None and (member.begun or not member.alive)
+            return joined or self._reports.has_ended(token)
 
         patience = state.job.run.start_timeout_seconds
         await server.wait_for(lambda: not state.is_training or all(map(is_decided, tokens)), patience)
