@@ -1,4 +1,4 @@
-"""A server of control links: socket, sessions, heartbeats, silence, requests to members.
+"""A server of control links: heartbeats, silence, losses, groups, and requests to members.
 
 A coordinator serves a job with it, a hub the loops of users. Imports no torch.
 """
@@ -7,81 +7,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, ClassVar, Final
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final
 
-import zmq
-import zmq.asyncio
-
-from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.text.format import duration
-from ...pipeline.wire.control.base import Done, Reply, ReplyType, Request
+from ...pipeline.wire.control.base import Done, ReplyType, Request
 from ...pipeline.wire.control.messages import RejoinGroup, ReportSlowPeer
 from ...pipeline.wire.control.orders import Finish, FinishReply, GroupView, JobEnded, SetGroup
-from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
-from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.keys.arrivals import Arrivals
-from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
-from ...pipeline.wire.messages import IMPOSSIBLE, Failure, Heartbeat, HeartbeatReply, RequestMessage
-from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
+from ...pipeline.wire.messages import IMPOSSIBLE, Heartbeat, HeartbeatReply
 from ...pipeline.wire.rpc_channel import ConnectionLost, ImpossibleReply, RemoteError, RpcChannel
-from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import bind, configure_socket, send_now
-from ...pipeline.wire.tasks import TaskSet
 from ..runtime.health import Health, serve_health
-from ..runtime.largest_messages import LARGEST_HEADER_BYTES
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
-from ..runtime.tracing import TRACER
-from .cluster_state import ClusterState
+from .control_socket import ControlSocket
 from .membership import SILENT, Member
-from .sessions import END_NOTICE_SECONDS, JobWaits, SessionRegistry
+from .sessions import END_NOTICE_SECONDS
 
 # Time limit of a member for a reply.
 REQUEST_SECONDS: Final = 60.0
-# Of one node: what it sends while the loop does other work.
-HELD_BYTES: Final = 64 << 20
 
 log = logging.getLogger(__name__)
 
 
-class ControlServer(JobWaits, ABC):
-    """The socket that nodes and watchers connect to, and their sessions.
-
-    All of it runs on one asyncio loop.
+class ControlServer(ControlSocket):
+    """What a control server does for its members: heartbeats, silence, losses, groups, requests.
 
     Attributes:
         no_member: what a heartbeat of one that is no member is answered; "" for nothing.
-        state: set by the subclass.
-        bound: the address, set by `listen`.
         unmet: why a node refused its last request, by its name; others only read it.
     """
 
     no_member: ClassVar[str] = ""
-    state: ClusterState
 
     def __init__(self, settings: NodeSettings, process: ProcessHooks | None = None) -> None:
-        super().__init__()
-        self.settings = settings
-        self._process = process or ProcessHooks()
-        self.sessions = SessionRegistry()
+        super().__init__(settings, process)
         self.unmet: dict[str, ShadowSyncError] = {}
-        self._refusals = Refusals(log)
-        self._unsent = CountedLog(log)
-        self._tasks = TaskSet(self._failed)
-        self.bound = ""
-        self._socket: zmq.asyncio.Socket | None = None
-        self._authenticator: ZapAuthenticator | None = None
-        # Who joins or watches says little.
-        self._arrivals = Arrivals(LARGEST_HEADER_BYTES, HELD_BYTES, LARGEST_HEADER_BYTES)
-
-    @abstractmethod
-    async def answer(self, token: str, request: Request[Any], number: int) -> Reply:
-        """Answer the request of this number of a node or a watcher."""
 
     @abstractmethod
     def mark_dead(self, token: str, why: str) -> None:
@@ -120,34 +83,10 @@ class ControlServer(JobWaits, ABC):
     def outcome(self) -> str:
         """How it ended, for watchers."""
 
-    @abstractmethod
-    def _failed(self, error: BaseException) -> None:
-        """Take the error that ended a task."""
-
-    @property
-    def first_number(self) -> int:
-        """Number of the first request of a session; see `RpcChannel`."""
-        return 1
-
     @property
     def examples_so_far(self) -> int:
         """Number of examples that the members have trained, which each learns."""
         return 0
-
-    def listen(self, bound: str = "") -> str:
-        """Bind, and return the endpoint that nodes join at; raises ClusterError.
-
-        `bound` is the address of a dead coordinator, where its nodes look for the new one.
-        """
-        self._context = self._process.zmq_context(self.settings.job)
-        self._authenticator = start_authenticator(self._context, self.state.count_refused_connection)
-        self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
-        configure_socket(socket)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.bound = bound = bind(socket, bound or self.settings.listen_at(), self._arrivals)
-        host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
-        return advertised(bound, self.settings.bind, host)
 
     def serve(self, interrupted: Callable[[], None]) -> None:
         """Begin to receive, and to watch heartbeats; an interrupt calls `interrupted`."""
@@ -156,10 +95,6 @@ class ControlServer(JobWaits, ABC):
         if (path := self._process.health_path(supervised=False)) is not None:
             self.spawn(serve_health(path, self.health))
         self._process.on_interrupt(asyncio.get_running_loop(), interrupted)
-
-    def has_place(self, token: str) -> bool:
-        """Return whether a sender is, or was, a member."""
-        return self.state.members.find(token) is not None
 
     def event(self, node: str, what: str, level: int = logging.WARNING) -> float:
         """Record what happened to a member, in log and status; return when."""
@@ -174,19 +109,7 @@ class ControlServer(JobWaits, ABC):
             notices = [one.call(ended, timeout_seconds=END_NOTICE_SECONDS) for one in watchers]
             await asyncio.gather(*notices, return_exceptions=True)
         finally:
-            await self._close()
-
-    async def _close(self) -> None:
-        try:
-            await self._tasks.close()
-        finally:
-            # Even if cancelled meanwhile: a context with an open socket cannot be terminated.
-            if self._socket is not None:
-                close_listening(self._socket)
-            if self._authenticator is not None:
-                self._authenticator.close()
-            if self._socket is not None:
-                self._context.term()
+            await super().close()
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
         """Send one node a request; return None if it is lost or refuses.
@@ -236,38 +159,6 @@ class ControlServer(JobWaits, ABC):
         targets = list(members)
         replies = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
         return {m.info.name: a for m, a in zip(targets, replies, strict=True) if a is not None}
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background; its exception goes to `_failed`."""
-        return self._tasks.start(work)
-
-    async def _receive(self) -> None:
-        while True:
-            assert self._socket is not None
-            parts = await self._socket.recv_multipart(copy=False)
-            identity = parts[0].bytes
-            token = identity.decode("ascii", "replace")
-            buffers = [part.buffer for part in parts[1:]]
-            sizes = [buffer.nbytes for buffer in buffers]
-            self._arrivals.take(parts, sizes, has_place=self.has_place(token))
-            try:
-                message = decode(buffers)
-            except ProtocolError as error:
-                self.refuse(token, str(error))
-                self._send(identity, Failure(request=0, what=str(error)))
-                continue
-            self.sessions.record_seen(identity, asyncio.get_running_loop().time())
-            if isinstance(message, Heartbeat):
-                self._beat(identity, token, message)
-                continue
-            session = self.sessions.of(identity)
-            if session is None:
-                if not isinstance(message, RequestMessage):
-                    continue
-                session = self._new_session(identity, token, {})
-                self.sessions.begin(identity, session)
-                self.spawn(self.notify())
-            session.receive(message)
 
     def _beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         """Take a heartbeat, and reply to it."""
@@ -362,37 +253,6 @@ class ControlServer(JobWaits, ABC):
         """
         loop = asyncio.get_running_loop()
         loop.call_soon(self.mark_dead, member.info.token, f"failed: {what}")
-
-    def _new_session(self, identity: bytes, token: str, replies: Mapping[int, Reply]) -> RpcChannel:
-        async def handle(request: Request[Any], number: int) -> Reply:
-            began = time.monotonic()
-            try:
-                return await self.answer(token, request, number)
-            finally:
-                if TRACER.on:
-                    TRACER.note(CONTROL_VERBS.name_of(request), began, time.monotonic() - began)
-
-        def send(message: Message) -> None:
-            self._send(identity, message)
-
-        return RpcChannel(
-            token,
-            send,
-            handle,
-            refused=lambda why: self.refuse(token, why),
-            first_number=self.first_number,
-            replies=replies,
-        )
-
-    def refuse(self, token: str, why: str) -> None:
-        """Count and log a refused message."""
-        self.state.count_refused(token)
-        self._refusals.add("refused a message from %r: %s", token, why)
-
-    def _send(self, identity: bytes, message: Message) -> None:
-        assert self._socket is not None
-        if not send_now(self._socket, [identity, *encode(message)]):
-            self._unsent.add(UNSENT, message.KIND, identity)
 
 
 def _without_token(error: ConnectionLost | RemoteError, session: RpcChannel) -> str:
