@@ -75,7 +75,7 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
         return endpoint
 
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
-    for module in ("shadowsync.pipeline.wire.sockets", "shadowsync.nodes.control.server"):
+    for module in ("shadowsync.pipeline.wire.sockets", "shadowsync.nodes.control.control_socket"):
         monkeypatch.setattr(f"{module}.bind", bind_and_knock)
     own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
     assert own.wait() == 0, own.coordinator.text()
