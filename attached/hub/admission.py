@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ...nodes.control.divergence import CHUNK_ELEMENTS
+from ...nodes.control.introduction import AdmissionFailed, announce, copy_replica, tell_losses
 from ...nodes.control.membership import Member
 from ...nodes.control.server import REQUEST_SECONDS, ControlServer
 from ...pipeline.text.format import duration
@@ -14,18 +15,12 @@ from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
-    MemberInfo,
-    ReadReplica,
     SetGroup,
     TrainerJoined,
     WriteReplica,
 )
 from .members import CLIENT, LOOP, SYNC
 from .state import HubState
-
-
-class AdmissionFailed(Exception):
-    """A member cannot take part; the text says why."""
 
 
 class HubAdmission:
@@ -144,11 +139,7 @@ class HubAdmission:
         state, facts = self._state, member.facts
         first = state.is_first(member)
         others = [*state.members.alive(SYNC), *(state.loops if facts.needs_peers else ())]
-        # They accept nothing from a loop that they do not know.
-        joined = TrainerJoined(member.info)
-        known = await self._server.call_all(others, joined, REQUEST_SECONDS)
-        if silent := [one.info.name for one in others if one.alive and one.info.name not in known]:
-            raise AdmissionFailed(f"could not be announced to {', '.join(silent)}")
+        await announce(self._server, member, others)
         if first and facts.needs_peers:
             state.group.form([member.info.index])
         infos = tuple(one.info for one in (*state.members.alive(SYNC), *state.loops, member))
@@ -163,8 +154,7 @@ class HubAdmission:
         if not first and not facts.needs_center and not came_back:
             # Without a center only another loop has the weights.
             await self._copy_weights(member)
-        for info in infos:
-            await self._tell_if_lost(member, info)
+        await tell_losses(self._server, member, infos)
         await self._order(member, Begin(), "did not begin")
         if not first and facts.needs_peers:
             # All have the group before anyone counts on the new loop.
@@ -183,24 +173,19 @@ class HubAdmission:
 
     async def _copy_weights(self, member: Member) -> None:
         """Copy the weights of another loop."""
-        elements = member.facts.dense_elements
+        parts = (("", member.facts.dense_elements),)
         for source in self._state.loops:
-            for start in range(0, elements, CHUNK_ELEMENTS):
-                read = ReadReplica(start, min(start + CHUNK_ELEMENTS, elements))
-                found = await self._server.call(source, read, REQUEST_SECONDS)
-                if found is None:
-                    break
-                await self._order(member, WriteReplica(start, found.values), "could not take the weights")
-            else:
+            failed = await copy_replica(self._server, source, member, parts)
+            if failed is member:
+                raise self._failure(member, "could not take the weights")
+            if failed is None:
                 return
         raise AdmissionFailed("no other loop could give it the weights")
 
-    async def _tell_if_lost(self, member: Member, info: MemberInfo) -> None:
-        known = self._state.members.find(info.token)
-        if known is not None and not known.alive:
-            await self._server.call(member, known.notice, REQUEST_SECONDS)
-
     async def _order(self, member: Member, order: ConnectPeers | Begin | WriteReplica, failure: str) -> None:
         if await self._server.call(member, order, REQUEST_SECONDS) is None:
-            why = self._server.unmet.get(member.info.name)
-            raise AdmissionFailed(f"{failure}: {why.what}" if why is not None else failure)
+            raise self._failure(member, failure)
+
+    def _failure(self, member: Member, text: str) -> AdmissionFailed:
+        why = self._server.unmet.get(member.info.name)
+        return AdmissionFailed(f"{text}: {why.what}" if why is not None else text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from ...nodes.control.introduction import AdmissionFailed
 from ...nodes.control.membership import Member
 from ...nodes.control.server import REQUEST_SECONDS, ControlServer
 from ...nodes.runtime.role import Role
@@ -24,7 +25,6 @@ from ...pipeline.wire.control.orders import Begin, ConnectPeers, FindLacking, Fi
 from ...pipeline.wire.control.tables import JoinTables, JoinTablesReply
 from ..node_thread import NodeThread
 from ..tables_job import EPOCH, require_tables, tables_job
-from .admission import AdmissionFailed
 from .checkpoint import TABLES
 from .hosted import hosted_node
 from .members import CLIENT, EMBEDDING

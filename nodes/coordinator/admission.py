@@ -16,22 +16,15 @@ from ...pipeline.wire.control.orders import (
     ConnectPeers,
     MemberInfo,
     ReaderJoined,
-    ReadReplica,
     SyncReplaced,
     TakeCenter,
-    TrainerJoined,
-    WriteReplica,
 )
-from ..control.divergence import CHUNK_ELEMENTS
+from ..control.introduction import AdmissionFailed, announce, copy_replica, tell_losses
 from ..control.membership import Member, require_same_plan
 from ..control.server import REQUEST_SECONDS
 from .server import CoordinatorServer
 from .state.changes import GroupFormed, NodeBegan
 from .state.verdicts import center_has_model
-
-
-class AdmissionFailed(Exception):
-    """A node cannot take part; the text says why."""
 
 
 class Admission(ABC):
@@ -88,11 +81,8 @@ class Admission(ABC):
         node.begin()
         # Recorded before it acts: a coordinator that takes over must know that it takes part.
         await server.journal.decided(NodeBegan(node.info.token))
-        # Before it begins, so that it accepts nothing from dead nodes. An earlier notice may have come before
-        # it knew of them.
-        for info in infos:
-            if (known := state.members.find(info.token)) is not None and not known.alive:
-                await server.call(node, known.notice, REQUEST_SECONDS)
+        # Before it begins, so that it accepts nothing from dead nodes.
+        await tell_losses(server, node, infos)
         begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.training.input.progressive)))
         if await server.call(node, begin, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not begin")
@@ -195,14 +185,12 @@ class TrainerAdmission(Admission):
         meets_peers = node.facts.needs_peers
         members = self._state.members.alive()
         others = [member for member in members if meets_peers or member.info.role != "trainer"]
-        # They accept nothing from a trainer that they do not know.
-        replies = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)
-        if silent := [one.info.name for one in others if one.alive and one.info.name not in replies]:
-            raise AdmissionFailed(f"could not be announced to {', '.join(silent)}")
+        await announce(self._server, node, others)
         await self._connect(node, connect)
+        parts = (("", node.facts.dense_elements), *node.facts.optimizer_state)
         for source in self._state.members.alive("trainer"):
             fits = source.facts.weights_digest == node.facts.weights_digest
-            if fits and await self._copied(source, node):
+            if fits and await copy_replica(self._server, source, node, parts) is None:
                 return f", with the weights and the optimizer of {source.info.name}"
         if self._state.members.alive("trainer"):
             raise AdmissionFailed("no other trainer could give it the weights")
@@ -226,16 +214,3 @@ class TrainerAdmission(Admission):
         if node.facts.needs_peers and (view := self._state.group.admit(node.info.index)) is not None:
             self._server.journal.decided(GroupFormed(view))
             self._server.broadcast_group(view)
-
-    async def _copied(self, source: Member, node: Member) -> bool:
-        """Copy a trainer's weights and optimizer; return whether it succeeded."""
-        for name, elements in (("", node.facts.dense_elements), *node.facts.optimizer_state):
-            for start in range(0, elements, CHUNK_ELEMENTS):
-                read = ReadReplica(start, min(start + CHUNK_ELEMENTS, elements), name)
-                found = await self._server.call(source, read, REQUEST_SECONDS)
-                if found is None:
-                    return False
-                write = WriteReplica(start, found.values, name)
-                if await self._server.call(node, write, REQUEST_SECONDS) is None:
-                    return False
-        return True
