@@ -71,12 +71,12 @@ class Admission(ABC):
 
     async def _take_in(self, node: Member) -> None:
         server, state = self._server, self._state
-        if not node.alive or not state.is_training:
+        if not node.alive or not state.lifecycle.is_training:
             return
         infos = tuple(self._infos(node))
         connect = ConnectPeers(infos, state.group.view, late=True)
         said = await self._introduce(node, connect)
-        if not node.alive or not (state.is_training or self.begins_after_training):
+        if not node.alive or not (state.lifecycle.is_training or self.begins_after_training):
             return
         node.begin()
         # Recorded before it acts: a coordinator that takes over must know that it takes part.
@@ -100,7 +100,7 @@ class Admission(ABC):
         """Return the active nodes and this one, with slice numbers for sync nodes."""
         for member in [*self._state.members.alive(), node]:
             info = member.info
-            number = self._state.slices.get(info.token)
+            number = self._state.vacancies.slices.get(info.token)
             yield info if number is None else replace(info, index=number)
 
 
@@ -123,7 +123,7 @@ class SyncAdmission(Admission):
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
         await self._connect(node, connect)
-        replaced = SyncReplaced(self._state.slices[node.info.token], node.info)
+        replaced = SyncReplaced(self._state.vacancies.slices[node.info.token], node.info)
         # Do not wait for a trainer that cannot send its slice in time.
         patience = REQUEST_SECONDS + self._state.job.sync.timeout_seconds
         trainers = self._state.members.alive("trainer")
@@ -172,15 +172,15 @@ class TrainerAdmission(Admission):
         state = self._state
 
         def is_whole() -> bool:
-            lost = state.empty_slices() or state.empty_shards()
-            return not lost or not node.alive or not state.is_training
+            lost = state.vacancies.empty_slices() or state.vacancies.empty_shards()
+            return not lost or not node.alive or not state.lifecycle.is_training
 
         await self._server.wait_for(is_whole, state.job.run.rejoin_seconds)
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
-        if self._state.empty_slices():
+        if self._state.vacancies.empty_slices():
             raise AdmissionFailed("joined while a slice of the center was missing")
-        if self._state.empty_shards():
+        if self._state.vacancies.empty_shards():
             raise AdmissionFailed("joined while a shard of the tables was missing")
         meets_peers = node.facts.needs_peers
         members = self._state.members.alive()

@@ -144,7 +144,7 @@ def _is_unheard_shard(state: JobState, outcome: Outcome, member: Member) -> bool
     """Return whether a shard's applied batches are unknown for good."""
     if member.alive:
         return member.begun and state.members.started and member.info.name not in outcome.drained.shards
-    return member.begun and (not state.members.started or member.info.index in state.empty_shards())
+    return member.begun and (not state.members.started or member.info.index in state.vacancies.empty_shards())
 
 
 def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:

@@ -68,29 +68,31 @@ class JobController:
         try:
             if not state.members.started:
                 await self._start_members()
-            if state.stop is None and state.training_began is None:
+            if state.lifecycle.stop is None and state.lifecycle.training_began is None:
                 await self._connect_peers()
-            if state.stop is None:
+            if state.lifecycle.stop is None:
                 await self._train()
         except ShadowSyncError as error:
             self._server.request_stop(Stop("failed", str(error), error.exit_code))
         if self._state.members.started:
             await self._end()
-        return replace(self._outcome, stop=self._outcome.stop or self._state.stop, notes=tuple(self._notes))
+        return replace(
+            self._outcome, stop=self._outcome.stop or self._state.lifecycle.stop, notes=tuple(self._notes)
+        )
 
     async def finish(self, exit_code: ExitCode, why: str) -> set[str]:
         """Tell every node to end; return the names of those that confirmed it."""
-        self._state.finish(why or "finished")
+        self._state.lifecycle.finish(why or "finished")
         members = self._state.members
         everyone = [*members.alive(), *members.joining()]
         return set(await self._server.call_all(everyone, Finish(exit_code, why), 5.0))
 
     async def _start_members(self) -> None:
         """Wait until every node is ready, and close the membership."""
-        while self._state.stop is None and self._state.members.missing():
+        while self._state.lifecycle.stop is None and self._state.members.missing():
             # One that is ready may die before the last one is.
             await self._wait_for_nodes()
-        if self._state.stop is not None:
+        if self._state.lifecycle.stop is not None:
             return
         self._require_one_job()
         self._record_fresh_parts()
@@ -102,7 +104,10 @@ class JobController:
     async def _wait_for_nodes(self) -> None:
         limit = self._job.run.start_timeout_seconds
         members = self._state.members
-        if not await self._server.wait_for(lambda: not members.missing(), limit) and self._state.stop is None:
+        if (
+            not await self._server.wait_for(lambda: not members.missing(), limit)
+            and self._state.lifecycle.stop is None
+        ):
             missing = missing_nodes(members, self._server.silence_of, self._job.run.node_timeout_seconds)
             raise ClusterError(
                 f"these nodes were not ready within {duration(limit)}: {missing}",
@@ -120,7 +125,7 @@ class JobController:
         met |= set(await self._server.call_all(trainers, connect, REQUEST_SECONDS))
         # The others can begin without one that died meanwhile.
         absent = [member.info.name for member in members.alive() if member.info.name not in met]
-        if absent and self._state.stop is None:
+        if absent and self._state.lifecycle.stop is None:
             unmet = self._server.unmet
             reason = next((f": {unmet[name]}" for name in absent if name in unmet), "")
             raise ClusterError(f"{', '.join(absent)} did not connect to the others{reason}")
@@ -172,16 +177,18 @@ class JobController:
                 self._server.event("coordinator", text)
 
     async def _train(self) -> None:
-        if self._state.training_began is None:
+        if self._state.lifecycle.training_began is None:
             await self._begin_training()
         self._coordinator_cpu_at_start = time.process_time()
         manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
         state, profile = self._state, None
-        if state.training_ended is None:
+        if state.lifecycle.training_ended is None:
             profile = await self._follow_training(manager)
         elif self._server.settings.profile_seconds is not None:
             self._notes.append("the coordinator that died had the profile, so there is none")
-        training = TrainingResult(state.training_ended or "", tuple(state.divergence.points), profile)
+        training = TrainingResult(
+            state.lifecycle.training_ended or "", tuple(state.divergence.points), profile
+        )
         self._outcome = replace(self._outcome, training=training)
         in_vain = state.ledger.complete and not state.ledger.examples_so_far
         if in_vain and (stop := state.training.bad_batches.nothing_else()) is not None:
@@ -190,7 +197,7 @@ class JobController:
 
     async def _seed_center(self) -> None:
         """Seed the center again; the trainer that was to do it may have died."""
-        members, slices = self._state.members, self._state.slices
+        members, slices = self._state.members, self._state.vacancies.slices
         trainers, syncs = members.alive("trainer"), members.alive("sync")
         if not trainers or len(trainers) == len(members.everyone("trainer")):
             return
@@ -209,7 +216,7 @@ class JobController:
         await self._server.call_all(members.alive("trainer"), begin, REQUEST_SECONDS)
         others = [member for member in members.alive() if member.info.role != "trainer"]
         await self._server.call_all(others, Begin(), REQUEST_SECONDS)
-        self._state.begin_training(cpu_seconds)
+        self._state.lifecycle.begin_training(cpu_seconds)
         self._server.journal.decided(TrainingBegan(cpu_seconds))
         log.info("training starts")
         if members.gone():
@@ -235,9 +242,9 @@ class JobController:
             ended = await asyncio.gather(
                 sampling, checkpointing, following, profiling, return_exceptions=True
             )
-        if self._state.stop is None:
+        if self._state.lifecycle.stop is None:
             early = "" if self._state.ledger.complete else self._ended_early
-            self._state.end_training(early)
+            self._state.lifecycle.end_training(early)
             self._server.journal.decided(TrainingEnded(early))
         profile = ended[-1]
         return None if isinstance(profile, BaseException) else profile
@@ -266,17 +273,17 @@ class JobController:
     def _require_whole_model(self) -> None:
         """Stop the job if training ended without a shard, or without trainers."""
         state = self._state
-        if state.stop is None and not state.ledger.owed.has_all_shards:
+        if state.lifecycle.stop is None and not state.ledger.owed.has_all_shards:
             text = "an embedding node died as training ended, and its rows are lost"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True))
-        elif state.stop is None and not state.members.alive("trainer"):
+        elif state.lifecycle.stop is None and not state.members.alive("trainer"):
             # Training has ended, for example by its patience, before another one had joined.
             self._server.request_stop(lost_trainers())
 
     async def _end(self) -> None:
         """Drain the nodes, then take the steps that the job still can."""
         self._require_whole_model()
-        self._hurry = self._state.stop is not None
+        self._hurry = self._state.lifecycle.stop is not None
         if self._hurry:
             await self._close_checkpoints()
         elif self._job.report.pictures:
@@ -321,25 +328,25 @@ class JobController:
             self._notes.append("no checkpoint could be written, since rows are lost")
             self._note_older_checkpoint()
             return False
-        diverged = self._hurry and state.stop is not None and state.stop.diverged
+        diverged = self._hurry and state.lifecycle.stop is not None and state.lifecycle.stop.diverged
         if diverged and manager is not None and manager.written:
             self._notes.append("the checkpoint that was written during training is kept")
         else:
-            state.enter(JobPhase.CHECKPOINT)
+            state.lifecycle.enter(JobPhase.CHECKPOINT)
             last = await self._finalizer().checkpoint()
             if last is not None:
                 self._outcome = replace(self._outcome, model_saved=last.model)
             self._note_older_checkpoint()
         if not self._hurry and manager is not None:
-            state.enter(JobPhase.VALIDATING)
+            state.lifecycle.enter(JobPhase.VALIDATING)
             await manager.finish(last)
         return True
 
     async def _evaluate(self) -> bool:
         """Score the last and the best model on the held-out files; return whether it did."""
-        if not self._eval_spans or self._state.stop is not None:
+        if not self._eval_spans or self._state.lifecycle.stop is not None:
             return False
-        self._state.enter(JobPhase.EVALUATING)
+        self._state.lifecycle.enter(JobPhase.EVALUATING)
         evaluator = Evaluator(self._server, self._model, self._eval_spans, self._notes.append)
         self._outcome = replace(self._outcome, score=await evaluator.run())
         self._outcome = replace(self._outcome, best_score=await self._score_best())
@@ -381,7 +388,7 @@ class JobController:
         manager = self._checkpoints
         if manager is None or manager.validation.best is None or manager.best_is_last:
             return None
-        self._state.enter(JobPhase.EVALUATING_BEST)
+        self._state.lifecycle.enter(JobPhase.EVALUATING_BEST)
         try:
             score = await self._server.unless_stopped(manager.score_best(self._eval_spans))
         except ShadowSyncError as error:

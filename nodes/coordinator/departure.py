@@ -29,7 +29,7 @@ class Departures:
         """Let a node leave, or interrupt the job if it cannot continue."""
         if member.leaves:
             return
-        if self._state.is_training and not member.begun:
+        if self._state.lifecycle.is_training and not member.begun:
             self._server.mark_dead(member.info.token, "was stopped before it became active")
         elif self._state.can_leave(member):
             self._prepare(member)
@@ -57,7 +57,7 @@ class Departures:
     async def _leave(self, member: Member) -> None:
         async with self._admitting:
             # Meanwhile it may have died, or the job ended.
-            if not member.alive or not self._state.is_training:
+            if not member.alive or not self._state.lifecycle.is_training:
                 return
             if not self._state.can_leave(member):
                 self._interrupt(member)
@@ -81,7 +81,7 @@ class Departures:
             server.broadcast_group(view)
         patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         drained = await server.call(trainer, Drain({}, leaving=True), patience)
-        if not self._state.is_training:
+        if not self._state.lifecycle.is_training:
             # The job ended first, and drains it like the others.
             return
         # If a shard is dead, it may have pushed only part of a batch.
@@ -94,5 +94,5 @@ class Departures:
             last = await server.call(trainer, Finalize(closing_round=True), patience)
             counts |= last.counts if last is not None else {}
         # Readers give its untrained batches to others, so none stays in flight.
-        if trainer.alive and self._state.is_training:
+        if trainer.alive and self._state.lifecycle.is_training:
             await server.dismiss(trainer, counts | {"in_flight": 0})

@@ -83,7 +83,7 @@ class Evaluator:
         self._model = model
         self._spans = spans
         # Nodes may still know passes of a coordinator that died.
-        self._pass = self._state.takeovers * PASSES_OF_ONE
+        self._pass = self._state.lifecycle.takeovers * PASSES_OF_ONE
 
     async def run(self) -> Score | None:
         """Return the score, or None if nobody is left to score; raise ClusterError without a model."""
@@ -107,7 +107,7 @@ class Evaluator:
         Returns None if no trainer or no reader is left.
         """
         doubt = Doubt()
-        while trainers and self._state.stop is None:
+        while trainers and self._state.lifecycle.stop is None:
             self._pass += 1
             scoring = [trainer for trainer in trainers if trainer is not doubt.left_out]
             ready = await self._server.call_all(scoring, PrepareEval(self._pass, model), REQUEST_SECONDS)
@@ -127,7 +127,7 @@ class Evaluator:
                 return None
             readers = [reader for reader in alive if reader is not doubt.left_out]
             delivered, results = await self._run_pass(scoring, readers)
-            if self._state.stop is not None:
+            if self._state.lifecycle.stop is not None:
                 # Only a part of the files was scored, which is not their score.
                 return None
             if delivered is not None and len(results) == len(scoring):
@@ -150,7 +150,7 @@ class Evaluator:
     ) -> tuple[EvaluateReply | None, dict[str, QualitySums]]:
         """Let these readers deliver and these trainers score the pass; return what they say."""
         delivered = await self._deliver(trainers, readers)
-        if self._state.stop is not None:
+        if self._state.lifecycle.stop is not None:
             return None, {}
         replies = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
         return delivered, read_scores(self._server, {name: reply.sums for name, reply in replies.items()})

@@ -144,13 +144,17 @@ async def run_coordinator(
         watching.open()
         requests = RequestHandler(server)
         server.start(requests.handle, requests.died, takeover.replies if takeover is not None else {})
-        if takeover is not None and state.training_began is not None and state.conclusion is None:
+        if (
+            takeover is not None
+            and state.lifecycle.training_began is not None
+            and state.lifecycle.conclusion is None
+        ):
             requests.take_over()
         server.spawn(watching.run())
         _announce(settings, endpoint, state.folder, state.page)
         controller = JobController(server, plan.test, plan.validation)
-        if state.conclusion is not None:
-            return await _finish(controller, server, state.conclusion, took_over=True)
+        if state.lifecycle.conclusion is not None:
+            return await _finish(controller, server, state.lifecycle.conclusion, took_over=True)
         outcome = await controller.run()
         unwritten = await _write_profile(state.folder, outcome)
         totals = await store.run(LedgerStore.totals)
@@ -201,7 +205,7 @@ async def _conclusion(
     hint = await _resume_hint(server) if outcome.stop is not None else ""
     code, text, report = _conclude(server, totals, outcome, eval_files, hint)
     conclusion = Conclusion(code, text, report.model_dump_json() if report is not None else "")
-    server.state.conclude(conclusion)
+    server.state.lifecycle.conclude(conclusion)
     # A full disk does not change the end, and is the server's to report.
     await asyncio.wait({server.journal.decided(JobConcluded(conclusion))})
     return conclusion
@@ -295,7 +299,7 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         # First: nodes wait longer for a coordinator that is silent than for one that is gone.
         endpoint = server.listen(takeover.began.bound)
         await asyncio.to_thread(takeover.replay, state)
-        state.replace_coordinator()
+        state.lifecycle.replace_coordinator()
         await server.journal.decided(CoordinatorReplaced())
         trained = counted(state.ledger.totals.distinct_batches, "trained batch", "trained batches")
         server.event("coordinator", f"died; another one took over after {trained}")

@@ -103,7 +103,7 @@ class RequestHandler:
     def take_over(self) -> None:
         """Continue the recoveries and departures of a dead coordinator, once training has begun."""
         state, server = self._state, self._server
-        if not state.is_training:
+        if not state.lifecycle.is_training:
             # The job stops. Readers still return the batches of dead trainers.
             server.recover_dead()
             return
@@ -158,7 +158,7 @@ class RequestHandler:
 
     def died(self, node: Member) -> None:
         """Begin to recover from the death of a node."""
-        if node.info.role in self._recoveries and node.begun and self._state.is_training:
+        if node.info.role in self._recoveries and node.begun and self._state.lifecycle.is_training:
             self._recoveries[node.info.role](node)
 
     async def _hello(self, token: str, hello: Hello, number: int) -> Reply:
@@ -186,7 +186,7 @@ class RequestHandler:
         return reply
 
     def _require_unended(self) -> None:
-        if self._state.over:
+        if self._state.lifecycle.over:
             # The coordinator would never tell it to end.
             raise ClusterError("the job has ended", remedy="start the job again")
 
@@ -208,12 +208,12 @@ class RequestHandler:
         def is_decided() -> bool:
             members = state.members
             has_place = state.can_join(role) if members.started else members.has_free_index(role)
-            if has_place or state.over or members.find(token) is not None:
+            if has_place or state.lifecycle.over or members.find(token) is not None:
                 return True
-            return state.phase is not JobPhase.STARTING and not may_free_itself()
+            return state.lifecycle.phase is not JobPhase.STARTING and not may_free_itself()
 
         # Heartbeats wake no wait.
-        while not await self._server.wait_for(is_decided, HEARD_SECONDS) and state.stop is None:
+        while not await self._server.wait_for(is_decided, HEARD_SECONDS) and state.lifecycle.stop is None:
             self._server.give_way(role)
 
     def _end_predecessor(self, token: str, endpoint: str) -> None:

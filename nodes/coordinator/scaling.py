@@ -76,9 +76,10 @@ class Scaling:
             )
         if count < 1:
             raise ClusterError(f"{role}={count} given; the job needs one", remedy="give at least 1")
-        if not state.is_training:
+        if not state.lifecycle.is_training:
             raise ClusterError(
-                f"the job does not train (it is {state.phase.value})", remedy="scale a job while it trains"
+                f"the job does not train (it is {state.lifecycle.phase.value})",
+                remedy="scale a job while it trains",
             )
 
     async def _start(self, role: str, missing: int) -> list[str]:
@@ -104,7 +105,9 @@ class Scaling:
             return joined or self._reports.has_ended(token)
 
         patience = state.job.run.start_timeout_seconds
-        await server.wait_for(lambda: not state.is_training or all(map(is_decided, tokens)), patience)
+        await server.wait_for(
+            lambda: not state.lifecycle.is_training or all(map(is_decided, tokens)), patience
+        )
         found = [member for token in tokens if (member := state.members.find(token)) is not None]
         there = [member for member in found if member.begun and member.alive]
         joined = [member.info.name for member in sorted(there, key=lambda one: one.info.index)]
@@ -120,7 +123,7 @@ class Scaling:
         sessions = self._server.sessions
 
         def is_there() -> bool:
-            return sessions.of(supervisor) is not None or not self._state.is_training
+            return sessions.of(supervisor) is not None or not self._state.lifecycle.is_training
 
         await self._server.wait_for(is_there, REQUEST_SECONDS)
         session = sessions.of(supervisor)

@@ -84,7 +84,7 @@ class CoordinatorServer(ControlServer):
         coordinator, by token and number; its living nodes have GONE_TIMEOUTS node timeouts to send a message.
         """
         self._handle, self._died = handle, died
-        if self.state.stop is not None:
+        if self.state.lifecycle.stop is not None:
             # The dead coordinator was about to stop the job.
             self._stopped.set()
         loop = asyncio.get_running_loop()
@@ -103,11 +103,11 @@ class CoordinatorServer(ControlServer):
         state = self.state
         there = {role: len(state.members.alive(role)) for role in state.job.expected}
         examples = state.training.metrics.examples
-        return coordinator_health(state.phase.value, examples, state.job.expected, there)
+        return coordinator_health(state.lifecycle.phase.value, examples, state.job.expected, there)
 
     @property
     def outcome(self) -> str:
-        return self.state.outcome
+        return self.state.lifecycle.outcome
 
     @property
     def examples_so_far(self) -> int:
@@ -124,11 +124,11 @@ class CoordinatorServer(ControlServer):
     @property
     def first_number(self) -> int:
         """See `ControlServer`: above those of the coordinators before."""
-        return self.state.takeovers * REQUESTS_OF_ONE + 1
+        return self.state.lifecycle.takeovers * REQUESTS_OF_ONE + 1
 
     def request_stop(self, stop: Stop) -> None:
         """Stop the job; the first reason counts."""
-        if self.state.request_stop(stop):
+        if self.state.lifecycle.request_stop(stop):
             log.info("stopping: %s", stop.text)
             if stop.kind == "interrupted":
                 self.checkpoint_calls.hurry()
@@ -164,7 +164,7 @@ class CoordinatorServer(ControlServer):
         Readers then return its batches.
         """
         death = self.state.mark_dead(token, why)
-        if self.state.over or death is not None:
+        if self.state.lifecycle.over or death is not None:
             self.sessions.end(token.encode(), why)
         if death is None:
             return
@@ -208,7 +208,7 @@ class CoordinatorServer(ControlServer):
         self.journal.decided(GroupFormed(view))
 
     def group_with(self, member: Member) -> GroupView | None:
-        comes_back = self.state.phase is JobPhase.TRAINING and not member.leaves
+        comes_back = self.state.lifecycle.phase is JobPhase.TRAINING and not member.leaves
         view = self.state.group.admit(member.info.index) if comes_back else None
         if view is not None:
             self.group_formed(view)
@@ -226,7 +226,7 @@ class CoordinatorServer(ControlServer):
     async def look(self, now: float) -> None:
         """See `ControlServer`: nodes that do not get ready, and batches that are lost."""
         start = self.state.job.run.start_timeout_seconds
-        for member in self.state.members.joining() if self.state.is_training else ():
+        for member in self.state.members.joining() if self.state.lifecycle.is_training else ():
             if not member.ready and now - member.joined_at > start:
                 self.mark_dead(member.info.token, f"was not ready within {duration(start)}")
         self._require_no_lost_batches()
@@ -258,7 +258,7 @@ class CoordinatorServer(ControlServer):
 
     def _require_no_lost_batches(self) -> None:
         state = self.state
-        if state.phase is not JobPhase.TRAINING:
+        if state.lifecycle.phase is not JobPhase.TRAINING:
             return
         if lost := lost_batches(state.ledger, state.members.alive("reader")):
             where = "see the ledger in report.md"
@@ -266,7 +266,7 @@ class CoordinatorServer(ControlServer):
             self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     def _failed(self, error: BaseException) -> None:
-        if self.state.stop is None:
+        if self.state.lifecycle.stop is None:
             log.error("the coordinator failed", exc_info=error)
         text, code = f"the coordinator failed: {type(error).__name__}: {error}", ExitCode.INTERNAL
         self.request_stop(Stop("failed", text, getattr(error, "exit_code", code)))

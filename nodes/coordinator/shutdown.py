@@ -69,7 +69,7 @@ async def drain(
     `cpu_seconds_at_start` are those of this process when training began.
     """
     state, members, store = server.state, server.state.members, server.store
-    state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
+    state.lifecycle.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
     run, sync = state.job.run, state.job.sync
     # Wait for a stalled node until it replies or is declared dead.
     short = HURRY_SECONDS if hurry else run.node_timeout_seconds + DRAIN_SECONDS
@@ -108,7 +108,7 @@ def _cpu_seconds(state: JobState, own_at_start: float) -> dict[str, float]:
 
     A dead node's seconds count up to its last heartbeat.
     """
-    before = state.training_began
+    before = state.lifecycle.training_began
     if before is None:
         return {}
     members = state.members.everyone()

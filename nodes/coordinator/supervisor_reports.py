@@ -44,7 +44,7 @@ class SupervisorReports:
         if state.members.find(request.token) is not None:
             self._server.mark_dead(request.token, f"died ({request.how})")
         # Nodes can join before all are there, and again once training has begun.
-        await self._server.wait_for(lambda: state.phase is not JobPhase.STARTING)
+        await self._server.wait_for(lambda: state.lifecycle.phase is not JobPhase.STARTING)
         # The supervisor repeats a report that waits.
         if (before := self._replies.get(first_token)) is not None:
             return before
@@ -58,7 +58,7 @@ class SupervisorReports:
 
     def _has_use_for_successor(self, exited: ChildExited) -> bool:
         state, member = self._state, self._state.members.find(exited.token)
-        if state.stop is not None or (member is not None and member.left):
+        if state.lifecycle.stop is not None or (member is not None and member.left):
             return False
         if state.members.started:
             return state.can_join(exited.role)
@@ -68,7 +68,7 @@ class SupervisorReports:
     def _record(self, exited: ChildExited, *, replace: bool) -> None:
         """Record a process that never joined; stop a job that cannot start without it."""
         state, member = self._state, self._state.members.find(exited.token)
-        if state.over:
+        if state.lifecycle.over:
             return
         if not state.members.started and not replace:
             who = f"a process of the role {exited.role} ended before it joined"

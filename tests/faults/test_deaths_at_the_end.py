@@ -18,7 +18,7 @@ from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
-from shadowsync.nodes.coordinator.state.job import JobState
+from shadowsync.nodes.coordinator.state.phases import JobLifecycle
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.pipeline.performance.document import read_profile
@@ -299,7 +299,7 @@ def test_the_coordinator_of_a_profile(
 
     monkeypatch.setattr(InProcessCluster, "_make_coordinator", profiling)
     if not decided:
-        monkeypatch.setattr(JobState, "conclude", lambda *_: None)
+        monkeypatch.setattr(JobLifecycle, "conclude", lambda *_: None)
         monkeypatch.setattr(main, "_write_profile", AsyncMock(return_value=None))
     own = in_process(CHANGES | {"data": CHANGES["data"] | {"epochs": 10_000}})
     _end_and_take_over(own, monkeypatch, told=decided)
@@ -320,7 +320,7 @@ def test_without_the_decision_the_next_one_waits_for_nodes_that_are_gone(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: it takes them for dead, and their rows for lost."""
-    monkeypatch.setattr(JobState, "conclude", lambda *_: None)
+    monkeypatch.setattr(JobLifecycle, "conclude", lambda *_: None)
     own = in_process(CHANGES)
     _end_and_take_over(own, monkeypatch)
     assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH

@@ -77,7 +77,7 @@ class RequestCount:
 
         async def handle_and_count(handler: RequestHandler, token: str, request: Any, number: int) -> Any:
             self.count += 1
-            self.phase = handler._state.phase.value
+            self.phase = handler._state.lifecycle.phase.value
             return await handle(handler, token, request, number)
 
         monkeypatch.setattr(RequestHandler, "handle", handle_and_count)

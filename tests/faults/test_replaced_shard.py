@@ -144,7 +144,7 @@ def test_it_dies_when_training_has_ended(
     async def measure_while_it_dies(self: JobFinalizer) -> None:
         own.nodes["embedding"][0].kill()
         await measure(self)
-        await self._server.wait_for(lambda: bool(self._state.empty_shards()))
+        await self._server.wait_for(lambda: bool(self._state.vacancies.empty_shards()))
 
     monkeypatch.setattr(JobFinalizer, "measure_divergence", measure_while_it_dies)
     own.start()

@@ -122,7 +122,7 @@ class Coordinator:
         self.journal.decided(MembersStarted())
         view = self.state.group.form([0, 1])
         self.journal.decided(GroupFormed(view))
-        self.state.begin_training({"reader-0": 1.5})
+        self.state.lifecycle.begin_training({"reader-0": 1.5})
         await self.journal.decided(TrainingBegan({"reader-0": 1.5}))
 
     async def join(self, role: str, token: str) -> None:

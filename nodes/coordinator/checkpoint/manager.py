@@ -159,7 +159,7 @@ class CheckpointManager:
             await self._server.unless_stopped(self._wait())
         if last is not None and self._scored_model == _model_of(last):
             self.best_is_last = self.validation.best is self.validation.points[-1]
-        elif self._state.stop is None:
+        elif self._state.lifecycle.stop is None:
             before = self.validation.best
             await self._pin()
             await self._server.unless_stopped(self._score_waiting())
@@ -253,7 +253,7 @@ class CheckpointManager:
         """Resume all trainers."""
 
         def wanted() -> bool:
-            return self._state.stop is None
+            return self._state.lifecycle.stop is None
 
         trainers, go_on = self._state.members.alive("trainer"), PauseTraining(number, False)
         unable = "could not resume after a pause"

@@ -192,7 +192,7 @@ def require_room(folder: Path, needed_bytes: int) -> None:
 
 def require_all_shards(state: JobState) -> list[Member]:
     """Return the embedding nodes; raise ClusterError if one is incomplete."""
-    if state.empty_shards() or not state.ledger.owed.has_all_shards:
+    if state.vacancies.empty_shards() or not state.ledger.owed.has_all_shards:
         raise ClusterError("rows are lost with an embedding node")
     return state.members.alive("embedding")
 

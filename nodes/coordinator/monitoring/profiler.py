@@ -231,7 +231,7 @@ class Profiler:
 
     @property
     def _over(self) -> bool:
-        return self._state.ledger.complete or self._state.stop is not None
+        return self._state.ledger.complete or self._state.lifecycle.stop is not None
 
     def _all_train(self, trainers: list[str]) -> bool:
         living = {member.info.name for member in self._state.members.alive("trainer")}

@@ -87,8 +87,8 @@ def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
 
 
 def _phase_of(state: JobState) -> str:
-    waits = state.phase is JobPhase.TRAINING and state.checkpointing.is_paused
-    return "waiting for a validation" if waits else state.phase.value
+    waits = state.lifecycle.phase is JobPhase.TRAINING and state.checkpointing.is_paused
+    return "waiting for a validation" if waits else state.lifecycle.phase.value
 
 
 def _quality(state: JobState) -> Quality:
@@ -106,7 +106,7 @@ def _progress(state: JobState) -> Progress:
     done = totals.distinct_examples + totals.untrained_examples
     done += restored + state.ledger.restored_left_out_examples
     left = max(0, expected.examples - done) if expected else None
-    training = state.phase is JobPhase.TRAINING and not state.checkpointing.is_paused
+    training = state.lifecycle.phase is JobPhase.TRAINING and not state.checkpointing.is_paused
     return Progress(
         trained=totals.trained_examples,
         distinct=totals.distinct_examples + restored,

@@ -80,7 +80,7 @@ async def settle(server: CoordinatorServer, trainer: Member, request: Request[An
     A trainer that refuses is declared dead because it was `unable`: otherwise its batches might never be
     settled.
     """
-    await server.call_until_answered(trainer, request, unable, lambda: server.state.is_training)
+    await server.call_until_answered(trainer, request, unable, lambda: server.state.lifecycle.is_training)
 
 
 async def another_is_there(server: CoordinatorServer, successors: Successors, dead: Member) -> bool:
@@ -125,7 +125,7 @@ class ReaderRecovery:
         trainers = self._state.members.alive("trainer")
         why = f"could not finish the batches of {name}"
         await asyncio.gather(*(settle(server, trainer, SettleReader(name), why) for trainer in trainers))
-        if not self._state.is_training:
+        if not self._state.lifecycle.is_training:
             return
         ledger = self._state.ledger
         spans = ledger.read_again(name)
@@ -144,7 +144,7 @@ class ReaderRecovery:
     async def _require_a_reader(self, dead: Member) -> None:
         """Stop the job if it has no reader, and none joins in time."""
         there = await another_is_there(self._server, self._successors, dead)
-        if not there and self._state.is_training and not self._state.ledger.complete:
+        if not there and self._state.lifecycle.is_training and not self._state.ledger.complete:
             name = dead.info.name
             text = f"{name}, the last reader, died; its undelivered batches were not trained"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))
@@ -168,7 +168,10 @@ class TrainerRecovery:
 
     async def _require_a_trainer(self, dead: Member) -> None:
         """Stop the job if no trainer joins in time."""
-        if not await another_is_there(self._server, self._successors, dead) and self._state.is_training:
+        if (
+            not await another_is_there(self._server, self._successors, dead)
+            and self._state.lifecycle.is_training
+        ):
             self._server.request_stop(lost_trainers())
 
 
@@ -196,7 +199,7 @@ class ShardRecovery:
         state, members, number = self._state, self._state.members, dead.info.index
 
         def is_there() -> bool:
-            return number not in state.empty_shards()
+            return number not in state.vacancies.empty_shards()
 
         def is_coming() -> bool:
             return any(node.info.index == number for node in members.joining("embedding"))
@@ -207,12 +210,12 @@ class ShardRecovery:
         def is_decided() -> bool:
             return is_there() or is_coming() or is_gone()
 
-        while state.is_training and not is_there():
+        while state.lifecycle.is_training and not is_there():
             if is_coming():
                 await self._server.wait_for(lambda: is_there() or not is_coming())
             elif is_gone() or not await self._server.wait_for(is_decided, state.job.run.rejoin_seconds):
                 break
-        if not is_there() and state.is_training:
+        if not is_there() and state.lifecycle.is_training:
             self._server.request_stop(lost_shard(dead))
 
     async def _recover(self, node: Member) -> None:
@@ -224,7 +227,7 @@ class ShardRecovery:
         await asyncio.gather(*(settle(server, trainer, replaced, unable) for trainer in trainers))
         lacking = await self._lacking(node, ledger.trained_ranges())
         # If the replacement itself died, its own recovery handles that.
-        if lacking is None or not node.alive or not self._state.is_training:
+        if lacking is None or not node.alive or not self._state.lifecycle.is_training:
             return
         count = ledger.owed.restore_shard(number, lacking)
         server.journal.decided(ShardRestored(number, tuple(lacking)))

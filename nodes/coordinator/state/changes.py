@@ -348,12 +348,12 @@ def _died(state: JobState, change: NodeDied) -> None:
 
 DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     JobBegan: lambda state, change: None,  # noqa: ARG005
-    CoordinatorReplaced: lambda state, change: state.replace_coordinator(),  # noqa: ARG005
+    CoordinatorReplaced: lambda state, change: state.lifecycle.replace_coordinator(),  # noqa: ARG005
     MembersStarted: lambda state, change: state.start_members(),  # noqa: ARG005
-    TrainingBegan: lambda state, change: state.begin_training(change.cpu_seconds),
-    TrainingEnded: lambda state, change: state.end_training(change.ended_early),
-    StopRequested: lambda state, change: state.request_stop(change.stop),
-    JobConcluded: lambda state, change: state.conclude(change.conclusion),
+    TrainingBegan: lambda state, change: state.lifecycle.begin_training(change.cpu_seconds),
+    TrainingEnded: lambda state, change: state.lifecycle.end_training(change.ended_early),
+    StopRequested: lambda state, change: state.lifecycle.request_stop(change.stop),
+    JobConcluded: lambda state, change: state.lifecycle.conclude(change.conclusion),
     NodeBegan: lambda state, change: state.members.require(change.token).begin(),
     NodeLeaves: lambda state, change: state.members.require(change.token).prepare_to_leave(),
     NodeHasLeft: lambda state, change: state.leave(state.members.require(change.token), change.counts),

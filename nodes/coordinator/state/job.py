@@ -19,10 +19,11 @@ from ...control.progress import InputFacts, InputSize, Origin
 from ...control.sync_controller import control_of
 from ..ledger.ledger import LedgerState
 from .checkpointing import CheckpointingState
-from .outcome import Conclusion, Stop
-from .phases import NEXT_PHASES, JobPhase, PhaseError
+from .outcome import Stop
+from .phases import JobLifecycle, JobPhase
 from .placement import TablePlacement
 from .training import TrainingState
+from .vacancies import Vacancies
 from .verdicts import center_has_model, stop_for
 
 
@@ -43,7 +44,7 @@ class Death:
 class JobState(ClusterState):
     """Everything that the coordinator knows of its job. Owned by the coordinator's loop.
 
-    Others reach the small states that it has. What the journal decides changes it by its methods alone.
+    Others reach the small state that they need; what concerns several of them is here.
 
     Args:
         absolute_folder: the run's folder for nodes, which may have another working directory; by default
@@ -76,36 +77,9 @@ class JobState(ClusterState):
         self.checkpointing = CheckpointingState()
         self.origin = origin or Origin()
         self.members: Membership = Membership(job.expected, job.digest)
+        self.lifecycle = JobLifecycle()
+        self.vacancies = Vacancies(self.members, job.embedding.nodes)
         self.folder_was_removed = False
-        # The slice of the center that each sync node holds or held, by token.
-        self.slices: dict[str, int] = {}
-        self.outcome = "ended"
-        self.phase = JobPhase.GATHERING
-        self.stop: Stop | None = None
-        # How the job ends; None until all that its nodes have to do is done.
-        self.conclusion: Conclusion | None = None
-        # CPU seconds of each node when training began, by name; None before.
-        self.training_began: dict[str, float] | None = None
-        # Why training ended before the end of its input, or empty; None while it goes on.
-        self.training_ended: str | None = None
-        # Number of coordinators that took over from a dead one.
-        self.takeovers = 0
-
-    @property
-    def is_training(self) -> bool:
-        """Whether the job trains, with no stop requested."""
-        return self.phase is JobPhase.TRAINING and self.stop is None
-
-    @property
-    def over(self) -> bool:
-        """Whether nodes were told to end; a node that ends then is not dead."""
-        return self.phase is JobPhase.DONE
-
-    def enter(self, phase: JobPhase) -> None:
-        """Enter the next phase; raises PhaseError if it cannot follow."""
-        if phase not in NEXT_PHASES[self.phase]:
-            raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
-        self.phase = phase
 
     def add_spans(self, spans: Sequence[Span], id_classes: Mapping[str, IdClass]) -> None:
         """Append the spans of new files to the input.
@@ -115,28 +89,12 @@ class JobState(ClusterState):
         self.ledger.queue.add(spans)
         self.training.learn_id_classes(id_classes)
 
-    def finish(self, outcome: str) -> None:
-        """End the job; `outcome` is reported to watchers."""
-        self.enter(JobPhase.DONE)
-        self.outcome = outcome
-
-    def conclude(self, conclusion: Conclusion) -> None:
-        """Record how the job ends; only its nodes are still to be told."""
-        self.conclusion = conclusion
-
-    def request_stop(self, stop: Stop) -> bool:
-        """Record a reason to stop; return whether it is the first, which counts."""
-        if self.stop is not None:
-            return False
-        self.stop = stop
-        return True
-
     def start_members(self) -> None:
         """Enter STARTING; later nodes join late."""
-        self.enter(JobPhase.STARTING)
+        self.lifecycle.enter(JobPhase.STARTING)
         self.members.start()
         trainers = self.members.alive("trainer")
-        self.slices = {sync.info.token: number for number, sync in enumerate(self.members.alive("sync"))}
+        self.vacancies.start(self.members.alive("sync"))
         # All trainers agree: a plug-in of another version would differ in its first weights or fail.
         elastic = trainers[0].facts.elastic if trainers else None
         self.control = control_of(self.job.sync, len(trainers), elastic)
@@ -146,14 +104,16 @@ class JobState(ClusterState):
     ) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
         new, late = self.members.find(token) is None, self.can_join(role, comes_back=bool(former))
-        free = self._free_places(role, comes_back=bool(former)) if new and self.members.started else []
+        free = list[int]()
+        if new and self.members.started:
+            free = self.vacancies.free(role, comes_back=bool(former))
         if new and former:
-            free = self.members.place_of(role, former, free, self.slices.get(former))
+            free = self.members.place_of(role, former, free, self.vacancies.slices.get(former))
         place = free[0] if free else None
         index = place if role == "embedding" else None
         member = self.members.join(role, token, digest, endpoint, late=late, place=index, former=former)
         if role == "sync" and place is not None:
-            self.slices[token] = place
+            self.vacancies.take_slice(token, place)
         self.places[token] = host, pid
         return member
 
@@ -166,44 +126,17 @@ class JobState(ClusterState):
         one trainer counts that one alone, so such a job never gets a second one. A node that
         `comes_back` has what it had, so nothing need be rebuilt.
         """
-        if not self.is_training:
+        if not self.lifecycle.is_training:
             return False
         if role == "trainer":
             return self.training.balancer is None and self._can_join_as_trainer()
-        return role == "reader" or bool(self._free_places(role, comes_back=comes_back))
+        return role == "reader" or bool(self.vacancies.free(role, comes_back=comes_back))
 
     def _can_join_as_trainer(self) -> bool:
         trainers, many = self.members.alive("trainer"), self.job.trainer.count > 1
         if not trainers:
             return (many or not self.members.joining("trainer")) and center_has_model(self)
-        return many and (any(one.facts.recenters for one in trainers) or not self.empty_slices())
-
-    def _free_places(self, role: str, *, comes_back: bool) -> list[int]:
-        """Return the free shards, or slices of the center, of a role."""
-        if role == "sync":
-            return self._free_slices(anew=not comes_back)
-        return self._free_shards() if role == "embedding" else []
-
-    def _free_slices(self, *, anew: bool) -> list[int]:
-        """Return the free slices; if they are to be made `anew`, those that can be."""
-        can = not anew or any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
-        reserved = {self.slices.get(member.info.token) for member in self.members.joining("sync")}
-        return [number for number in self.empty_slices() if can and number not in reserved]
-
-    def _free_shards(self) -> list[int]:
-        """Return the shards that no embedding node holds or is about to hold."""
-        reserved = {member.info.index for member in self.members.joining("embedding")}
-        return [number for number in self.empty_shards() if number not in reserved]
-
-    def empty_shards(self) -> list[int]:
-        """Return shards without an active embedding node."""
-        held = {member.info.index for member in self.members.alive("embedding")}
-        return [number for number in range(self.job.embedding.nodes) if number not in held]
-
-    def empty_slices(self) -> list[int]:
-        """Return slices without an active sync node."""
-        held = {self.slices.get(member.info.token) for member in self.members.alive("sync")}
-        return sorted(set(self.slices.values()) - held)
+        return many and (any(one.facts.recenters for one in trainers) or not self.vacancies.empty_slices())
 
     def heartbeat(self, member: Member, metrics: Counts) -> float | None:
         """Record the counts of a living node; `metrics` is kept, not copied.
@@ -216,21 +149,8 @@ class JobState(ClusterState):
         if member.info.role == "trainer":
             self.training.metrics.heartbeat(name, now, metrics)
         # A trainer of owed batches is not slow: these count no iterations.
-        balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
+        balanced = self.lifecycle.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
         return self.training.balance(name, now, metrics) if balanced else None
-
-    def begin_training(self, cpu_seconds: Mapping[str, float]) -> None:
-        """Begin TRAINING; `cpu_seconds` are those that nodes have used before."""
-        self.enter(JobPhase.TRAINING)
-        self.training_began = dict(cpu_seconds)
-
-    def end_training(self, ended_early: str) -> None:
-        """Record the end of training, and why it came early, if so."""
-        self.training_ended = ended_early
-
-    def replace_coordinator(self) -> None:
-        """Record that another coordinator has taken over."""
-        self.takeovers += 1
 
     def folder_removed(self) -> None:
         """Record that somebody removed the run's folder."""
@@ -241,7 +161,7 @@ class JobState(ClusterState):
 
         Returns None if it was dead already, or the job is over.
         """
-        member = None if self.over else self.members.lose(token, why)
+        member = None if self.lifecycle.over else self.members.lose(token, why)
         if member is None:
             return None
         if member.info.role == "reader":
@@ -258,7 +178,13 @@ class JobState(ClusterState):
         role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
         # The lacking batches of a shard are known only once all trainers have reported their pushes.
         fits = role == "reader" or (role == "trainer" and self.training.balancer is None)
-        return fits and others > 0 and member.begun and self.is_training and self.ledger.owed.has_all_shards
+        return (
+            fits
+            and others > 0
+            and member.begun
+            and self.lifecycle.is_training
+            and self.ledger.owed.has_all_shards
+        )
 
     def leave(self, member: Member, counts: Counts) -> Death:
         """Record a node's departure and its last counts."""
@@ -277,4 +203,4 @@ class JobState(ClusterState):
             return not dead.left and not self.members.alive("trainer")
         if dead.info.role == "reader":
             return self.ledger.has_unread_of(dead.info.name) or not self.members.alive("reader")
-        return dead.info.index in self.empty_shards()
+        return dead.info.index in self.vacancies.empty_shards()

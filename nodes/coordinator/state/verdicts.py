@@ -11,8 +11,9 @@ from ....sync_algos.contract.model_origin import ModelOrigin
 from ...control.membership import Member, Membership
 from ..ledger.ledger import LedgerState
 from .outcome import Stop
-from .phases import JobPhase
+from .phases import JobLifecycle, JobPhase
 from .training import TrainingState
+from .vacancies import Vacancies
 
 # Of missing nodes in one line.
 NAMED_PLACES: Final = 8
@@ -27,8 +28,8 @@ class JobView(Protocol):
         ...
 
     @property
-    def phase(self) -> JobPhase:
-        """What the job is doing."""
+    def lifecycle(self) -> JobLifecycle:
+        """How far it is."""
         ...
 
     @property
@@ -37,17 +38,13 @@ class JobView(Protocol):
         ...
 
     @property
-    def training_ended(self) -> str | None:
-        """Why training ended early, empty if it did not; None before its end."""
-        ...
-
-    @property
     def training(self) -> TrainingState:
         """How it is trained."""
         ...
 
-    def empty_slices(self) -> list[int]:
-        """Return slices of the center without an active sync node."""
+    @property
+    def vacancies(self) -> Vacancies:
+        """The places without a node."""
         ...
 
 
@@ -56,14 +53,14 @@ def stop_for(state: JobView, dead: Member) -> Stop | None:
     name, role = dead.info.name, dead.info.role
     if not dead.begun:
         return None
-    if role in ("embedding", "reader") and state.phase in (JobPhase.STARTING, JobPhase.TRAINING):
+    if role in ("embedding", "reader") and state.lifecycle.phase in (JobPhase.STARTING, JobPhase.TRAINING):
         # Another node may replace it.
         return None
     if role == "embedding":
         return lost_shard(dead)
-    if role == "reader" and not state.ledger.complete and not state.training_ended:
+    if role == "reader" and not state.ledger.complete and not state.lifecycle.training_ended:
         return _stop(f"{name} died; the batches that it had not delivered are untrained")
-    if role == "sync" and state.phase is JobPhase.TRAINING and not state.members.alive("trainer"):
+    if role == "sync" and state.lifecycle.phase is JobPhase.TRAINING and not state.members.alive("trainer"):
         return _stop(f"{name} died while the job had no trainer, so the center is lost")
     if role == "trainer" and not state.members.alive("trainer") and not _can_replace_last_trainer(state):
         return lost_trainers()
@@ -106,12 +103,12 @@ def missing_nodes(
 
 def center_has_model(state: JobView) -> bool:
     """Return whether living sync nodes have the model without any trainer."""
-    return _has_central_model(state.members.everyone("trainer")) and not state.empty_slices()
+    return _has_central_model(state.members.everyone("trainer")) and not state.vacancies.empty_slices()
 
 
 def _can_replace_last_trainer(state: JobView) -> bool:
     """Return whether a new trainer could take over and train on."""
-    to_train = state.phase is JobPhase.TRAINING and not state.ledger.complete
+    to_train = state.lifecycle.phase is JobPhase.TRAINING and not state.ledger.complete
     return to_train and state.training.balancer is None and center_has_model(state)
 
 

@@ -137,7 +137,7 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
         assert isinstance(refused, Failure)
         assert refused.what.startswith("heartbeat.counts")
         assert await client.call(Heartbeat({"cpu_seconds": 2.0})) == HeartbeatReply(10, "")
-        assert server.state.stop is None
+        assert server.state.lifecycle.stop is None
 
     state = served(tmp_path, work)
     assert state.refused_messages == {"trainer-0": 1}
@@ -164,7 +164,7 @@ def test_a_request_that_is_none_is_answered_by_name(
         assert isinstance(reply, ReplyMessage)
         assert not reply.ok
         assert why in reply.body[0]
-        assert server.state.stop is None
+        assert server.state.lifecycle.stop is None
 
     state = served(tmp_path, work)
     understood = request_message.verb in ("drain", "next_span")
@@ -179,7 +179,7 @@ def test_a_node_that_failed_has_its_answer_and_is_dead(tmp_path: Path) -> None:
         assert reply.ok
         dead = server.state.members.find(TOKEN)
         assert dead is not None
-        assert await server.wait_for(lambda: not dead.alive, 10.0) or server.state.stop is not None
+        assert await server.wait_for(lambda: not dead.alive, 10.0) or server.state.lifecycle.stop is not None
         assert dead.lost_because == "failed: its worker died"
         # The answer was lost, say: who asks again is told, and nothing happens twice.
         again = await client.call(failed)
@@ -199,7 +199,7 @@ def test_only_the_supervisor_may_say_that_a_process_has_ended(tmp_path: Path, se
             ended = ChildExited(token, "trainer", "exit code 0", ExitCode.OK)
             reply = await client.call(RequestMessage(number, *encoded(ended)))
             assert "only this job's supervisor may say" in reply.body[0]
-        assert server.state.stop is None
+        assert server.state.lifecycle.stop is None
         assert server.state.members.require(TOKEN)
 
     served(tmp_path, work, sender or "anyone")
@@ -213,8 +213,8 @@ def test_no_job_that_is_stopped_ends_well(tmp_path: Path, status: ExitCode, code
         assert (
             await client.call(RequestMessage(1, *encoded(ChildExited("unknown", "trainer", "ended", status))))
         ).ok
-        assert server.state.stop is not None
-        assert server.state.stop.exit_code is code
+        assert server.state.lifecycle.stop is not None
+        assert server.state.lifecycle.stop.exit_code is code
         assert (
             await client.call(RequestMessage(2, *encoded(ChildExited(TOKEN, "trainer", "signal 9", status))))
         ).ok
@@ -229,7 +229,7 @@ def test_a_failure_is_none_without_an_exit_code(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
         reply = await client.call(RequestMessage(1, *encoded(NodeFailed("nothing", ExitCode.OK))))
         assert "a failure needs an exit code other than 0" in reply.body[0]
-        assert server.state.stop is None
+        assert server.state.lifecycle.stop is None
 
     served(tmp_path, work)
 
@@ -251,7 +251,7 @@ def test_a_node_that_leaves_is_told_to_end_and_not_that_it_is_dead(tmp_path: Pat
 
     state = served(tmp_path, work)
     assert [member.info.index for member in state.members.alive("trainer")] == [1]
-    assert state.stop is None
+    assert state.lifecycle.stop is None
 
 
 def test_a_node_that_dies_before_it_answers_is_named_without_its_token(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_p
         del client
         state, handler = server.state, RequestHandler(server)
         state.start_members()
-        state.begin_training({})
+        state.lifecycle.begin_training({})
         server.mark_dead(TOKEN, "was silent for 15 s")
         assert await dead(handler, 1) == (TOKEN,)
         await handler.handle(

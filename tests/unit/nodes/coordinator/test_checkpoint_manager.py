@@ -354,7 +354,7 @@ def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
         for entry in await dead.store.run(lambda store: list(store.entries())):
             change = RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body))
             DECISIONS[type(change)](c.state, change)
-        c.state.replace_coordinator()
+        c.state.lifecycle.replace_coordinator()
         best = read_note(folder / "best")
         manager = await train(c, clock)
         assert manager.validation.without_improvement == (1 if second == BETTER else 2)

@@ -47,7 +47,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
             controller._model = FinalModel(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)
             state.start_members()
             await asyncio.wait_for(controller._train(), 60.0)
-            stop = state.stop
+            stop = state.lifecycle.stop
             assert (stop is None) is bool(trained)
             if stop is not None:
                 assert stop.exit_code is ExitCode.USAGE

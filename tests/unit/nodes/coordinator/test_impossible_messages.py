@@ -90,7 +90,7 @@ class Told(CoordinatorServer):
     def __init__(self, folder: Path, **sections: Any) -> None:
         state = state_of(folder, [member(*node, dense_elements=ELEMENTS) for node in NODES], **sections)
         state.start_members()
-        state.begin_training({})
+        state.lifecycle.begin_training({})
         self.ledger_of = LedgerWriter(LedgerStore(folder / "ledger.sqlite"))
         super().__init__(NodeSettings(job=state.job), state, self.ledger_of)
         self._handle = RequestHandler(self).handle

@@ -37,20 +37,20 @@ def state(tmp_path: Path) -> JobState:
 def test_a_whole_job_is_a_way_through_the_phases(state: JobState) -> None:
     for phase in tuple(JobPhase)[1:]:
         if phase not in (JobPhase.STOPPING, JobPhase.DONE):
-            state.enter(phase)
-    state.finish("finished")
-    assert (state.over, state.outcome) == (True, "finished")
+            state.lifecycle.enter(phase)
+    state.lifecycle.finish("finished")
+    assert (state.lifecycle.over, state.lifecycle.outcome) == (True, "finished")
 
 
 @pytest.mark.parametrize("phase", JobPhase)
 def test_what_cannot_follow_is_refused_and_changes_nothing(state: JobState, phase: JobPhase) -> None:
     if phase in NEXT_PHASES[JobPhase.GATHERING]:
-        state.enter(phase)
-        assert state.phase is phase
+        state.lifecycle.enter(phase)
+        assert state.lifecycle.phase is phase
         return
     with pytest.raises(PhaseError, match=f"{phase.name} cannot follow GATHERING"):
-        state.enter(phase)
-    assert state.phase is JobPhase.GATHERING
+        state.lifecycle.enter(phase)
+    assert state.lifecycle.phase is JobPhase.GATHERING
 
 
 def test_every_phase_is_reached_and_ends() -> None:
@@ -62,9 +62,9 @@ def test_every_phase_is_reached_and_ends() -> None:
 
 def test_the_first_reason_to_stop_counts(state: JobState) -> None:
     first, second = (Stop("failed", text, ExitCode.DATA) for text in ("first", "second"))
-    assert state.request_stop(first)
-    assert not state.request_stop(second)
-    assert state.stop is first
+    assert state.lifecycle.request_stop(first)
+    assert not state.lifecycle.request_stop(second)
+    assert state.lifecycle.stop is first
 
 
 def test_before_the_start_another_node_takes_the_place_of_a_dead_one(state: JobState) -> None:
@@ -81,8 +81,8 @@ def deaths_in(state: JobState, phase: JobPhase, dead: list[str]) -> list[Death |
     """What nodes, which die in this phase one after the other, leave; the last one says whether it stops."""
     state.start_members()
     for following in (JobPhase.TRAINING, JobPhase.CLOSING):
-        if state.phase is not phase:
-            state.enter(following)
+        if state.lifecycle.phase is not phase:
+            state.lifecycle.enter(following)
     return [state.mark_dead(f"token-{name}", "died") for name in dead]
 
 
@@ -158,7 +158,7 @@ def test_a_job_of_one_trainer_never_gets_a_second(tmp_path: Path) -> None:
     nodes = [member("trainer", 0, **CENTRAL), member("embedding", 0), member("reader", 0), member("sync", 0)]
     state = state_of(tmp_path, nodes, sync={"nodes": 1})
     state.start_members()
-    state.enter(JobPhase.TRAINING)
+    state.lifecycle.enter(JobPhase.TRAINING)
     assert not state.can_join("trainer")
     state.mark_dead("token-trainer-0", "died")
     assert state.can_join("trainer")
@@ -200,7 +200,7 @@ def test_a_slow_trainer_is_told_to_cut_its_batches_while_it_trains(tmp_path: Pat
 
     state.start_members()
     assert orders(0) == {}
-    state.enter(JobPhase.TRAINING)
+    state.lifecycle.enter(JobPhase.TRAINING)
     given = orders(5)
     if balance == "off":
         assert given == {}, "the control"
@@ -209,7 +209,7 @@ def test_a_slow_trainer_is_told_to_cut_its_batches_while_it_trains(tmp_path: Pat
     assert 3.0 <= given["trainer-0"][-1] < 4.6
     state.mark_dead(nodes[1].info.token, "gone")
     assert orders(10) == {}, "it is the fastest now"
-    state.enter(JobPhase.CLOSING)
+    state.lifecycle.enter(JobPhase.CLOSING)
     assert orders(15) == {}
 
 
@@ -227,7 +227,7 @@ def test_nodes_are_told_the_absolute_folder_of_the_run(
 
 
 def test_at_the_end_nobody_dies(state: JobState) -> None:
-    state.finish("finished")
+    state.lifecycle.finish("finished")
     assert state.mark_dead("token-trainer-0", "died") is None
     assert state.members.require("token-trainer-0").alive
 

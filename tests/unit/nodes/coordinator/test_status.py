@@ -119,7 +119,7 @@ def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
 def test_training_that_waits_for_a_validation_is_not_called_training(tmp_path: Path) -> None:
     def work(c: JobState) -> None:
         for phase in (JobPhase.STARTING, JobPhase.TRAINING):
-            c.enter(phase)
+            c.lifecycle.enter(phase)
         assert build_status(c, None, 0).phase == "training"
         c.checkpointing.pause()
         waiting = build_status(c, None, 0)
@@ -158,7 +158,7 @@ def test_what_the_run_before_left_out_is_not_still_to_come(
 ) -> None:
     def work(c: JobState) -> None:
         c.start_members()
-        c.enter(JobPhase.TRAINING)
+        c.lifecycle.enter(JobPhase.TRAINING)
         monkeypatch.setattr(c.training.metrics, "examples_per_second", lambda: 2000.0)
         status = build_status(c, None, 0)
         assert status.progress.seconds_left == pytest.approx((1000 - 100 - left_out) / 2000.0)
@@ -331,7 +331,7 @@ def test_what_cannot_be_shown_does_not_stop_the_job(tmp_path: Path) -> None:
             "the status of the job could not be published (ZeroDivisionError: of the display)"
         ]
         watching.publish()
-        assert c.state.stop is None
+        assert c.state.lifecycle.stop is None
 
     on_server(tmp_path, work)
 

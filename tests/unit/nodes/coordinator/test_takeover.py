@@ -32,7 +32,7 @@ def test_it_has_the_state_and_the_replies_of_the_one_that_died(
     async def work(folder: Path) -> None:
         before = await play(folder, seed, steps)
         state, takeover = taken_over(folder)
-        assert state.phase is JobPhase.TRAINING
+        assert state.lifecycle.phase is JobPhase.TRAINING
         assert everything(state) == everything(before.state)
         for token, replies in takeover.replies.items():
             for number, reply in replies.items():
