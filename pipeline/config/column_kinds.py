@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal[
-    "label", "dense", "categorical", "bucket", "cross", "multi_hot", "timestamp", "weight", "ignored"
+    "label", "dense", "categorical", "bucket", "cross", "multi_hot", "ip", "timestamp", "weight", "ignored"
 ]
 StoredAs: TypeAlias = Literal["label", "dense", "categorical", "multi_hot", "timestamp", "weight", ""]
 """What an example has of a column, as parts of a prepared folder name it; "" for nothing."""
@@ -66,6 +66,7 @@ KINDS: Final[dict[str, ColumnKind]] = {
     "bucket": ColumnKind("categorical", ("boundaries", "quantiles")),
     "cross": ColumnKind("categorical", ("columns",), in_file=False),
     "multi_hot": ColumnKind("multi_hot", ("delimiter", "pooling", "max_ids", "weights"), hashes_values=True),
+    "ip": ColumnKind("multi_hot", hashes_values=True),
     "timestamp": ColumnKind("timestamp", ("format",), is_input=False, is_single=True),
     "weight": ColumnKind("weight", is_input=False, is_single=True),
     "ignored": ColumnKind("", is_input=False),

@@ -47,7 +47,11 @@ class ColumnSection(BaseModel):
 
     model_config = STRICT
 
-    kind: Kind = Field(description="What the column is.")
+    kind: Kind = Field(
+        description='What the column is. "ip" is an IP address as text: its ids are the networks that it is'
+        " in, of IPv4 the /8, /16 and /24, of IPv6 the /32, /48 and /64, all in one table, whose vectors are"
+        " summed. A missing address has none, and a text that is no address makes a bad row."
+    )
     source: str = Field(default="", description="Name of the column in the file, if it differs.")
     threshold: Finite | None = Field(
         default=None, description="label: the label is 1 if the number is at least this."

@@ -82,6 +82,7 @@ COLUMNS = {
     "person": {"kind": "categorical", "source": "user"},
     "tags": {"kind": "multi_hot", "pooling": "mean", "max_ids": 3},
     "words": {"kind": "multi_hot", "delimiter": " "},
+    "ip": "ip",
     "years": {"kind": "bucket", "source": "age", "boundaries": [18, 25, 35.5]},
     "cost": {"kind": "bucket", "source": "price", "quantiles": 10},
     "person_by_years": {"kind": "cross", "columns": ["person", "years"]},
@@ -90,6 +91,9 @@ COLUMNS = {
     "weekday": {"kind": "categorical", "source": "at", "part": "weekday", "format": "%d/%m/%Y %H:%M"},
     "month": {"kind": "categorical", "source": "at", "part": "month", "format": "%d/%m/%Y %H:%M"},
 }
+
+
+ADDRESSES = ["192.0.2.7", "192.0.9.1", None, "2001:db8::7", "NA", "::ffff:192.0.2.9", "10.0.0.1"]
 
 
 def write_log(path: Path) -> Path:
@@ -107,6 +111,7 @@ def write_log(path: Path) -> Path:
             None if at % 9 == 0 else f"{1 + at % 28}/{1 + at % 12}/2025 {at % 24}:30" for at in range(count)
         ],
         "words": [("one two  three", "", "four")[at % 3] for at in range(count)],
+        "ip": [ADDRESSES[at % len(ADDRESSES)] for at in range(count)],
     }
     pq.write_table(pa.table(columns), path)
     return path

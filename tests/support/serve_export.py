@@ -6,6 +6,7 @@ manifest. The second file has what comes out when the rows of each table are shu
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import sys
 from collections.abc import Callable
@@ -140,8 +141,18 @@ def dense_input(
     return y.astype(np.float32)
 
 
+def networks_of(value: str, bits: dict[str, list[int]]) -> list[str]:
+    """The networks of an IP address, by the manifest's words on ids."""
+    address = ipaddress.ip_address(value)
+    address = getattr(address, "ipv4_mapped", None) or address
+    prefixes = bits[f"ipv{address.version}"]
+    return [str(ipaddress.ip_network(f"{address}/{prefix}", strict=False)) for prefix in prefixes]
+
+
 def bag_of(value: str | None, table: dict[str, Any], data: dict[str, Any]) -> list[str]:
     """The ids of a bag, by the manifest's bag rule."""
+    if "networks" in table:
+        return [] if is_missing(value, data) else networks_of(str(value), table["networks"])
     ids = [] if is_missing(value, data) else str(value).split(table["delimiter"])
     return [one for one in ids if not is_missing(one, data)][: table["max_ids"]]
 

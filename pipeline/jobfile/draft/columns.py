@@ -9,13 +9,14 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ...data.columns.kinds.addresses import networks_of
 from ...text.format import counted
 from ..boundaries import quantile_boundaries
 from .entry import DraftColumn, is_flat, is_text, share_missing, toml_value
 from .evidence import Labels
 from .label import ask_of_label, label_column, label_of
 from .missing import numbers_of, without_missing_words
-from .names import names_ids, names_quantity
+from .names import names_ids, names_quantity, words_of
 from .results import ask_of_results
 from .sample import InputSample
 from .tables import draft_table, within_memory
@@ -30,6 +31,9 @@ _ZERO_FIRST: Final = r"^0\d"
 # With a table for each of so many columns a step is slow, and the tables learn the rows by heart.
 _WIDE: Final = 200
 _BUCKETS: Final = 10
+_ADDRESS_WORDS: Final = frozenset(("ip", "ips", "ipv", "addr", "address", "adresse", "direccion", "host"))
+# Of texts that are nearly all IP addresses at most so many are something else.
+_NO_ADDRESS: Final = 0.05
 _STEPS: Final = 0.9
 _ALIKE: Final = "rows of one number have like labels, rows of numbers beside it have not"
 
@@ -142,6 +146,8 @@ def _text(name: str, known: pl.Series, distinct: int, sample: InputSample) -> Dr
     if _is_decimal_comma(known):
         return DraftColumn(name, "", "", "numbers with a decimal comma; other columns have a decimal point")
     single = _single(name, known, distinct, sample)
+    if (addresses := _addresses(name, known, single, sample)) is not None:
+        return addresses
     if what := unreadable_number(known):
         why = f"{what}, which no kind reads as numbers: write them plainly, as 1234.5, to have them as such"
         return replace(single, why=f"{single.why}; {why}")
@@ -153,6 +159,23 @@ def _text(name: str, known: pl.Series, distinct: int, sample: InputSample) -> Dr
         bag = _bag(name, ids, delimiter, f"texts with {delimiter!r} in them", sample)
         return bag.asking("is the whole text one value? Then take this line", '"categorical"')
     return single
+
+
+def _addresses(name: str, known: pl.Series, single: DraftColumn, sample: InputSample) -> DraftColumn | None:
+    """Guess a column of IP addresses; None if most texts are none."""
+    if known.dtype != pl.String:
+        return None
+    networks, has_address, _ = networks_of(known.to_arrow())
+    others = len(known) - int(has_address.sum())
+    if others > _NO_ADDRESS * len(known):
+        return None
+    if others:
+        why = f"{others:,} of {len(known):,} texts are no IP addresses: skip such rows? Then take this line"
+        return single.asking(why, '"ip"')
+    if _ADDRESS_WORDS.isdisjoint(words_of(name)):
+        return single.asking("are these IP addresses, no versions or codes? Then take this line", '"ip"')
+    table = draft_table(name, pl.Series(networks), sample)
+    return DraftColumn(name, "ip", '"ip"', f"IP addresses, {known.n_unique():,} values", table)
 
 
 def _single(name: str, known: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:

@@ -113,7 +113,7 @@ X = Y + 'x = "categorical"\n'
             "data.columns: t and u are of kind 'timestamp'; give at most one",
         ),
         (X + 't = "weight"\nu = "weight"\n', "data.columns: t and u are of kind 'weight'; give at most one"),
-        (Y, 'data.columns: no column is "categorical", "bucket" or "multi_hot"; give at least one'),
+        (Y, 'data.columns: no column is "categorical", "bucket", "multi_hot" or "ip"; give at least one'),
         (
             X + HOUR + "[tables.hour]\nrows = 24",
             "tables.hour.rows: 24 given; the table of column hour has 25 rows, one for each of its values",

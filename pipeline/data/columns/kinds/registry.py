@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ....config.columns import ColumnSection
+from .addresses import IpValues
 from .base import ColumnValues
 from .chunk import Chunk
 from .ids import BucketValues, CategoricalValues, CrossValues, MultiHotValues
@@ -27,6 +28,7 @@ VALUES: Final[dict[str, ColumnValues]] = {
     "bucket": BucketValues(),
     "cross": CrossValues(),
     "multi_hot": MultiHotValues(),
+    "ip": IpValues(),
     "timestamp": TimestampValues(),
     "weight": WeightValues(),
     "ignored": IgnoredValues(),

@@ -381,3 +381,34 @@ def test_a_draft_names_no_algorithm(tmp_path: Path) -> None:
     _, job = draft(write(tmp_path / "log.csv", log()))
     assert job.sync.algorithm == "easgd"
     assert load_job(tmp_path / "job.toml", ["trainer.count=4"]).sync.algorithm != "none"
+
+
+def _address(draw: random.Random) -> str:
+    return f"{draw.randrange(1, 99)}.{draw.randrange(4)}.{draw.randrange(256)}.{draw.randrange(256)}"
+
+
+def test_addresses(tmp_path: Path) -> None:
+    """The table has room for the networks, of which there are more than addresses."""
+    text, job = draft(write(tmp_path / "log.csv", log(client_ip=_address)))
+    assert job.data.columns["client_ip"].kind == "ip"
+    assert "QUESTION: client_ip" not in text
+    assert read(job) == ROWS
+    assert job.tables[-1].rows > 2 * ROWS
+
+
+def test_texts_that_may_be_addresses_or_versions(tmp_path: Path) -> None:
+    text, _ = draft(
+        write(tmp_path / "log.csv", log(build=lambda draw: f"1.{draw.randrange(9)}.{draw.randrange(9)}.0"))
+    )
+    assert "# QUESTION: build: are these IP addresses, no versions or codes?" in text
+    assert both(text, "build", tmp_path) == ("categorical", "ip")
+
+
+def test_addresses_among_other_texts(tmp_path: Path) -> None:
+    def one(draw: random.Random) -> str:
+        return _address(draw) if draw.random() < 0.97 else "localhost"
+
+    text, job = draft(write(tmp_path / "log.csv", log(ip=one)))
+    assert "ip" not in job.data.columns or job.data.columns["ip"].kind == "categorical"
+    assert "texts are no IP addresses: skip such rows? Then take this line" in text
+    assert '# ip = "ip"' in text
