@@ -146,8 +146,7 @@ class RowClient(Service):
                 self.waker.clear()
                 while not self._commands.empty():
                     self._commands.get()()
-                _, pushed = connections.receive()
-                self._answer(len(pushed))
+                self._answer(len(connections.take_replies()))
         finally:
             connections.close()
             self._end()

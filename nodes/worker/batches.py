@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...pipeline.embedding.lookup.request import LookupPlan
-from ...pipeline.embedding.lookup.router import ShardRouter
-from ...pipeline.errors import ProtocolError
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.types import BatchId, Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
-from .delivery_check import REMEDY
 from .reader_client import ReaderClient
 
 
@@ -62,18 +59,6 @@ class InFlightBatch(RowRequests):
     def training(self) -> bool:
         """Whether the batch is to be trained, not scored."""
         return self.delivery.pass_number == 0
-
-    def plan_lookups(self, router: ShardRouter) -> list[LookupPlan]:
-        """Plan the lookups of its rows; raises ProtocolError if it does not fit."""
-        delivery = self.delivery
-        try:
-            return router.requests_of(delivery)
-        except ValueError as error:
-            raise ProtocolError(
-                f"{self.reader.name} delivered batch {tuple(delivery.id)}, but {error}",
-                where="reader",
-                remedy=REMEDY,
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class ReplyWatch:
 class WorkerConnections(Generic[B]):
     """All connections of one worker.
 
-    Created and used by its thread, except for `metrics`. B is what is kept of a batch.
+    Used by its thread, except for `metrics`. B is what is kept of a batch.
 
     Attributes:
         readers: a client for each reader, by name.
@@ -136,7 +136,7 @@ class WorkerConnections(Generic[B]):
         self._round_trips = 0
 
     def poll(self, timeout_milliseconds: int) -> float:
-        """Wait until something has arrived for `receive`; return the seconds waited."""
+        """Wait until something has arrived to be taken; return the seconds waited."""
         before = time.monotonic()
         self._readable = frozenset(socket for socket, _ in self._poller.poll(timeout_milliseconds))
         seconds = time.monotonic() - before
@@ -144,20 +144,13 @@ class WorkerConnections(Generic[B]):
         self._has_waited = timeout_milliseconds > 0 and seconds > SHORTEST_WAIT_SECONDS
         return seconds
 
-    def receive(
-        self, impossible: Callable[[ReaderClient, Delivery], bool] = lambda *_: True
-    ) -> tuple[list[InFlightBatch], list[B]]:
-        """Return new deliveries, and batches whose last push is answered.
+    def take_deliveries(self, impossible: Callable[[ReaderClient, Delivery], bool]) -> list[InFlightBatch]:
+        """Return new deliveries.
 
         A reader whose delivery is `impossible` is lost: it counts as not received, and nothing more of it is
-        taken. By default all deliveries are, for a client that has no readers. Also resends overdue requests.
-
-        Raises:
-            LookupRefused: an embedding node refused a request.
-            PeerUnreachable: a living node has answered nothing for too long.
+        taken.
         """
         delivered: list[InFlightBatch] = []
-        pushed: list[B] = []
         for reader in self.readers.values():
             for message in self._receive_from(reader.name, reader.connection):
                 if not isinstance(message, Delivery):
@@ -167,6 +160,18 @@ class WorkerConnections(Generic[B]):
                     break
                 if reader.accept(message):
                     delivered.append(InFlightBatch(reader, message))
+        return delivered
+
+    def take_replies(self) -> list[B]:
+        """Take the replies of embedding nodes; return the batches whose last push is answered.
+
+        Also resends overdue requests.
+
+        Raises:
+            LookupRefused: an embedding node refused a request.
+            PeerUnreachable: a living node, also a reader, has answered nothing for too long.
+        """
+        pushed: list[B] = []
         for shard, (name, connection) in enumerate(self.shards.named_connections):
             for message in self._receive_from(name, connection):
                 now = time.monotonic()
@@ -179,7 +184,7 @@ class WorkerConnections(Generic[B]):
             self._checked_at = now
             self.shards.resend_overdue(now)
             self._watch.check(self._clock.now(), self._living_readers | self.shards.pending_nodes)
-        return delivered, pushed
+        return pushed
 
     def lose(self, name: str) -> None:
         """Expect nothing more of a lost node."""

@@ -6,6 +6,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,9 +59,9 @@ class Worker(Service):
         super().__init__(f"worker-{index}", failed)
         self.index = index
         self._context = context
-        self._zmq_context = zmq_context
-        self._members = members
-        self._identity = f"{token}/{index}"
+        self._connect = partial(
+            WorkerConnections[InFlightBatch], zmq_context, members, f"{token}/{index}", context.job
+        )
         self._trained = trained
         self._refused = refused
         self._check = DeliveryCheck(context.job, context.router, grant_key)
@@ -89,14 +90,16 @@ class Worker(Service):
         self._waiting_for_round = Activity("wait for synchronization")
         self._trained_examples = 0
         self._left_out_batches = 0
-        self._connections: WorkerConnections[InFlightBatch] | None = None
+        self._has_begun = False
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
-        """Begin to train.
+        """Connect, and begin to train.
 
         Batches of the `progressive` spans are scored before their step, in the first epoch.
         """
         self._progressive = progressive
+        # The thread takes the sockets over, and closes them.
+        self._connections = self._connect(self.waker.fileno())
         super().start()
 
     def confirm(self, reader: str, sequence: int) -> None:
@@ -113,29 +116,14 @@ class Worker(Service):
             reply: called on this thread when all of those have arrived and nothing is in flight.
             leaving: whether the readers take untrained deliveries back; they are then not marked as done.
         """
-
-        def command() -> None:
-            self._drain_until, self._drain_reply, self._is_leaving = sequences, reply, leaving
-            if not leaving and self._connections is not None:
-                self._connections.end_training(sequences)
-            self._stranded.extend(self._shards.give_up())
-
-        self._call(command)
+        self._call(lambda: self._end_training(sequences, reply, leaving=leaving))
 
     def node_lost(self, name: str) -> None:
         """Expect nothing more from a reader or an embedding node.
 
         Requests to an embedding node wait for its replacement, or until `drain`.
         """
-
-        def command() -> None:
-            assert self._connections is not None
-            self._connections.lose(name)
-            if self._drain_until is not None:
-                # A drain brings no more replacements.
-                self._stranded.extend(self._shards.give_up())
-
-        self._call(command)
+        self._call(lambda: self._lose(name))
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
         """Accept nothing more from a lost reader, and train what it has delivered.
@@ -143,35 +131,20 @@ class Worker(Service):
         Calls `reply`, on this thread, when all of that is confirmed; for an unknown reader at once, and never
         connects to it.
         """
-
-        def command() -> None:
-            assert self._connections is not None
-            self._connections.lose(name)
-            self._settling.append((name, reply))
-
-        self._call(command)
+        self._call(lambda: self._connections.lose(name))
+        self._call(lambda: self._settling.append((name, reply)))
 
     def connect_reader(self, member: MemberInfo) -> None:
         """Connect to a reader that has joined, unless it is known."""
-
-        def command() -> None:
-            assert self._connections is not None
-            self._connections.connect_reader(member)
-
-        self._call(command)
+        self._call(lambda: self._connections.connect_reader(member))
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
         """Switch to a replacement embedding node.
 
         Calls `reply`, on this thread, when everything pushed before is confirmed.
         """
-
-        def command() -> None:
-            assert self._connections is not None
-            self._connections.replace_shard(member)
-            self._unconfirmed.settle(reply)
-
-        self._call(command)
+        self._call(lambda: self._connections.replace_shard(member))
+        self._call(lambda: self._unconfirmed.settle(reply))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score deliveries of this pass with these weights from now on.
@@ -179,12 +152,7 @@ class Worker(Service):
         `flat` is float32 [numel] and must not change meanwhile. Deliveries of this pass that are already here
         have waited; those of earlier passes are dropped.
         """
-
-        def command() -> None:
-            self._pass, self._sums = pass_number, QualitySums()
-            self._stepper.score_with(flat)
-
-        self._call(command)
+        self._call(lambda: self._begin_pass(pass_number, flat))
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
         """Pass the sums of a pass to `reply`, on this thread."""
@@ -196,7 +164,7 @@ class Worker(Service):
         The seconds of waiting are for a batch (`reader`), its vectors, replies to pushes, a validation, and
         the end of a drain. `wait_seconds` leaves out waits for rounds. `compute` is the dense model's steps.
         """
-        if self._connections is None:
+        if not self._has_begun:
             return {}
         return {
             "trained_examples": self._trained_examples,
@@ -213,17 +181,16 @@ class Worker(Service):
     def body(self) -> None:
         """Work until told to stop, then close the sockets."""
         torch.set_num_threads(1)
-        self._stepper = Stepper(self._context)
-        connections = WorkerConnections[InFlightBatch](
-            self._zmq_context, self._members, self._identity, self._context.job, self.waker.fileno()
-        )
-        self._shards, self._connections = connections.shards, connections
+        connections = self._connections
+        self._shards = connections.shards
         try:
+            self._stepper = Stepper(self._context)
+            self._has_begun = True
             while not self.stopping:
                 # Before it waits: with one batch in flight, the next one has arrived, but is not looked up.
                 self._look_ahead()
                 idle = self._next_ready() is None and not self._launched
-                self._receive(connections, POLL_MILLISECONDS if idle else 0)
+                self._receive(POLL_MILLISECONDS if idle else 0)
                 self._look_ahead()
                 batch = self._next_ready()
                 if batch is not None:
@@ -241,15 +208,32 @@ class Worker(Service):
 
     @property
     def _readers(self) -> Mapping[str, ReaderClient]:
-        assert self._connections is not None
         return self._connections.readers
 
     def _call(self, command: Callable[[], object]) -> None:
         self._commands.put(command)
         self.waker.wake()
 
-    def _receive(self, connections: WorkerConnections[InFlightBatch], timeout_milliseconds: int) -> None:
-        missing = self._missing()
+    def _end_training(
+        self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object], *, leaving: bool
+    ) -> None:
+        self._drain_until, self._drain_reply, self._is_leaving = sequences, reply, leaving
+        if not leaving:
+            self._connections.end_training(sequences)
+        self._stranded.extend(self._shards.give_up())
+
+    def _lose(self, name: str) -> None:
+        self._connections.lose(name)
+        if self._drain_until is not None:
+            # A drain brings no more replacements.
+            self._stranded.extend(self._shards.give_up())
+
+    def _begin_pass(self, pass_number: int, flat: torch.Tensor) -> None:
+        self._pass, self._sums = pass_number, QualitySums()
+        self._stepper.score_with(flat)
+
+    def _receive(self, timeout_milliseconds: int) -> None:
+        connections, missing = self._connections, self._missing()
         waited = connections.poll(timeout_milliseconds)
         self._waits[missing] += waited
         if TRACER.on:
@@ -257,9 +241,8 @@ class Worker(Service):
         self.waker.clear()
         while not self._commands.empty():
             self._commands.get()()
-        delivered, pushed = connections.receive(self._is_impossible)
-        self._inbox.extend(delivered)
-        for batch in pushed:
+        self._inbox.extend(connections.take_deliveries(self._is_impossible))
+        for batch in connections.take_replies():
             self._acknowledge(batch)
         while not self._confirmed.empty():
             reader, sequence = self._confirmed.get()
@@ -298,7 +281,8 @@ class Worker(Service):
                 self._drop(batch)
                 continue
             with self._looking_up:
-                self._shards.look_up(batch, batch.plan_lookups(self._context.router), now)
+                requests = self._context.router.requests_of_checked(batch.delivery)
+                self._shards.look_up(batch, requests, now)
             self._batches.append(batch)
 
     def _next_ready(self) -> InFlightBatch | None:

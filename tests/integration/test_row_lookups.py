@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from shadowsync.nodes.worker.batches import InFlightBatch
-from shadowsync.nodes.worker.connections import WorkerConnections
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
@@ -53,11 +52,11 @@ def test_a_worker_does_not_wait_while_a_batch_is_there(
     def note_waits(patch: pytest.MonkeyPatch) -> None:
         receive = Worker._receive
 
-        def noting(worker: Worker, connections: WorkerConnections[InFlightBatch], milliseconds: int) -> None:
+        def noting(worker: Worker, milliseconds: int) -> None:
             if milliseconds and worker._drain_until is None:
                 has_room = len(worker._batches) < worker._ahead
                 waits.append(has_room and any(batch.training for batch in worker._inbox))
-            receive(worker, connections, milliseconds)
+            receive(worker, milliseconds)
 
         patch.setattr(Worker, "_receive", noting)
 

@@ -6,7 +6,7 @@ the plan in a form that makes its requests fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -162,10 +162,31 @@ class ShardRouter:
         Raises:
             ValueError: a wrong shape or type, or a row that its table does not have.
         """
-        batch = self._checked_examples(rows, bag_lengths, keys)
-        bags = self._bags(bag_rows, bag_lengths, item_weights, bag_keys, batch)
+        examples = self._checked_examples(rows, bag_lengths, keys)
+        self._check_bags(bag_rows, bag_lengths, item_weights, bag_keys, examples)
+        return self._requests(rows, bag_rows, bag_lengths, item_weights, keys, bag_keys, examples)
+
+    def requests_of_checked(self, batch: BatchIds) -> list[LookupPlan]:
+        """Return the requests for a batch that `check` has let pass."""
+        rows, lengths = batch.rows, batch.bag_lengths
+        examples: int = rows.shape[1] if self._single else lengths.shape[-1]
+        return self._requests(
+            rows, batch.bag_rows, lengths, batch.item_weights, batch.keys, batch.bag_keys, examples
+        )
+
+    def _requests(
+        self,
+        rows: Int32Array,
+        bag_rows: Int32Array,
+        bag_lengths: Int32Array,
+        item_weights: Float32Array,
+        keys: Uint64Array,
+        bag_keys: Uint64Array,
+        examples: int,
+    ) -> list[LookupPlan]:
+        bags = self._bags(bag_rows, bag_lengths, item_weights, bag_keys)
         of_tables = dict(zip(self._growing, keys, strict=True))
-        return [node.request(rows, batch, bags, of_tables) for node in self._nodes]
+        return [node.request(rows, examples, bags, of_tables) for node in self._nodes]
 
     def check(self, batch: BatchIds, examples: int) -> None:
         """Raise ValueError for a batch of this many examples of which `requests` would raise."""
@@ -173,7 +194,7 @@ class ShardRouter:
         found = self._checked_examples(rows, lengths, batch.keys)
         if found != examples:
             raise ValueError(f"rows of {found} examples; the batch has {examples}")
-        self._bags(batch.bag_rows, lengths, batch.item_weights, batch.bag_keys, examples)
+        self._check_bags(batch.bag_rows, lengths, batch.item_weights, batch.bag_keys, examples)
 
     def _checked_examples(self, rows: Int32Array, bag_lengths: Int32Array, keys: Uint64Array) -> int:
         """Return for how many examples these are; raises as `requests`."""
@@ -190,17 +211,17 @@ class ShardRouter:
             raise ValueError(f"keys must be uint64 {[len(self._growing), batch]}, not {list(keys.shape)}")
         return batch
 
-    def _bags(
+    def _check_bags(
         self,
         bag_rows: Int32Array,
         lengths: Int32Array,
         weights: Float32Array,
         keys: Uint64Array,
         batch: int,
-    ) -> dict[int, TableBags]:
-        """Return the bags of each table, checked."""
+    ) -> None:
+        """Raise as `requests` for bags that cannot be."""
         if not self._bagged and not bag_rows.size and not lengths.size:
-            return {}
+            return
         shape = (len(self._bagged), batch)
         if lengths.dtype != np.int32 or lengths.shape != shape or (lengths.size and lengths.min() < 0):
             raise ValueError(f"bag_lengths must be int32 {list(shape)}, none below 0")
@@ -213,18 +234,31 @@ class ShardRouter:
             _check_of_each("item_weights", weights, np.dtype(np.float32), bag_rows)
         if len(keys) or any(table.growth is not None for table in tables):
             _check_of_each("bag_keys", keys, np.dtype(np.uint64), bag_rows)
-        bags: dict[int, TableBags] = {}
-        at = 0
-        for table, split_rows in zip(self._bagged, lengths, strict=True):
-            part = bag_rows[at : at + int(split_rows.sum(dtype=np.int64))]
+        for table, part, _ in self._split_bags(bag_rows, lengths):
             if part.size and part.view(np.uint32).max() >= self.plan.tables[table].rows:
                 self._raise_bad_row(table)
+
+    def _bags(
+        self, bag_rows: Int32Array, lengths: Int32Array, weights: Float32Array, keys: Uint64Array
+    ) -> dict[int, TableBags]:
+        """Return the bags of each table."""
+        bags: dict[int, TableBags] = {}
+        at = 0
+        for table, part, split_rows in self._split_bags(bag_rows, lengths):
             settings = self.plan.tables[table]
             own = weights[at : at + len(part)] if settings.weighted else NO_WEIGHTS
             own_keys = NO_KEYS if settings.growth is None else keys[at : at + len(part)]
             bags[table] = TableBags(part, split_rows, settings.pooling, own, own_keys)
             at += len(part)
         return bags
+
+    def _split_bags(
+        self, bag_rows: Int32Array, lengths: Int32Array
+    ) -> Iterator[tuple[int, Int32Array, Int32Array]]:
+        """Yield each table with bags, its rows and its bags' lengths."""
+        ends = np.cumsum(lengths.sum(axis=1, dtype=np.int64)).tolist()
+        for table, start, stop, of_table in zip(self._bagged, [0, *ends], ends, lengths, strict=False):
+            yield table, bag_rows[start:stop], of_table
 
     def _raise_bad_row(self, table: int) -> None:
         raise ValueError(f"a row number is beyond the {self.plan.tables[table].rows} rows of table {table}")

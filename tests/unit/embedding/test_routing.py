@@ -199,6 +199,19 @@ def test_gradients_sent_to_the_wrong_rows_would_be_seen() -> None:
     assert min(differences) > 1e-4
 
 
+def test_a_batch_that_was_checked_has_the_same_requests() -> None:
+    tables = (make_table("bags", 40, 4, pooling="sum"), *make_tables([5, 700], DIM))
+    router, drawn = EmbeddingCluster(tables, 3).router, draw_rows(tables, BATCH, 1)
+    router.check(drawn, BATCH)
+    others = router.requests_of(draw_rows(tables, BATCH, 2))
+    for checked, request, other in zip(
+        router.requests_of_checked(drawn), router.requests_of(drawn), others, strict=True
+    ):
+        assert np.array_equal(checked.rows, request.rows)
+        assert np.array_equal(checked.bag_lengths, request.bag_lengths)
+        assert not np.array_equal(checked.rows, other.rows), "the control"
+
+
 @pytest.mark.parametrize("distinct", [False, True])
 def test_the_order_of_a_request_is_bank_by_bank_whole_tables_then_pieces_then_bags(distinct: bool) -> None:
     tables = (

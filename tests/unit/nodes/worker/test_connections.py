@@ -93,7 +93,7 @@ def test_what_has_come_of_a_node_that_is_lost_is_not_taken(
     shards[0].send(WORKER, Pushed(_pushed(shards[0]).request, repeated=False))
     connections.poll(MILLISECONDS)
     connections.lose("embedding-0")
-    assert connections.receive() == ([], [])
+    assert connections.take_replies() == []
     assert connections.shards.pending_pushes == 1
 
 
@@ -112,7 +112,7 @@ def test_a_push_goes_to_the_node_that_takes_the_place(
     assert _pushed(shards[1]).request == request
     shards[1].send(WORKER, Pushed(request, repeated=False))
     connections.poll(MILLISECONDS)
-    assert connections.receive() == ([], [batch])
+    assert connections.take_replies() == [batch]
     metrics = connections.metrics()
     assert metrics["sent_bytes"] == 2 * sent_bytes, "what was sent to the dead one counts"
     assert {"to/embedding-0", "to/embedding-1"} <= metrics.keys()
@@ -163,7 +163,7 @@ def test_a_round_trip_is_from_sending_to_the_answer_that_ended_a_wait(
     monkeypatch.setattr("shadowsync.nodes.worker.connections.time", poller)
     monkeypatch.setattr(connections, "_poller", poller)
     connections.poll(waits)
-    connections.receive()
+    connections.take_replies()
     metrics = connections.metrics()
     assert metrics["round_trips"] == trips
     assert metrics["round_trip_seconds"] == pytest.approx(0.1 * trips)
