@@ -46,8 +46,8 @@ def prepare(
     from ...pipeline.jobfile.load import load_job
     from ...pipeline.prepare.preparation import prepare_folder
     from ...pipeline.prepare.statistics_page import sharing_line
-    from ...watch.terminal.prepare_progress import progress_shown
     from ...pipeline.report.run_folder import shown
+    from ...watch.terminal.prepare_progress import progress_shown
 
     if verify and force:
         raise click.UsageError("--verify and --force exclude each other; give one of them")
