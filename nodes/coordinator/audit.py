@@ -19,7 +19,8 @@ from .state.job import JobState
 from .state.outcome import CountsByNode, Outcome
 
 HALF_PUSHED = (
-    "some shards may have applied batches of a dead, silent or unstopped trainer that were not trained again"
+    "some shards may have applied batches of a dead, silent or unstopped trainer that were not trained again,"
+    " or batches of a dead reader that the input does not have"
 )
 
 
@@ -120,6 +121,8 @@ def _are_half_pushed(
         or bool(_uncertain_trainers(state, outcome))
         # The other shards may have applied pushes that a dead shard never will.
         or (outcome.stop is not None and outcome.stop.lost_shard)
+        # Pushes of batches that no span has.
+        or state.ledger.totals.stray_batches > 0
         # The same holds for batches still to be trained again, which a resumed run does.
         or not state.ledger.owed.is_settled
     )

@@ -141,6 +141,10 @@ def of_another_span(delivery: Delivery) -> Any:
     return delivery.id._replace(span=delivery.id.span ^ 1)
 
 
+def beyond_its_span(delivery: Delivery) -> Any:
+    return delivery.id._replace(number=10**9)
+
+
 def of_zeros(delivery: Delivery) -> Any:
     return np.zeros_like(delivery.dense)
 
@@ -287,6 +291,18 @@ def test_a_delivery_costs_its_reader_and_not_the_job(
     in_process: ClusterMaker, fault: Fault, why: str
 ) -> None:
     _require_a_dead_reader(in_process({"data": {"readers": 2}}, faults=(fault,)), why)
+
+
+def test_a_batch_number_that_its_span_does_not_have_costs_one_reader(in_process: ClusterMaker) -> None:
+    """Only the count of the next reader tells, which is honest."""
+    own = in_process({"data": {"readers": 2}}, faults=(delivered(id=beyond_its_span),)).start()
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert {event.node for event in report.events if "failed: " in event.what} == {"reader-1"}
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+    assert report.examples.replayed > 0
+    assert any("the input does not have" in (one.unknown or "") for one in report.ledger.identities)
 
 
 def _require_a_dead_reader(own: InProcessCluster, why: str) -> None:

@@ -42,6 +42,19 @@ class BatchSizes:
             self._stops.insert(at, after)
             self._sizes.insert(at, examples)
 
+    def cut(self, stop: int) -> list[tuple[int, int]]:
+        """Remove the batches from number `stop` on; return their numbers and examples."""
+        removed: list[tuple[int, int]] = []
+        while self._stops and self._stops[-1] > stop:
+            start, end, size = self._starts.pop(), self._stops.pop(), self._sizes.pop()
+            removed += [(number, size) for number in range(max(start, stop), end)]
+            if start < stop:
+                self._starts.append(start)
+                self._stops.append(stop)
+                self._sizes.append(size)
+        self._count -= len(removed)
+        return removed
+
     def saved(self) -> list[Any]:
         """Return the runs as plain values, which are not copied."""
         return [self._starts, self._stops, self._sizes]

@@ -16,7 +16,7 @@ from typing import Any
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
-from .open_spans import OpenSpans
+from .open_spans import OpenSpan, OpenSpans
 from .owed_batches import OwedBatches
 from .records import Acknowledged, BatchRange, LedgerSnapshot, LedgerTotals, LeftOut, Replay, UnreadSpan
 from .span_queue import SpanQueue
@@ -220,11 +220,13 @@ class LedgerState:
             raise ValueError(f"span {number} of epoch {epoch} is not assigned to a reader")
         if span.batches is not None:
             raise ValueError(f"span {number} of epoch {epoch} was already reported as read")
-        if span.last >= batches:
+        restored = max((*span.restored, *span.restored_left_out), default=-1)
+        if span.last >= batches and ((epoch, number) not in self._read_again or restored >= batches):
             raise ValueError(
                 f"span {number} of epoch {epoch} has {batches} batches, but its batch {span.last} was trained"
             )
         self._open.change((epoch, number))
+        self._remove_strays(span, (epoch, number), batches)
         span.batches, span.examples, span.bad_rows = batches, examples, bad_rows
         span.dropped_negatives = dropped_negatives
         self.spans_read_of[span.reader] += 1
@@ -234,6 +236,22 @@ class LedgerState:
         self.totals.dropped_negatives += dropped_negatives
         if span.complete:
             self._complete(epoch)
+
+    def _remove_strays(self, span: OpenSpan, key: tuple[int, int], batches: int) -> None:
+        """Remove settled batches that the span does not have.
+
+        A reader that died had delivered them: they count as trained, but not as a part of the input.
+        """
+        totals = self.totals
+        for number, examples in span.done.cut(batches):
+            span.done_examples -= examples
+            totals.distinct_examples -= examples
+            totals.distinct_batches -= 1
+            totals.replayed_examples += examples
+            totals.stray_batches += 1
+            self.owed.settle(key, number)
+        for number in [number for number in span.left_out if number >= batches]:
+            totals.untrained_examples -= span.left_out.pop(number)
 
     def acknowledge(self, trainer: str, batch: BatchId, examples: int) -> Acknowledged:
         """Record a batch that a trainer trained and all shards have applied.

@@ -27,6 +27,7 @@ class LedgerTotals:
 
     `untrained` are the distinct batches that were left out and never trained. `restored_of_read_spans` are
     the examples in spans read by this run that the resumed run had settled; `parsed_examples` lacks them.
+    `stray` batches were trained, but their span has no batch of such a number: its reader died for that.
     """
 
     trained_examples: int = 0
@@ -42,6 +43,7 @@ class LedgerTotals:
     restored_of_read_spans: int = 0
     bad_rows: int = 0
     dropped_negatives: int = 0
+    stray_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)

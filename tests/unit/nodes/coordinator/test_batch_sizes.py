@@ -24,6 +24,19 @@ def test_it_is_as_a_dict_to_which_each_is_added_once(added: list[tuple[int, int]
         assert [number in sizes for number in range(-1, 14)] == [number in like for number in range(-1, 14)]
 
 
+@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([5, 7]))), st.integers(0, 13))
+def test_a_cut_removes_what_comes_from_a_number_on(added: list[tuple[int, int]], stop: int) -> None:
+    sizes, like = BatchSizes(), dict[int, int]()
+    for number, examples in added:
+        sizes.add(number, examples)
+        like.setdefault(number, examples)
+    assert sorted(sizes.cut(stop)) == sorted((number, of) for number, of in like.items() if number >= stop)
+    left = {number: of for number, of in like.items() if number < stop}
+    assert (list(sizes.items()), len(sizes)) == (sorted(left.items()), len(left))
+    sizes.add(12, 9)
+    assert (12 in sizes, len(sizes)) == (True, len(left | {12: 9}))
+
+
 def test_memory_grows_with_gaps_and_not_with_batches() -> None:
     sizes = BatchSizes()
     for number in range(0, BATCHES, 2):

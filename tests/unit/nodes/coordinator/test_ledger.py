@@ -155,6 +155,25 @@ def test_a_span_is_read_once_and_only_if_handed_out() -> None:
     assert state.totals.parsed_examples == 10
 
 
+def test_a_number_that_a_dead_reader_made_up_costs_no_other_reader() -> None:
+    state = ledger(1)
+    state.acknowledge("trainer-0", batch_id(0), 10)
+    state.acknowledge("trainer-0", batch_id(10**9), 10)
+    with pytest.raises(ValueError, match="has 2 batches, but its batch 1000000000 was trained"):
+        read(state, 2)
+    state.lose_reader("reader-0")
+    state.read_again("reader-0")
+    assert state.grant("reader-1") is not None
+    read(state, 2)
+    assert not state.complete
+    state.acknowledge("trainer-0", batch_id(1), 10)
+    assert state.complete
+    totals = state.totals
+    assert (totals.trained_examples, totals.distinct_examples, totals.replayed_examples) == (30, 20, 10)
+    assert (totals.distinct_batches, totals.stray_batches, totals.parsed_examples) == (2, 1, 20)
+    assert state.misread_spans() == []
+
+
 def test_a_span_cannot_have_fewer_batches_than_were_trained_of_it() -> None:
     state = ledger()
     state.acknowledge("trainer-0", batch_id(0), 10)
