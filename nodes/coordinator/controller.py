@@ -236,18 +236,16 @@ class JobController:
         try:
             await self._server.wait_for(self._is_trained)
         finally:
-            for task in (sampling, checkpointing, following):
+            others = (sampling, checkpointing, following)
+            for task in others:
                 task.cancel()
             # The profiler ends by itself with training, and keeps its measurements.
-            ended = await asyncio.gather(
-                sampling, checkpointing, following, profiling, return_exceptions=True
-            )
+            await asyncio.gather(*others, profiling, return_exceptions=True)
         if self._state.lifecycle.stop is None:
             early = "" if self._state.ledger.complete else self._ended_early
             self._state.lifecycle.end_training(early)
             self._server.journal.decided(TrainingEnded(early))
-        profile = ended[-1]
-        return None if isinstance(profile, BaseException) else profile
+        return None if profiling.cancelled() or profiling.exception() is not None else profiling.result()
 
     async def _profile(self) -> TracedProfile | None:
         seconds = self._server.settings.profile_seconds
