@@ -14,7 +14,7 @@ from ..config.job import Job
 from ..data.bad_rows import printable
 from ..data.columns.record_schema import Records, RecordSchema
 from ..data.files.paths import open_for_arrow, read_errors
-from ..data.files.text import line_blocks, without_first_line
+from ..data.files.text import line_blocks
 from ..data.formats.line_parser import LineParser
 from ..data.formats.schema_check import columns_of, delimiter_of
 from ..data.schema import Examples
@@ -68,11 +68,9 @@ def _text(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
     data = schema.data
     names = columns_of(span.path, schema)
     parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path)
-    for number, block in enumerate(line_blocks(span, _PEEK_BYTES, encoding=data.encoding)):
-        lines = without_first_line(block) if data.header and number == 0 else block
-        if lines.stop:
-            columns = parser.parse(lines).columns
-            return {name: column.slice(0, SHOWN_ROWS) for name, column in columns.items()}
+    for block in line_blocks(span, _PEEK_BYTES, encoding=data.encoding, header=data.header):
+        columns = parser.parse(block).columns
+        return {name: column.slice(0, SHOWN_ROWS) for name, column in columns.items()}
     return {name: pa.array([], pa.string()) for name in schema.sources}
 
 

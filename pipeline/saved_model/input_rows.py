@@ -22,7 +22,7 @@ from ..config.job import Job
 from ..data.bad_rows import printable
 from ..data.columns.fields import decoded, display_bytes, plain_type
 from ..data.columns.record_schema import Records, RecordSchema
-from ..data.files.text import first_line, line_blocks, line_numbers, without_first_line
+from ..data.files.text import first_line, line_blocks, line_numbers
 from ..data.formats.line_parser import LineParser, ParsedLines
 from ..data.formats.parquet import IdClass, check_parquet, id_class, parquet_rows
 from ..data.formats.schema_check import delimiter_of
@@ -195,13 +195,9 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
     names = _text_names(span, schema, delimiter)
     wanted, messages = _wanted(span.path, schema, names, keep), span.kind == "offsets"
     parser = LineParser(names, wanted, delimiter, data.quote, span.path, messages=messages)
-    line_number = line_numbers(span)
+    line_number = line_numbers(span, header=data.header)
     passed = 0
-    for block in line_blocks(span, encoding=data.encoding, kafka=data.kafka):
-        if not passed and data.header and span.start == 0:
-            block, passed = without_first_line(block), 1
-            if not block.stop:
-                continue
+    for block in line_blocks(span, encoding=data.encoding, kafka=data.kafka, header=data.header):
         parsed = parser.parse(block)
         yield _merged(parsed, schema, keep, span.path, line_number(passed))
         passed += len(parsed.starts) - 1

@@ -54,8 +54,7 @@ class LineBlock:
     stop: int
 
 
-def without_first_line(block: LineBlock) -> LineBlock:
-    """Return the lines of a block except the first; there may be none."""
+def _without_first_line(block: LineBlock) -> LineBlock:
     first = int(np.flatnonzero(block.buffer[: block.stop] == _NEWLINE)[0]) + 1
     return LineBlock(block.buffer[first:], block.stop - first)
 
@@ -98,29 +97,33 @@ def line_blocks(
     *,
     encoding: Encoding = "utf-8",
     kafka: KafkaSection = PLAINTEXT,
+    header: bool = False,
 ) -> Iterator[LineBlock]:
     """Yield the lines of a text span as UTF-8, in blocks of about `block_bytes`.
 
     The span is of kind "bytes", "stream" or "offsets". Blocks have whole lines; a last line without a newline
     gets one. A line belongs to the byte range that has its first byte. Blocks of UTF-8 share one buffer of
     `block_bytes` + MAX_LINE_BYTES; text in another `encoding` is converted into new memory.
-    `kafka` is for a topic's span.
+    `kafka` is for a topic's span. With `header` the first line of the file is left out.
 
     Raises DataError for a file that cannot be read or decompressed, or became shorter, for a line that does
     not fit the buffer, and for bytes that are no character of `encoding`.
     """
-    for block in _line_blocks(span, block_bytes, kafka):
+    for block in _line_blocks(span, block_bytes, kafka, header=header):
         yield block if encoding == "utf-8" else _to_utf_8(block, encoding, span.path)
 
 
-def _line_blocks(span: Span, block_bytes: int, kafka: KafkaSection) -> Iterator[LineBlock]:
+def _line_blocks(span: Span, block_bytes: int, kafka: KafkaSection, *, header: bool) -> Iterator[LineBlock]:
     at_start = span.start == 0 and span.kind != "offsets"
     for block in _raw_blocks(span, block_bytes, kafka):
         if at_start and bytes(block.buffer[: len(BOM_UTF8)]) == BOM_UTF8:
             # A mark of UTF-8, which some programs write first, is no part of the first field.
             block = LineBlock(block.buffer[len(BOM_UTF8) :], block.stop - len(BOM_UTF8))
+        if header and span.start == 0:
+            block, header = _without_first_line(block), False
         at_start = False
-        yield block
+        if block.stop:
+            yield block
 
 
 def _raw_blocks(span: Span, block_bytes: int, kafka: KafkaSection) -> Iterator[LineBlock]:
@@ -192,19 +195,21 @@ def first_line(span: Span, encoding: Encoding = "utf-8", kafka: KafkaSection = P
     return _decoded(head.split(b"\n", 1)[0].removesuffix(b"\r"), encoding, path).encode()
 
 
-def line_numbers(span: Span) -> Callable[[int], int]:
+def line_numbers(span: Span, *, header: bool = False) -> Callable[[int], int]:
     """Return a function that turns a line's index into its number.
 
-    The index counts the lines of the span from 0, the number those of the file from 1. In a topic the number
-    is the message's offset, if no message is missing. The function may read the file up to the span.
+    The index counts the lines of the span from 0, without a `header`; the number those of the file from 1. In
+    a topic the number is the message's offset, if no message is missing. The function may read the file up to
+    the span.
     """
+    skipped = int(header and span.start == 0)
     if span.kind == "offsets":
-        return lambda index: span.start + index
+        return lambda index: span.start + skipped + index
     before: list[int] = []
 
     def line_number(index: int) -> int:
         if not before:
-            before.append(0 if span.start == 0 else _lines_before(span))
+            before.append(skipped if span.start == 0 else _lines_before(span))
         return before[0] + index + 1
 
     return line_number

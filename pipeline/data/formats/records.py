@@ -18,7 +18,7 @@ from ..bad_rows import BadRows, printable
 from ..columns.fields import display_bytes
 from ..columns.kinds.chunk import ColumnFault
 from ..columns.record_schema import Records, RecordSchema
-from ..files.text import LineBlock, bytes_after, line_blocks, line_numbers, without_first_line
+from ..files.text import LineBlock, bytes_after, line_blocks, line_numbers
 from ..schema import Examples
 from ..span import Span
 from .line_parser import FOLLOWING_BYTES, LineParser, ParsedLines
@@ -74,13 +74,9 @@ def _text_chunks(
     names = columns_of(span.path, schema)
     messages = span.kind == "offsets"
     parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path, messages=messages)
-    line_number = line_numbers(span)
+    line_number = line_numbers(span, header=data.header)
     lines_before = 0
-    for block in line_blocks(span, block_bytes, encoding=data.encoding, kafka=data.kafka):
-        if not lines_before and data.header and span.start == 0:
-            block, lines_before = without_first_line(block), 1
-            if not block.stop:
-                continue
+    for block in line_blocks(span, block_bytes, encoding=data.encoding, kafka=data.kafka, header=data.header):
         parsed = parser.parse(block)
         records = schema.records(parsed.columns)
         _report_bad_lines(

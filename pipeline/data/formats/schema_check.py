@@ -19,7 +19,7 @@ from ..columns.kinds.chunk import ColumnFault
 from ..columns.record_schema import RecordSchema
 from ..columns.times import formats_of_all
 from ..files.paths import EmptyFile
-from ..files.text import LineBlock, first_line, line_blocks, without_first_line
+from ..files.text import LineBlock, first_line, line_blocks
 from ..span import Span
 from .line_parser import LineParser
 from .parquet import open_parquet
@@ -100,10 +100,9 @@ def check_groups(path: str, schema: RecordSchema) -> None:
 
 def _first_rows(path: str, schema: RecordSchema) -> LineBlock:
     whole = Span(0, path, "stream", 0, 1)
-    for at, block in enumerate(line_blocks(whole, PEEK_BYTES, encoding=schema.data.encoding)):
-        rows = without_first_line(block) if schema.data.header and at == 0 else block
-        if rows.stop:
-            return rows
+    data = schema.data
+    for rows in line_blocks(whole, PEEK_BYTES, encoding=data.encoding, header=data.header):
+        return rows
     raise EmptyFile(path, "has no rows")
 
 
