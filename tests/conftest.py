@@ -19,15 +19,22 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from shadowsync.pipeline.data.generator.generator import generate_log
-from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.in_process_cluster import (
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.in_process_cluster import (
     InProcessCluster,
     in_process_clusters,
     start_lasting_threads,
 )
+from shadowsync.tests.support.jobs.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
+from shadowsync.tests.support.jobs.runs import (
+    EVAL_EXAMPLES,
+    EXAMPLES,
+    JobMaker,
+    Settings,
+    small_job,
+    write_job,
+)
 from shadowsync.tests.support.leaks import no_leaks
-from shadowsync.tests.support.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Settings, small_job, write_job
 
 # Several tests run at once, and threads of torch that wait for each other do so on a core.
 torch.set_num_threads(1)

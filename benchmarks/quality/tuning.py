@@ -3,10 +3,10 @@
     python benchmarks/quality/tuning.py \\
         --out benchmarks/quality/results/tuning.json  # made up: a minute of one core
 
-A made-up job of three settings (tests/support/planted_best.py): the scheduler and its rungs are those of
-`shadowsync tune`, only the NE is computed from a formula. Its best settings are drawn at random for each of
-ten seeds. Counted are the examples until a trial that trained to its end is near the best. Goal: a median of
-at most 40% of those of random search.
+A made-up job of three settings (tests/support/coordinator/planted_best.py): the scheduler and its rungs are
+those of `shadowsync tune`, only the NE is computed from a formula. Its best settings are drawn at random
+for each of ten seeds. Counted are the examples until a trial that trained to its end is near the best.
+Goal: a median of at most 40% of those of random search.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shadowsync.benchmarks.pairs import save
 from shadowsync.lab.tuning.study import StudyRules
 from shadowsync.pipeline.text.format import count, percent
 from shadowsync.pipeline.text.markdown import markdown_table
-from shadowsync.tests.support.planted_best import NEAR, examples_to_find
+from shadowsync.tests.support.coordinator.planted_best import NEAR, examples_to_find
 
 GOAL: Final = 0.4
 

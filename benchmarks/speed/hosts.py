@@ -35,7 +35,7 @@ from shadowsync.pipeline.report.write import read_report
 from shadowsync.pipeline.text.markdown import markdown_table
 from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
-from shadowsync.tests.support.s3_server import S3Process
+from shadowsync.tests.support.outside.s3_server import S3Process
 
 DEMO: Final = Path(__file__).parents[2] / "examples" / "demo.toml"
 JOB, KEY, DATA = "examples/demo.toml", "job.key", "demo-data"

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import JobMaker, RunFolder
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 AnyCluster: TypeAlias = Cluster | InProcessCluster
 # More than any machine trains in the time of a test.

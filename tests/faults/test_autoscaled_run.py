@@ -20,10 +20,10 @@ from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.control.orders import StartNode
 from shadowsync.pipeline.wire.rpc_client import open_channel
 from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.in_process_cluster import SUPERVISOR, InProcessCluster
-from shadowsync.tests.support.processes import Process, Starter, wait_until
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import SUPERVISOR, InProcessCluster
+from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 pytestmark = pytest.mark.no_kill
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import break_path
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import break_path
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 pytestmark = pytest.mark.no_kill
 

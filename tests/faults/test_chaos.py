@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import JobMaker, RunFolder
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
 ROLES = ["reader", "trainer", "embedding", "sync", "coordinator"]
 

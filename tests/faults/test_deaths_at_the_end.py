@@ -22,12 +22,12 @@ from shadowsync.nodes.coordinator.state.phases import JobLifecycle
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.pipeline.performance.document import read_profile
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.in_process_node import InProcessCoordinator
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.processes import until, wait_until
-from shadowsync.tests.support.resumed import folder_of, going_on
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_node import InProcessCoordinator
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import until, wait_until
+from shadowsync.tests.support.jobs.resumed import folder_of, going_on
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
 
 SECONDS = 120.0
 CHANGES: dict[str, dict[str, Any]] = {

@@ -13,10 +13,10 @@ from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.messages import Ready
 from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import until, wait_until
-from shadowsync.tests.support.runs import EXAMPLES
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import until, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 SECONDS = 120.0
 CHANGES: dict[str, dict[str, Any]] = {

@@ -13,18 +13,18 @@ from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.pipeline.errors import DataError, ExitCode
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.cut_links import COORDINATOR, CutLinks
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed, is_here
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import (
+from shadowsync.tests.support.jobs.cut_links import COORDINATOR, CutLinks
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed, is_here
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.resumed import (
     ClusterMaker,
     check_trained_once,
     finished,
     folder_of,
     going_on,
 )
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 pytestmark = pytest.mark.no_kill
 

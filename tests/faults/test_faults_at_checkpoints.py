@@ -15,12 +15,12 @@ import pytest
 from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
-from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import is_alive, wait_until
-from shadowsync.tests.support.resumed import Changed, going_on, trained_batches
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import is_alive, wait_until
+from shadowsync.tests.support.jobs.resumed import Changed, going_on, trained_batches
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 ClusterMaker = Callable[..., AnyCluster]
 Validating = Callable[..., tuple[AnyCluster, psutil.Process]]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 EPOCHS = 2
 MODES: list[dict[str, Any]] = [{"duty": 1.0}, {"mode": "fixed", "every": 3}]

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import RunFolder
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import RunFolder
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 pytestmark = pytest.mark.no_kill
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shadowsync.tests.support.processes import Starter, is_alive, wait_until
-from shadowsync.tests.support.runs import JobMaker, RunFolder
+from shadowsync.tests.support.jobs.processes import Starter, is_alive, wait_until
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
 
 @pytest.mark.matrix

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from shadowsync.tests.support.processes import is_alive, wait_until
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.processes import is_alive, wait_until
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 
 @pytest.mark.parametrize("roles", [("trainer", "embedding"), ("coordinator", "reader")])

@@ -11,12 +11,12 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.faults.conftest import AnyCluster, replace_embedding_nodes
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.growing_lists import ITEMS, ROWS, TABLES, job_of, write_log
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import Settings
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import Settings
+from shadowsync.tests.support.tables.growing_lists import ITEMS, ROWS, TABLES, job_of, write_log
 
 SECONDS = 120.0
 EPOCHS = 2

@@ -16,11 +16,11 @@ import torch
 from click.testing import CliRunner
 from shadowsync.attached.loop import AttachedLoop
 from shadowsync.cli import main
-from shadowsync.tests.support import attached_script
-from shadowsync.tests.support.attached_loops import Task, in_threads, sgd, small_model, weights_of
-from shadowsync.tests.support.attached_loops import hub as attached_hub
-from shadowsync.tests.support.killed_hub import SECONDS, KilledHub
-from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.loops import attached_script
+from shadowsync.tests.support.loops.attached_loops import Task, in_threads, sgd, small_model, weights_of
+from shadowsync.tests.support.loops.attached_loops import hub as attached_hub
+from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub
 from shadowsync.watch.status import read_status
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support import attached_script
-from shadowsync.tests.support.processes import Starter, free_ports, wait_until
+from shadowsync.tests.support.jobs.processes import Starter, free_ports, wait_until
+from shadowsync.tests.support.loops import attached_script
 
 SCRIPT = Path(attached_script.__file__)
 LOOPS = 3

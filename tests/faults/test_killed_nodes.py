@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
-from shadowsync.tests.support.processes import is_alive, wait_until
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.processes import is_alive, wait_until
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 SECONDS = 60.0
 QUICK: dict[str, object] = {"node_timeout_seconds": 2.0}

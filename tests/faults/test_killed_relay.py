@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 
 @pytest.fixture

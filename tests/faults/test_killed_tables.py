@@ -9,8 +9,8 @@ import shadowsync
 import torch
 from shadowsync.attached.hub.checkpoint import TABLES
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support import tables_script
-from shadowsync.tests.support.processes import Process, Starter, free_ports, wait_until
+from shadowsync.tests.support.jobs.processes import Process, Starter, free_ports, wait_until
+from shadowsync.tests.support.loops import tables_script
 
 SCRIPT = Path(tables_script.__file__)
 SECONDS = 400.0

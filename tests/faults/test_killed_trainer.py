@@ -13,10 +13,10 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.wire.control.base import Request
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 EPOCHS = 2
 

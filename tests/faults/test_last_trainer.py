@@ -11,11 +11,11 @@ from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import TakeCenter, TakeCenterReply
 from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster, goes_on_without_a_trainer
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 EPOCHS = 2
 SECONDS = 90.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import is_alive, wait_until
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import is_alive, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 pytestmark = pytest.mark.no_kill
 

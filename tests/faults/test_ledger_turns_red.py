@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from shadowsync.pipeline.report.ledger import Identity
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Fault, discard, double, lose_messages, miscount
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Fault, discard, double, lose_messages, miscount
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 BATCH = 128
 READ = "read by the readers = trained + returned + in flight"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shadowsync.tests.faults.conftest import AnyCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
-from shadowsync.tests.support.unruly_model import NAME
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.unruly_model import NAME
 
 EPOCHS = 4
 UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 2}, "bottom": None, "top": None}

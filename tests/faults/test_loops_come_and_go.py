@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.tests.support import endless_loop
-from shadowsync.tests.support.processes import Process, Starter, wait_until
+from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
+from shadowsync.tests.support.loops import endless_loop
 
 SCRIPT = Path(endless_loop.__file__)
 KILLS = int(os.environ.get("SHADOWSYNC_LOOP_KILLS", "3"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support import launch_script
-from shadowsync.tests.support.launch_script import STEPS
-from shadowsync.tests.support.processes import Process, Starter, free_ports
+from shadowsync.tests.support.jobs.processes import Process, Starter, free_ports
+from shadowsync.tests.support.loops import launch_script
+from shadowsync.tests.support.loops.launch_script import STEPS
 
 SCRIPT = Path(launch_script.__file__)
 SECONDS = 400.0

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.processes import Process, wait_until
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.processes import Process, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 pytestmark = pytest.mark.no_kill
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 PART = 0.9
 

@@ -23,11 +23,11 @@ from shadowsync.lab.chaos.ledger_check import problems_of
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.in_process_node import InProcess
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import going_on
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_node import InProcess
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 JOBS: Final = int(os.environ.get("SHADOWSYNC_RANDOM_KILL_JOBS", "6"))
 SEED: Final = int(os.environ.get("SHADOWSYNC_RANDOM_KILL_SEED", "1"))

@@ -8,8 +8,8 @@ import pytest
 from shadowsync.nodes.coordinator import server
 from shadowsync.nodes.coordinator.state.outcome import FOLDER_REMOVED
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 pytestmark = pytest.mark.no_kill
 EPOCHS = 8

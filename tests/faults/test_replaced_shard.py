@@ -18,12 +18,12 @@ from shadowsync.tests.faults.conftest import (
     dead_embedding_nodes,
     replace_embedding_nodes,
 )
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import going_on
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 SECONDS = 120.0
 EPOCHS = 1

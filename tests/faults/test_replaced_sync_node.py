@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 EPOCHS = 2
 SECONDS = 90.0

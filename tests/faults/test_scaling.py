@@ -15,10 +15,10 @@ from shadowsync.nodes.clients.scale import parse_counts, scale_job
 from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError
 from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 pytestmark = pytest.mark.no_kill
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 SECONDS = 120.0
 ROLES = ("embedding", "sync")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import stray_row
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import stray_row
 
 
 def test_a_row_out_of_range_costs_its_reader_and_is_named(

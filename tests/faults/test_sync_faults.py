@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 EPOCHS = 3
 

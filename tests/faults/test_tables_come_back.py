@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from shadowsync.attached.hub.checkpoint import TABLES
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support import tables_script
-from shadowsync.tests.support.attached_loops import Task, hub, in_threads, sgd, small_model
-from shadowsync.tests.support.killed_hub import SECONDS, KilledHub
-from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.loops import tables_script
+from shadowsync.tests.support.loops.attached_loops import Task, hub, in_threads, sgd, small_model
+from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub
 from shadowsync.watch.status import read_status
 
 ROWS = 4

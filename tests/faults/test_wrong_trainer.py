@@ -24,10 +24,10 @@ from shadowsync.pipeline.wire.control.messages import SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Fault, is_here, once
-from shadowsync.tests.support.resumed import ClusterMaker
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Fault, is_here, once
+from shadowsync.tests.support.jobs.resumed import ClusterMaker
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
 
 LAST_ROW = 2**31 - 1
 

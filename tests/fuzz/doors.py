@@ -28,9 +28,9 @@ from shadowsync.lab.chaos.ledger_check import problems_of
 from shadowsync.nodes.runtime.process import CLI, python
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.tests.fuzz.flood import EXAMPLES, Watched
-from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
-from shadowsync.tests.support.processes import free_ports
-from shadowsync.tests.support.runs import RunFolder, small_job, write_job
+from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
+from shadowsync.tests.support.jobs.processes import free_ports
+from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
 
 NODES = 5
 UNPACKED_BYTES = 1 << 30

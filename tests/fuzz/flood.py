@@ -25,8 +25,8 @@ from shadowsync.lab.chaos.ledger_check import problems_of
 from shadowsync.nodes.runtime.process import CLI, python, runs
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE
-from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
-from shadowsync.tests.support.runs import RunFolder, small_job, write_job
+from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
+from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
 
 LOOK_SECONDS = 0.5
 # Growth counts from here on: before, a process has not used everything that it needs.

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.in_process_cluster import in_process_clusters
-from shadowsync.tests.support.ray_cluster import RayCluster, ray_cluster
-from shadowsync.tests.support.ray_jobs import ray_jobs, write_ray_log
-from shadowsync.tests.support.runs import small_job, write_job
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.in_process_cluster import in_process_clusters
+from shadowsync.tests.support.jobs.runs import small_job, write_job
+from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, ray_cluster
+from shadowsync.tests.support.on_ray.ray_jobs import ray_jobs, write_ray_log
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from shadowsync.attached.hub.checkpoint import FOLDER, MANIFEST, SavedModel
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import CheckpointError, ClusterError
-from shadowsync.tests.support.attached_loops import (
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.loops.attached_loops import (
     Task,
     hub,
     in_threads,
@@ -23,7 +24,6 @@ from shadowsync.tests.support.attached_loops import (
     train_until,
     weights_of,
 )
-from shadowsync.tests.support.processes import wait_until
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -17,7 +17,7 @@ from shadowsync.attached.hub.members import LOOP
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
-from shadowsync.tests.support.attached_loops import (
+from shadowsync.tests.support.loops.attached_loops import (
     END_SECONDS,
     Task,
     hub,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
-from shadowsync.tests.support.attached_loops import (
+from shadowsync.tests.support.loops.attached_loops import (
     Task,
     hub,
     in_threads,

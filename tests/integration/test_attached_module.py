@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file, save_model
 from shadowsync.attached.loop import AttachedLoop
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.attached_loops import (
+from shadowsync.tests.support.loops.attached_loops import (
     Task,
     hub,
     in_threads,

@@ -14,8 +14,8 @@ import pytest
 import shadowsync
 import torch
 from shadowsync.attached.loop import AttachedLoop
-from shadowsync.tests.support.attached_loops import Task, hub, in_threads, sgd, small_model, weights_of
 from shadowsync.tests.support.gpu import GPU, needs_gpu
+from shadowsync.tests.support.loops.attached_loops import Task, hub, in_threads, sgd, small_model, weights_of
 from torch import nn
 
 pytestmark = pytest.mark.timeout(280)

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.attached.hub.folder import announce
 from shadowsync.cli import main
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
-from shadowsync.tests.support.attached_loops import Task, hub, sgd, small_model, train_until
-from shadowsync.tests.support.processes import free_ports, wait_until
+from shadowsync.tests.support.jobs.processes import free_ports, wait_until
+from shadowsync.tests.support.loops.attached_loops import Task, hub, sgd, small_model, train_until
 from shadowsync.watch.status import Status, read_status
 
 pytestmark = pytest.mark.timeout(170)

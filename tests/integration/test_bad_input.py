@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import Process, Starter, wait_until
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
+from shadowsync.tests.support.jobs.runs import JobMaker
 
 SECONDS = 60.0
 TEXT = {"format": "criteo_tsv", "eval_path": []}

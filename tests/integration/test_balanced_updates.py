@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker.step import Step, Stepper
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.in_process_node import current_node
-from shadowsync.tests.support.node_faults import Fault, fake_device
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_node import current_node
+from shadowsync.tests.support.jobs.node_faults import Fault, fake_device
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.real_time import ENOUGH_SECONDS
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 
 SLOW = "trainer-0"
 BATCH = 64

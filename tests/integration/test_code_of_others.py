@@ -22,9 +22,9 @@ from shadowsync.pipeline.checkpoint.manifest import manifest_content, parse_mani
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.support.attached_loops import hub, sgd, small_model
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.runs import JobMaker
+from shadowsync.tests.support.loops.attached_loops import hub, sgd, small_model
 
 MODEL = """
 import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 
 # What training does to NE at the least, however trainers race; it does 0.25.
 LEARNED = 0.15

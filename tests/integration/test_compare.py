@@ -11,8 +11,8 @@ from shadowsync.lab.record import Comparison, read_record
 from shadowsync.lab.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
-from shadowsync.tests.support.processes import Process, Starting, wait_until
-from shadowsync.tests.support.runs import EXAMPLES, small_job, write_job
+from shadowsync.tests.support.jobs.processes import Process, Starting, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
 
 ALGORITHMS = "none,easgd:elastic_rate=0.3@5"
 EASGD = "easgd:elastic_rate=0.3@5"

@@ -10,10 +10,10 @@ import pytest
 import shadowsync
 import torch
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.resumed import going_on
-from shadowsync.tests.support.runs import RunFolder
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.runs import RunFolder
 
 ClusterMaker = Callable[..., InProcessCluster]
 MODEL = """

@@ -13,8 +13,8 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.adaptation import Control
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import SetSync
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.processes import wait_until
 
 Clusters = Callable[..., InProcessCluster]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 
 NAME = "criteo_first10k.tsv.gz"
 EPOCHS = 3

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.node_faults import lose_push_replies
-from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import JobMaker, RunFolder, Settings
+from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.node_faults import lose_push_replies
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, Settings
 
 FIXED = {"sync": {"mode": "fixed", "every": 7}}
 NONE = {"sync": {"algorithm": "none"}}

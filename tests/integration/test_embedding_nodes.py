@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.runs import RunFolder
+from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.runs import RunFolder
 
 NONE = {"algorithm": "none"}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import RunFolder
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.runs import RunFolder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

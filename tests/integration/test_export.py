@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import Settings
-from shadowsync.tests.support.serve_export import ROWS
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.runs import Settings
+from shadowsync.tests.support.outside.serve_export import ROWS
 
 pytestmark = pytest.mark.light
 
-SERVER = Path(__file__).parents[1] / "support" / "serve_export.py"
+SERVER = Path(__file__).parents[1] / "support" / "outside" / "serve_export.py"
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
 
 

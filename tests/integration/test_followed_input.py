@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import going_on
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 SECONDS = 120.0
 OF_A_FILE = EXAMPLES // 2

@@ -35,8 +35,8 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import Float32Array, Uint64Array
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import until, wait_until
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import until, wait_until
 
 EXAMPLES = 20_000
 

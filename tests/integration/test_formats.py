@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.tests.support.http_files import http_files
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.outside.http_files import http_files
 
 ROWS = 8000
 COLUMNS = {

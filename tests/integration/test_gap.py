@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.shadow import schedule
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 Clusters = Callable[..., InProcessCluster]
 

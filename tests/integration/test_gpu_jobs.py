@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.gpu import GPU, needs_gpu
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 pytestmark = needs_gpu
 MakeCluster = Callable[..., Cluster]

@@ -11,10 +11,10 @@ from shadowsync.nodes.allreduce.transport import AllReduceGroup, AllReduceTransp
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.in_process_node import current_node
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_node import current_node
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 OFTEN = {"duty": 1.0}
 Members = tuple[int, ...]

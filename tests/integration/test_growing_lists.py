@@ -18,11 +18,11 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.table_files import TableFormat
 from shadowsync.serving.rows import columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
-from shadowsync.tests.support import resumed
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.growing_lists import ITEMS, ROWS, TABLES, job_of, write_log
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.runs import JobMaker, Settings
+from shadowsync.tests.support.jobs import resumed
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.runs import JobMaker, Settings
+from shadowsync.tests.support.tables.growing_lists import ITEMS, ROWS, TABLES, job_of, write_log
 
 ClusterMaker = Callable[..., InProcessCluster]
 

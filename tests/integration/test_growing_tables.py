@@ -16,9 +16,9 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.table import Table
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.runs import Settings
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.runs import Settings
 
 ClusterMaker = Callable[..., InProcessCluster]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.resumed import ClusterMaker
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.resumed import ClusterMaker
+from shadowsync.tests.support.jobs.runs import JobMaker
 
 SAID = "trainer.lookups_ahead: 16 acts as 3"
 

@@ -15,9 +15,9 @@ import torch
 from shadowsync.attached.errors import AttachError
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.tests.support.attached_loops import Task, hub, small_model
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.ray_cluster import ray_cluster
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.loops.attached_loops import Task, hub, small_model
+from shadowsync.tests.support.on_ray.ray_cluster import ray_cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "attached"
 SECONDS = 400.0

@@ -19,11 +19,11 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.sockets import bind
-from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.keyless_client import connect_without_key
-from shadowsync.tests.support.processes import free_ports, wait_until
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import free_ports, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.outside.keyless_client import connect_without_key
 
 TCP = {"network": {"transport": "tcp"}}
 

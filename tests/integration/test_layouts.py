@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 MODEL = '''
 import torch

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from shadowsync.tests.support.jobs.processes import MARKER, Starting, end_marked, marked_processes, wait_until
 from shadowsync.tests.support.leaks import no_leaks
-from shadowsync.tests.support.processes import MARKER, Starting, end_marked, marked_processes, wait_until
 
 pytestmark = pytest.mark.light
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import fake_device
-from shadowsync.tests.support.resumed import going_on
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
-from shadowsync.tests.support.unruly_model import NAME
+from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import fake_device
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.unruly_model import NAME
 
 ClusterMaker = Callable[..., InProcessCluster]
 Ids = set[tuple[int, int, int]]

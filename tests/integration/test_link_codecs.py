@@ -10,8 +10,8 @@ from shadowsync.nodes.shadow.codec_chooser import LinkCodecChooser
 from shadowsync.nodes.shadow.schedule import RoundSchedule
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import wait_until
 
 AUTO = {"center_up": "auto", "center_down": "auto"}
 Counts = dict[str, int]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shadowsync.nodes.runtime.health import VARIABLE, request_health
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
-from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.processes import wait_until
 
 ANYWHERE = ("--bind", "0.0.0.0", "--advertise", "auto")
 

@@ -12,7 +12,7 @@ from shadowsync.nodes.runtime.process import CLI, files_of, python
 from shadowsync.nodes.supervisor.starter import METHOD_VARIABLE
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.support.runs import RunFolder, small_job, write_job
+from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
 
 TEXT = "too many open files: a process may have"
 # Standard streams, those of the loop, and of the fork server.

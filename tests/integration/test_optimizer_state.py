@@ -10,9 +10,9 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.resumed import going_on
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 ClusterMaker = Callable[..., InProcessCluster]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import shadowsync
 import torch
-from shadowsync.tests.support.processes import Starter, free_ports
+from shadowsync.tests.support.jobs.processes import Starter, free_ports
 from torch.utils.data import DataLoader
 
 if not (Path(shadowsync.__file__).resolve().parent / "examples").is_dir():

@@ -12,8 +12,8 @@ import torch
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.models.registry import build_model
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 EXAMPLE = Path(shadowsync.__file__).resolve().parent / "examples" / "own_model"
 

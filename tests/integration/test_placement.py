@@ -11,11 +11,11 @@ from shadowsync.nodes.coordinator import planning
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan
-from shadowsync.tests.support.deterministic import deterministic, digests
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import other_plan, tampered_plan
-from shadowsync.tests.support.resumed import check_trained_once, going_on
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.deterministic import deterministic, digests
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import other_plan, tampered_plan
+from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 ClusterMaker = Callable[..., InProcessCluster]
 UNEQUAL: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ import pytest
 from shadowsync.benchmarks.quality.plain_loop import plain_loop
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.runs import Settings
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.runs import Settings
 
 SAME_TO = 1e-5
 """NE. Sums of floats in another order are this close; rows that are one batch old are not."""

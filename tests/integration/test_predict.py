@@ -20,7 +20,7 @@ from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
 from shadowsync.pipeline.types import IndexArray
-from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.jobs.processes import Starter
 
 pytestmark = pytest.mark.light
 

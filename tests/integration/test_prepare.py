@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.tests.support.deterministic import deterministic, digests
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.data.prepared import csv_lines
+from shadowsync.tests.support.jobs.deterministic import deterministic, digests
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, write_job
 from shadowsync.tests.support.page_blocks import blocks_of, run_blocks
-from shadowsync.tests.support.prepared import csv_lines
-from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import JobMaker, RunFolder, write_job
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 PAGE = ROOT / "docs" / "input.md"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.performance.document import Profile, read_profile
-from shadowsync.tests.support import short_profile
-from shadowsync.tests.support.processes import Process, Starter
-from shadowsync.tests.support.runs import JobMaker, RunFolder, Settings
+from shadowsync.tests.support.jobs import short_profile
+from shadowsync.tests.support.jobs.processes import Process, Starter
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, Settings
 
 SECONDS = 2
 LEAST_SECONDS = 5

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.processes import THREADS, wait_until
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, RunFolder
+from shadowsync.tests.support.jobs.processes import THREADS, wait_until
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, RunFolder
 
 pytestmark = pytest.mark.processes
 

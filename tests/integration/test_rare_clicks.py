@@ -13,9 +13,9 @@ from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.resumed import going_on
-from shadowsync.tests.support.runs import Settings
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.runs import Settings
 
 
 @pytest.fixture(scope="module")

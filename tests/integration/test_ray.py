@@ -12,9 +12,10 @@ from collections.abc import Callable
 import psutil
 import pytest
 from shadowsync.nodes.runtime.process import CLI
-from shadowsync.tests.support.processes import Spawned, is_alive, wait_until
-from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on
-from shadowsync.tests.support.ray_jobs import (
+from shadowsync.tests.support.jobs.processes import Spawned, is_alive, wait_until
+from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, nodes_on
+from shadowsync.tests.support.on_ray.ray_jobs import (
     ENDLESS,
     EXAMPLES,
     NODES,
@@ -23,7 +24,6 @@ from shadowsync.tests.support.ray_jobs import (
     accounts,
     key_of,
 )
-from shadowsync.tests.support.supervised import Supervised
 
 pytestmark = RAY_TESTS
 

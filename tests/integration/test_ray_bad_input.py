@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.ray_cluster import CPUS, nodes_on, ray_cluster
-from shadowsync.tests.support.ray_jobs import RAY_TESTS, SECONDS, ray_jobs
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.on_ray.ray_cluster import CPUS, nodes_on, ray_cluster
+from shadowsync.tests.support.on_ray.ray_jobs import RAY_TESTS, SECONDS, ray_jobs
 
 pytestmark = RAY_TESTS
 

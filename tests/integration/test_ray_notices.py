@@ -15,9 +15,11 @@ import psutil
 import pytest
 from shadowsync.nodes.runtime.process import CLI
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.processes import Spawned, is_alive, wait_until
-from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
-from shadowsync.tests.support.ray_jobs import (
+from shadowsync.tests.support.jobs.processes import Spawned, is_alive, wait_until
+from shadowsync.tests.support.jobs.runs import RunFolder
+from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, nodes_on, ray_cluster
+from shadowsync.tests.support.on_ray.ray_jobs import (
     ENDLESS,
     EXAMPLES,
     RAY_TESTS,
@@ -26,8 +28,6 @@ from shadowsync.tests.support.ray_jobs import (
     actor_of,
     write_ray_job,
 )
-from shadowsync.tests.support.runs import RunFolder
-from shadowsync.tests.support.supervised import Supervised
 
 pytestmark = RAY_TESTS
 

@@ -10,15 +10,15 @@ import sys
 from collections.abc import Callable
 
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.processes import Spawned, wait_until
-from shadowsync.tests.support.ray_cluster import CPUS, RayCluster, nodes_on
-from shadowsync.tests.support.ray_jobs import (
+from shadowsync.tests.support.jobs.processes import Spawned, wait_until
+from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.on_ray.ray_cluster import CPUS, RayCluster, nodes_on
+from shadowsync.tests.support.on_ray.ray_jobs import (
     ENDLESS,
     RAY_TESTS,
     SECONDS,
     key_of,
 )
-from shadowsync.tests.support.supervised import Supervised
 
 pytestmark = RAY_TESTS
 

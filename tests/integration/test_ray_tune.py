@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.ray_jobs import EXAMPLES, RAY_TESTS, SECONDS, write_ray_job
-from shadowsync.tests.support.ray_tune import ray_studies
+from shadowsync.tests.support.on_ray.ray_jobs import EXAMPLES, RAY_TESTS, SECONDS, write_ray_job
+from shadowsync.tests.support.on_ray.ray_tune import ray_studies
 
 pytestmark = [
     *RAY_TESTS,

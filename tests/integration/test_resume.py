@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.resumed import (
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.resumed import (
     check_trained_once,
     finished,
     going_on,
@@ -25,7 +25,7 @@ from shadowsync.tests.support.resumed import (
     tensors,
     trained_batches,
 )
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 EPOCHS = 4
 LONG: Settings = {"data": {"epochs": EPOCHS}}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.worker import Worker
-from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 NONE = {"sync": {"algorithm": "none"}}
 BATCHES = 2 * -(-EXAMPLES // 2 // 128)

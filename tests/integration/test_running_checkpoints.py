@@ -16,10 +16,10 @@ from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import Changed, going_on, tensors
-from shadowsync.tests.support.runs import RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.resumed import Changed, going_on, tensors
+from shadowsync.tests.support.jobs.runs import RunFolder
 
 MODELS = {
     "easgd": ("center", "the center (easgd)", 2),

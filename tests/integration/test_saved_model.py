@@ -18,7 +18,7 @@ from shadowsync.pipeline.report.write import read_report
 from shadowsync.pipeline.saved_model.evaluate import score_spans, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel, load
 from shadowsync.pipeline.saved_model.table import Table
-from shadowsync.tests.support.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 
 Change = Callable[[dict[str, Any]], None]
 

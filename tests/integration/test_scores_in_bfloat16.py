@@ -19,7 +19,7 @@ from shadowsync.pipeline.types import Float32Array
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
-from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.jobs.processes import Starter
 from torch import nn
 
 pytestmark = pytest.mark.light

@@ -18,9 +18,9 @@ from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.integration.test_followed_input import stop
 from shadowsync.tests.integration.test_topic_jobs import COLUMNS, rows, wait_for
-from shadowsync.tests.support.broker import Broker, running_broker
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.secured_broker import Certificates, SecuredBroker
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.outside.broker import Broker, running_broker
+from shadowsync.tests.support.outside.secured_broker import Certificates, SecuredBroker
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 SECONDS = 120.0

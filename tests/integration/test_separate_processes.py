@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker
+from shadowsync.tests.support.jobs.cluster import Cluster
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker
 
-OTHER_PROTOCOL = Path(__file__).parents[1] / "support" / "other_protocol.py"
+OTHER_PROTOCOL = Path(__file__).parents[1] / "support" / "jobs" / "other_protocol.py"
 
 
 def one_line(text: str) -> str:

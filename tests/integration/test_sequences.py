@@ -18,10 +18,10 @@ from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.rows import columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed, fake_device
-from shadowsync.tests.support.resumed import check_trained_once, going_on
-from shadowsync.tests.support.runs import JobMaker, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device
+from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
 ROWS, EVAL_ROWS, ITEMS = 12_000, 2_000, 12
 MakeCluster = Callable[..., InProcessCluster]

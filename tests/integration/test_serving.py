@@ -32,7 +32,7 @@ from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.rows import BadRequest, columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.serving.server import ModelServer
-from shadowsync.tests.support.processes import Starter, until, wait_until
+from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
 
 pytestmark = pytest.mark.light
 

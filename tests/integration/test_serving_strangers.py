@@ -19,7 +19,7 @@ from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import BODY_LIMIT_BYTES, ModelServer
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
 
 pytestmark = pytest.mark.light
 

@@ -32,11 +32,15 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
-from shadowsync.tests.support.deterministic import digests
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run, in_process_clusters
-from shadowsync.tests.support.node_faults import Slowed
-from shadowsync.tests.support.resumed import check_trained_once, going_on, same, tensors
-from shadowsync.tests.support.runs import RunFolder, Settings, small_job, write_job
+from shadowsync.tests.support.jobs.deterministic import digests
+from shadowsync.tests.support.jobs.in_process_cluster import (
+    InProcessCluster,
+    finished_run,
+    in_process_clusters,
+)
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, same, tensors
+from shadowsync.tests.support.jobs.runs import RunFolder, Settings, small_job, write_job
 
 ClusterMaker = Callable[..., InProcessCluster]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))

@@ -17,7 +17,7 @@ from shadowsync.attached.hub.serve import HubThread
 from shadowsync.attached.job import loop_job
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, ExitCode
-from shadowsync.tests.support.attached_loops import END_SECONDS, hub, in_threads, sgd, small_model
+from shadowsync.tests.support.loops.attached_loops import END_SECONDS, hub, in_threads, sgd, small_model
 from torch import nn
 
 pytestmark = pytest.mark.timeout(170)

@@ -17,7 +17,7 @@ from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
 from shadowsync.pipeline.saved_model.slices import Slices, score_slices
-from shadowsync.tests.support.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
 
 RATE = 2.5e6
 FIXED = {"sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 10}}

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import JobMaker
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import JobMaker
+from shadowsync.tests.support.jobs.supervised import Supervised
 
 ROLES = {"coordinator": False, "reader": False, "trainer": True, "embedding": True, "sync": True}
 

@@ -27,13 +27,13 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
-from shadowsync.tests.support.deterministic import deterministic, was_trained
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.object_servers import SERVERS
-from shadowsync.tests.support.processes import Starter, until, wait_until
-from shadowsync.tests.support.resumed import Changed, check_trained_once
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
-from shadowsync.tests.support.s3_server import S3Process, new_keys, revoke, s3_url, write_credentials
+from shadowsync.tests.support.jobs.deterministic import deterministic, was_trained
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
+from shadowsync.tests.support.jobs.resumed import Changed, check_trained_once
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.outside.object_servers import SERVERS
+from shadowsync.tests.support.outside.s3_server import S3Process, new_keys, revoke, s3_url, write_credentials
 
 # Of a part of a checkpoint; more than the first piece of its upload has.
 KILLED_AFTER_BYTES = 12 << 20

@@ -17,10 +17,10 @@ from shadowsync.pipeline.wire.control.messages import ChildExited, Hello
 from shadowsync.pipeline.wire.messages import Credit, Failure, Lookup, Push, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.center_messages import exchange_of
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.sync.center_messages import exchange_of
 
 SLICE = np.full(8, 7.0, np.float32)
 

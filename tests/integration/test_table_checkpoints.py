@@ -12,8 +12,8 @@ import torch
 from shadowsync.attached.errors import AttachError
 from shadowsync.attached.hub.checkpoint import TABLES, saved_model_of
 from shadowsync.pipeline.errors import CheckpointError
-from shadowsync.tests.support.attached_loops import hub
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.loops.attached_loops import hub
 
 pytestmark = pytest.mark.timeout(170)
 

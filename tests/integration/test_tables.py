@@ -10,8 +10,8 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 
 TABLES = {
     "C1": {"optimizer": "adagrad", "lr": 0.05},

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.integration.test_followed_input import stop, trained
-from shadowsync.tests.support.broker import Broker, running_broker
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import going_on
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.outside.broker import Broker, running_broker
 
 SECONDS = 120.0
 COLUMNS = {"clicked": "label", "ad": "categorical", "place": "categorical", "price": "dense"}

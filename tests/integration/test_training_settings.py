@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import fake_device
-from shadowsync.tests.support.processes import Starter, wait_until
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import fake_device
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
 
 MakeCluster = Callable[..., InProcessCluster]
 ALONE: dict[str, Any] = {"sync": {"algorithm": "none"}}

@@ -12,8 +12,8 @@ from shadowsync.lab.tuning.space import parse_space
 from shadowsync.lab.tuning.study import Study, StudyRules
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_resolved
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
+from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
 
 SECONDS = 110.0
 SEARCH = ["trainer.lr=0.01,1e-30"]

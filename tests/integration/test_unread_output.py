@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
 
 pytestmark = pytest.mark.usefixtures("starter")
 

@@ -17,11 +17,11 @@ from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.report.wording import quality
-from shadowsync.tests.support.evaluate_run import evaluate_run
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import Starter, until
+from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.processes import Starter, until
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker
 from shadowsync.tests.support.real_time import ENOUGH_SECONDS
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker
 
 EVERY = 6_000
 # Batches of an epoch; after some of these held-out examples are scored worse.

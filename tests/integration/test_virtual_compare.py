@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from shadowsync.cli import main
 from shadowsync.lab.virtual.plan import JSON_NAME, read_virtual_plan, result_path, results_of
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.runs import JobMaker
 
 
 def compare(*arguments: str) -> Result:

@@ -9,9 +9,9 @@ from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.support.deterministic import STEPS, deterministic
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.runs import JobMaker, Settings
+from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.runs import JobMaker, Settings
 
 
 def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> VirtualResult:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 ClusterMaker = Callable[..., InProcessCluster]
 Settings = dict[str, dict[str, Any]]

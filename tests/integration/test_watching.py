@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.rpc_channel import RemoteError
 from shadowsync.pipeline.wire.rpc_client import open_channel
-from shadowsync.tests.support.browser import browser, find_browser
-from shadowsync.tests.support.every_metric import EVERY_METRIC
-from shadowsync.tests.support.processes import Starting, free_ports, wait_until
-from shadowsync.tests.support.runs import Settings, small_job, write_job
-from shadowsync.tests.support.supervised import Supervised
+from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC
+from shadowsync.tests.support.jobs.processes import Starting, free_ports, wait_until
+from shadowsync.tests.support.jobs.runs import Settings, small_job, write_job
+from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.outside.browser import browser, find_browser
 from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE, HUB
 from shadowsync.watch.status import Status, read_status
 

@@ -11,8 +11,8 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.processes import Starting
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder, small_job, write_job
+from shadowsync.tests.support.jobs.processes import Starting
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder, small_job, write_job
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Fault
-from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Fault
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder
 
 Changes = Mapping[str, Mapping[str, Any]]
 Clusters = Callable[..., InProcessCluster]

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.node_faults import wrong_clock
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.node_faults import wrong_clock
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 TEN_MINUTES = 600.0
 # Within this of another node's: the whole job takes less.

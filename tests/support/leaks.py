@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from .processes import marked_processes
+from .jobs.processes import marked_processes
 
 SHARED_MEMORY = Path("/dev/shm")
 

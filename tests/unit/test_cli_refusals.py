@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.nodes.supervisor import starter
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.check_in_process import CheckStarter
+from shadowsync.tests.support.jobs.check_in_process import CheckStarter
 
 ROLES = ["reader", "trainer", "embedding", "sync"]
 JOIN = ["--join", "tcp://127.0.0.1:1"]

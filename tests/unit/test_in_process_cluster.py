@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.pipeline.wire.messages import Push
-from shadowsync.tests.support import in_process_cluster
-from shadowsync.tests.support.in_process_cluster import InProcessCluster, in_process_clusters
-from shadowsync.tests.support.node_faults import die, drop
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.jobs import in_process_cluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.jobs.node_faults import die, drop
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 Make = Callable[..., InProcessCluster]
 

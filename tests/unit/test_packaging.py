@@ -18,7 +18,7 @@ import pytest
 import shadowsync
 from shadowsync.pipeline.jobfile.extras import EXTRAS
 from shadowsync.tests.support.imports import package_files, package_folders
-from shadowsync.tests.support.runs import small_job, write_job
+from shadowsync.tests.support.jobs.runs import small_job, write_job
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 NEEDED_SETUPTOOLS = 77

@@ -9,12 +9,12 @@ import textwrap
 from pathlib import Path
 
 import psutil
-from shadowsync.tests.support.processes import is_alive, wait_until
+from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 
 PYTEST = """
 import os, signal
 from pathlib import Path
-from shadowsync.tests.support.processes import THREADS, Starter, WarmServer
+from shadowsync.tests.support.jobs.processes import THREADS, Starter, WarmServer
 
 environment = os.environ | THREADS
 server = WarmServer(environment)

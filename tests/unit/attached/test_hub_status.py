@@ -18,8 +18,8 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.pipeline.wire.control.loops import TakeSamples
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
-from shadowsync.tests.support.every_metric import EVERY_METRIC
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC
+from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE
 from shadowsync.watch.exporters.scalars import scalars_of
 from shadowsync.watch.status import Status, read_status

@@ -13,7 +13,7 @@ from shadowsync.attached.role import CLOSING_ROUNDS, LoopRole
 from shadowsync.nodes.shadow.synchronizer import FinalizeResult
 from shadowsync.pipeline.wire.control.loops import LoopsReply
 from shadowsync.sync_algos.catalog.registry import make_algorithm
-from shadowsync.tests.support.attached_loops import small_model
+from shadowsync.tests.support.loops.attached_loops import small_model
 
 
 class Ending:

@@ -12,7 +12,7 @@ import torch
 from shadowsync.attached.errors import AttachError
 from shadowsync.attached.parameters import LoopParameters
 from shadowsync.nodes.replica.buffer import FlatReplica
-from shadowsync.tests.support.attached_loops import Task, small_model, weights_of
+from shadowsync.tests.support.loops.attached_loops import Task, small_model, weights_of
 from torch import nn
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

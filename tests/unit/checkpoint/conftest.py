@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.checkpoint.store.addresses import open_store
 from shadowsync.pipeline.checkpoint.store.contract import Store
-from shadowsync.tests.support.object_servers import SERVERS
+from shadowsync.tests.support.outside.object_servers import SERVERS
 
 
 @pytest.fixture

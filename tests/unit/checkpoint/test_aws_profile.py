@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.checkpoint.store.aws_profile import profile_credentials
 from shadowsync.pipeline.checkpoint.store.contract import StorageError
-from shadowsync.tests.support.s3_server import write_credentials
+from shadowsync.tests.support.outside.s3_server import write_credentials
 
 KEYS = {"aws_access_key_id": "mine", "aws_secret_access_key": "secret%"}
 

@@ -27,7 +27,7 @@ from shadowsync.pipeline.checkpoint.manifest import (
 )
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
 
 
 def _written(folder: Path, value: float, files: int = 3) -> CheckpointManifest:

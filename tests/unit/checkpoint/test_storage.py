@@ -20,7 +20,7 @@ from shadowsync.pipeline.checkpoint.store.addresses import part_target
 from shadowsync.pipeline.checkpoint.store.contract import StorageError
 from shadowsync.pipeline.checkpoint.store.local import LocalStore
 from shadowsync.pipeline.errors import CheckpointError
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 NOTE = BestNote("ne", 0.75, 123, "input")
 

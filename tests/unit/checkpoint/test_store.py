@@ -14,8 +14,8 @@ from shadowsync.pipeline.checkpoint.store.addresses import open_store
 from shadowsync.pipeline.checkpoint.store.contract import ObjectMissing, PartTarget, StorageError, Store
 from shadowsync.pipeline.checkpoint.store.local import LocalStore
 from shadowsync.pipeline.checkpoint.store.objects import CHUNK_BYTES, ObjectStore
-from shadowsync.tests.support.object_servers import SERVERS
-from shadowsync.tests.support.s3_server import s3_url
+from shadowsync.tests.support.outside.object_servers import SERVERS
+from shadowsync.tests.support.outside.s3_server import s3_url
 
 KINDS = ["folder", "memory", "obstore's folder", *SERVERS]
 

@@ -19,8 +19,8 @@ from shadowsync.pipeline.jobfile.load import job_of_tree, validate_saved_job
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.saved_model.input_rows import input_schema, rows_of_columns
 from shadowsync.pipeline.saved_model.table import Table
-from shadowsync.tests.support.prepared import batches_of, on_folder, same_batches
-from shadowsync.tests.support.schemas import read_all
+from shadowsync.tests.support.data.prepared import batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.schemas import read_all
 
 AGES = ["17.9", "18", "24", "25", "", "-3", "1e9", "35"]
 EXPECTED = [0, 1, 1, 2, 4, 0, 3, 3]

@@ -12,7 +12,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_job, load_resolved
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.tests.support.prepared import batches_of, same_batches
+from shadowsync.tests.support.data.prepared import batches_of, same_batches
 
 HEADER = "y,aff_10,user,aff_2,city,aff_1"
 ROWS = "1,0.5,ann,2,Rome,3\n0,1.5,bob,,Oslo,4\n" * 40

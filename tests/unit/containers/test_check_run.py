@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import shadowsync
-from shadowsync.tests.support.job_counts import BATCH, JobCounts
+from shadowsync.tests.support.coordinator.job_counts import BATCH, JobCounts
 
 SCRIPT = Path(shadowsync.__file__).resolve().parent / "docker" / "check_run.py"
 EXAMPLES = 8 * BATCH

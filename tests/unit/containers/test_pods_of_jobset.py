@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from shadowsync.deployment.kubernetes import kubernetes_manifests
-from shadowsync.tests.support.deployed import OPTIONS, job_of
+from shadowsync.tests.support.outside.deployed import OPTIONS, job_of
 
 SCRIPT = Path(__file__).parents[3] / "docker" / "pods_of_jobset.py"
 

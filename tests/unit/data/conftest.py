@@ -12,7 +12,7 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.batches.span_plan import plan_spans
 from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.span import Span
-from shadowsync.tests.support.span_batches import cut_batches
+from shadowsync.tests.support.data.span_batches import cut_batches
 
 SHAPE = FeatureShape(2, 3, (1000, 7, 2**31 - 1))
 

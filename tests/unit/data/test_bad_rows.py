@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from shadowsync.pipeline.data.bad_rows import SAMPLES_KEPT, BadRow, BadRows, printable, too_many_bad_rows
 from shadowsync.pipeline.errors import DataError
-from shadowsync.tests.support.schemas import schema_job
+from shadowsync.tests.support.data.schemas import schema_job
 
 
 def test_the_first_are_kept_and_all_are_counted() -> None:

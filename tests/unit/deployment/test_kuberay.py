@@ -21,9 +21,9 @@ from shadowsync.deployment.kuberay import ray_job_manifests
 from shadowsync.deployment.pods import JOB_FILE
 from shadowsync.deployment.ray.bundles import bundles_of
 from shadowsync.pipeline.errors import ExitCode, JobFileError
-from shadowsync.tests.support.deployed import OPTIONS as OPTIONS_OF_A_JOB_SET
-from shadowsync.tests.support.deployed import VERSIONS, job_of
-from shadowsync.tests.support.parsed import parsed
+from shadowsync.tests.support.data.parsed import parsed
+from shadowsync.tests.support.outside.deployed import OPTIONS as OPTIONS_OF_A_JOB_SET
+from shadowsync.tests.support.outside.deployed import VERSIONS, job_of
 
 Manifest = dict[str, Any]
 OPTIONS = replace(

@@ -26,8 +26,8 @@ from shadowsync.deployment.pods import JOB_FILE
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
-from shadowsync.tests.support.deployed import OPTIONS, VERSIONS, job_of
-from shadowsync.tests.support.parsed import parsed
+from shadowsync.tests.support.data.parsed import parsed
+from shadowsync.tests.support.outside.deployed import OPTIONS, VERSIONS, job_of
 
 
 def indexed_jobs(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

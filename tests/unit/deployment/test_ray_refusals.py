@@ -15,7 +15,7 @@ from shadowsync.deployment.ray.held_file import held_key, hold, take_key
 from shadowsync.nodes.supervisor import starter
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey, job_key
-from shadowsync.tests.support.check_in_process import CheckStarter
+from shadowsync.tests.support.jobs.check_in_process import CheckStarter
 
 SUBMIT = "submit the job: ray job submit --working-dir . -- shadowsync run job.toml --on ray"
 

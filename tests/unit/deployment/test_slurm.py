@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.deployment import slurm
-from shadowsync.tests.support.parsed import parsed
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.data.parsed import parsed
+from shadowsync.tests.support.jobs.processes import wait_until
 
 JOB = """
 [data]

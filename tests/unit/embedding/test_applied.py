@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 IDS = st.builds(BatchId, st.integers(0, 1), st.integers(0, 2), st.integers(0, 12), st.integers(3, 4))
 

@@ -16,9 +16,14 @@ from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array, Int32Array, Uint64Array
-from shadowsync.tests.support.embedding_cluster import SEED, DrawnRows, EmbeddingCluster, draw_rows
-from shadowsync.tests.support.saved_shards import save_shards
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.tables.embedding_cluster import (
+    SEED,
+    DrawnRows,
+    EmbeddingCluster,
+    draw_rows,
+)
+from shadowsync.tests.support.tables.saved_shards import save_shards
+from shadowsync.tests.support.tables.tables import make_table
 
 BATCH, STEPS = 20, 6
 NO_BAGS: Int32Array = np.zeros((0, 0), np.int32)

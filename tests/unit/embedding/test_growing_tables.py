@@ -26,9 +26,9 @@ from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import Float32Array, IndexArray, Int32Array, Uint64Array
-from shadowsync.tests.support.embedding_cluster import SEED, DrawnRows, EmbeddingCluster
-from shadowsync.tests.support.saved_shards import manifest_of_files, save_shards
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.tables.embedding_cluster import SEED, DrawnRows, EmbeddingCluster
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files, save_shards
+from shadowsync.tests.support.tables.tables import make_table
 
 IDS, BATCH = 60, 24
 TABLES = (

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.lookup.item_lists import PaddedLists, WeightedBags
 from shadowsync.pipeline.embedding.lookup.request import NO_KEYS, NO_WEIGHTS, TableBags
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.tests.support.embedding_cluster import DrawnRows, EmbeddingCluster, draw_rows
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.tables.embedding_cluster import DrawnRows, EmbeddingCluster, draw_rows
+from shadowsync.tests.support.tables.tables import make_table
 
 CPU = torch.device("cpu")
 LENGTHS = np.array([2, 0, 3, 1], np.int32)

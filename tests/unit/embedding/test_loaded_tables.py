@@ -13,9 +13,9 @@ from shadowsync.pipeline.embedding.storage import loaded_tables
 from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
-from shadowsync.tests.support.embedding_cluster import EmbeddingCluster, draw_rows
-from shadowsync.tests.support.saved_shards import save_shards
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.tables.embedding_cluster import EmbeddingCluster, draw_rows
+from shadowsync.tests.support.tables.saved_shards import save_shards
+from shadowsync.tests.support.tables.tables import make_table
 
 TABLES = (
     make_table("one", 40, 4, optimizer="adagrad"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.tests.support.tables import make_table, make_tables
+from shadowsync.tests.support.tables.tables import make_table, make_tables
 
 TABLES = st.lists(
     st.one_of(st.integers(1, 5), st.integers(1, 400), st.sampled_from([1000, 3000])), min_size=1, max_size=12

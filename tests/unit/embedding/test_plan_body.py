@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.tables import make_tables
+from shadowsync.tests.support.tables.tables import make_tables
 
 TABLES = make_tables([1000, 3, 50, 200, 7], 16)
 PLAN = TablePlan.make(TABLES, 3)

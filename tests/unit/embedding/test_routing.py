@@ -13,8 +13,13 @@ from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.lookup.vectors import FloatBuffer
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.tests.support.embedding_cluster import DrawnRows, EmbeddingCluster, PlainTables, draw_rows
-from shadowsync.tests.support.tables import make_table, make_tables
+from shadowsync.tests.support.tables.embedding_cluster import (
+    DrawnRows,
+    EmbeddingCluster,
+    PlainTables,
+    draw_rows,
+)
+from shadowsync.tests.support.tables.tables import make_table, make_tables
 
 DIM, BATCH, LR = 4, 23, 0.1
 SHAPES = [

@@ -18,9 +18,9 @@ from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.types import Float32Array, Int32Array
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.saved_shards import manifest_of_files
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.tables import make_table
 
 ROWS, DIM, LR = 50, 8, 0.1
 STORAGES = ("float32", "bfloat16")

@@ -19,10 +19,10 @@ from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.errors import CheckpointError
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.embedding_cluster import EmbeddingCluster, draw_rows
-from shadowsync.tests.support.saved_shards import manifest_of_files, save_shards
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.tables.embedding_cluster import EmbeddingCluster, draw_rows
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files, save_shards
+from shadowsync.tests.support.tables.tables import make_table
 
 TABLES = (
     make_table("user id", 300, 4, optimizer="adagrad"),

@@ -16,9 +16,9 @@ from shadowsync.pipeline.embedding.storage.bank import RowBank
 from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import Float32Array
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.embedding_cluster import draw_rows
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.tables.embedding_cluster import draw_rows
+from shadowsync.tests.support.tables.tables import make_table
 
 BATCH, PUSHES = 200, 6
 TABLES = (

@@ -20,7 +20,7 @@ from shadowsync.pipeline.embedding.placement.split_by_cost import (
 )
 from shadowsync.pipeline.embedding.placement.split_by_rows import split_by_rows
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.tests.support.tables import make_table, make_tables
+from shadowsync.tests.support.tables.tables import make_table, make_tables
 
 
 @st.composite

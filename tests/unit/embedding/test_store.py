@@ -14,7 +14,7 @@ from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.errors import JobFileError, ResourceError
 from shadowsync.pipeline.types import Float32Array, Int32Array
-from shadowsync.tests.support.tables import make_table, make_tables
+from shadowsync.tests.support.tables.tables import make_table, make_tables
 
 DIM, LR = 8, 0.1
 

@@ -15,7 +15,7 @@ from shadowsync.pipeline.embedding.placement.row_costs import (
 )
 from shadowsync.pipeline.embedding.placement.table_access import AccessCounter, TableAccess
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.tables.tables import make_table
 
 TABLES = (make_table("one", 1000), make_table("bag", 50, pooling="sum"), make_table("skewed", 10**6))
 BATCH = 64

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import shadowsync
 import torch
-from shadowsync.tests.support.attached_loops import hub, in_threads
+from shadowsync.tests.support.loops.attached_loops import hub, in_threads
 from torch import nn
 
 if not (Path(shadowsync.__file__).resolve().parent / "examples").is_dir():

@@ -17,7 +17,7 @@ from shadowsync.lab.chaos.injector import HAS_LIMITS, Injector
 from shadowsync.lab.chaos.schedule import ScheduledFault
 from shadowsync.pipeline.text.wall_clock import CLOCK_FAULTS_VARIABLE
 from shadowsync.pipeline.wire.endpoints import local_address
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
 
 WRITER = """
 import errno, sys, time

@@ -15,7 +15,7 @@ from shadowsync.lab.chaos.ledger_check import problems_of, recovery_seconds
 from shadowsync.nodes.coordinator.ledger.records import Acknowledged, LeftOut
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.pipeline.data.span import Span
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 EXAMPLES = 60
 

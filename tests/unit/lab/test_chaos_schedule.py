@@ -12,7 +12,7 @@ from shadowsync.lab.chaos import run
 from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, ScheduledFault, schedule
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.runs import JobMaker
 
 COUNTS = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 0, "coordinator": 1}
 PROCESSES = ("kill", "stop")

@@ -40,7 +40,7 @@ from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.tests.support.fake_coordinator import member, state_of
+from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
 
 TOKEN = "token-trainer-0"
 SUPERVISOR = "supervisor-secret"

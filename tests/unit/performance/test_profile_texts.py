@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from shadowsync.pipeline.performance.document import Profile, TraceNote, read_profile
 from shadowsync.pipeline.performance.render import print_profile, render_profile, write_profile
-from shadowsync.tests.support.profile_measurements import measured, node
+from shadowsync.tests.support.jobs.profile_measurements import measured, node
 
 TRACE = TraceNote(seconds=1.0, events=3, clock_error_seconds=0.0)
 WAITING = {

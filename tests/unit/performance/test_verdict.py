@@ -13,7 +13,7 @@ from shadowsync.pipeline.performance.measurements import ProfileMeasurements
 from shadowsync.pipeline.performance.reasons import ADVICE, MORE_CORES, PREPARE
 from shadowsync.pipeline.performance.render import HEADLINES
 from shadowsync.pipeline.performance.worker_time import worker_time
-from shadowsync.tests.support.profile_measurements import measured, node, threads
+from shadowsync.tests.support.jobs.profile_measurements import measured, node, threads
 
 WAITING = {"compute_seconds": 8.0, "compute_cpu_seconds": 8.0}
 BUSY_SHARD = node("embedding", {"busy_seconds": 9.5, "handled_messages": 1000.0})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
-from shadowsync.tests.support.prepared import Tree, csv_job, csv_lines
+from shadowsync.tests.support.data.prepared import Tree, csv_job, csv_lines
 
 ROWS = 6000
 BAD_EVERY = 500

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.prepared import csv_job, csv_lines, on_folder
-from shadowsync.tests.support.runs import write_job
+from shadowsync.tests.support.data.prepared import csv_job, csv_lines, on_folder
+from shadowsync.tests.support.jobs.runs import write_job
 
 Call = Callable[..., Result]
 

@@ -18,7 +18,7 @@ from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.folder import STATISTICS_JSON
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.tests.support.prepared import Tree, batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.prepared import Tree, batches_of, on_folder, same_batches
 
 COLUMNS: dict[str, Any] = {
     "y": "label",

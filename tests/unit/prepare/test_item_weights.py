@@ -14,7 +14,7 @@ from shadowsync.pipeline.data.prepared.part_reader import read_part
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.tests.support.prepared import Tree, batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.prepared import Tree, batches_of, on_folder, same_batches
 
 COLUMNS: dict[str, Any] = {
     "y": "label",

@@ -19,7 +19,7 @@ from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.folder import PROGRESS_NAME, SavedProgress
 from shadowsync.pipeline.prepare.preparation import PreparationStatus, Prepared, prepare_folder
 from shadowsync.pipeline.prepare.run import PreparationRun
-from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines
+from shadowsync.tests.support.data.prepared import Tree, batches_of, csv_job, csv_lines
 
 from .conftest import BAD_EVERY, ROWS
 

@@ -30,7 +30,14 @@ from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_job, load_resolved
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
-from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines, on_folder, same_batches
+from shadowsync.tests.support.data.prepared import (
+    Tree,
+    batches_of,
+    csv_job,
+    csv_lines,
+    on_folder,
+    same_batches,
+)
 
 Made = tuple[Path, Prepared]
 

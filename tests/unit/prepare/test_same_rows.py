@@ -15,7 +15,7 @@ from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
-from shadowsync.tests.support.prepared import (
+from shadowsync.tests.support.data.prepared import (
     Tree,
     batches_of,
     csv_job,

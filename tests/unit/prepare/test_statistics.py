@@ -19,7 +19,7 @@ from shadowsync.pipeline.prepare.statistics import (
     shared_rows,
 )
 from shadowsync.pipeline.prepare.statistics_page import render_statistics
-from shadowsync.tests.support.prepared import Tree, csv_job
+from shadowsync.tests.support.data.prepared import Tree, csv_job
 
 Made = tuple[Path, Prepared]
 

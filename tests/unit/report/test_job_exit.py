@@ -14,7 +14,7 @@ from shadowsync.pipeline.checkpoint.manifest import begin, commit
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import EmulatedNetwork, Report
 from shadowsync.pipeline.report.write import JSON_NAME, read_report
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 RELAY_DIED = "the relay of the slow network died (killed by SIGKILL)"
 

@@ -18,8 +18,8 @@ from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import NodeRecord, Report
 from shadowsync.pipeline.report.terminal import print_report
 from shadowsync.pipeline.text.format import data_size
-from shadowsync.tests.support.profile_measurements import SECONDS, measured
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
+from shadowsync.tests.support.jobs.profile_measurements import SECONDS, measured
 from shadowsync.watch.terminal.table import table_of
 
 ROOT = Path(shadowsync.__file__).resolve().parent

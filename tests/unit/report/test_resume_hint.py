@@ -11,8 +11,8 @@ from shadowsync.pipeline.checkpoint.manifest import begin, commit
 from shadowsync.pipeline.checkpoint.store.contract import StorageError
 from shadowsync.pipeline.report import run_folder
 from shadowsync.pipeline.report.run_folder import resume_hint
-from shadowsync.tests.support.s3_server import ENVIRONMENT
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.outside.s3_server import ENVIRONMENT
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 
 def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(

@@ -12,7 +12,7 @@ from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.testing import ConformanceError, check_algorithm
 from shadowsync.testing.check import CHECKS
 from shadowsync.testing.harness import Subject
-from shadowsync.tests.support.wrong_classes import (
+from shadowsync.tests.support.sync.wrong_classes import (
     AllOrNothing,
     AnswersItself,
     AppliesLost,
@@ -27,7 +27,7 @@ from shadowsync.tests.support.wrong_classes import (
     WorseRound,
     WritesTheRequest,
 )
-from shadowsync.tests.support.wrong_peers import (
+from shadowsync.tests.support.sync.wrong_peers import (
     CallsItComplete,
     Diverging,
     DoesNothing,
@@ -45,7 +45,7 @@ from shadowsync.tests.support.wrong_peers import (
     WritesTheMean,
     WritesTheValues,
 )
-from shadowsync.tests.support.wrong_states import (
+from shadowsync.tests.support.sync.wrong_states import (
     Aliasing,
     CountsLostRounds,
     CountsTwice,

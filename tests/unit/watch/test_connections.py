@@ -11,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 from shadowsync.pipeline.wire.http.connections import most_connections
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
+from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
 from shadowsync.watch.page.server import PageServer
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from shadowsync.nodes.control.progress import TrainingMetrics
 from shadowsync.pipeline.errors import ProtocolError
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.watch.curves import UNSETTLED_POINTS, ClientCurves, parts_of
 from shadowsync.watch.mirror import MOST_INCIDENTS, Mirror
 from shadowsync.watch.status import CurvePart, Incident, read_status

@@ -14,7 +14,7 @@ from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
 from shadowsync.watch.page.files import FILES
 from shadowsync.watch.page.server import PageServer

@@ -17,7 +17,7 @@ from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.buffers import ROUNDED_TO_ELEMENTS, BufferPool, bytes_of, lend
 from shadowsync.pipeline.wire.sockets import send_frames
 from shadowsync.tests.support.held_memory import count_allocations, idle_bytes
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
 
 LARGE = 100_000
 """Elements; ZeroMQ copies what is below 64 KiB."""

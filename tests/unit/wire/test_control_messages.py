@@ -43,7 +43,7 @@ from shadowsync.pipeline.wire.field_checks import (
 )
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import RequestMessage
-from shadowsync.tests.support.batches import BATCH_IDS
+from shadowsync.tests.support.data.batches import BATCH_IDS
 
 WHOLE = st.integers(-MAX_INTEGER, MAX_INTEGER)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

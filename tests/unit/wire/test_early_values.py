@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from shadowsync.pipeline.wire.peer_messages import PeerRequest
-from shadowsync.tests.support.peer_net import Net, Trainer
+from shadowsync.tests.support.sync.peer_net import Net, Trainer
 
 ROUNDS = 5
 

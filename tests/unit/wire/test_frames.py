@@ -35,7 +35,7 @@ from shadowsync.pipeline.wire.messages import (
     Vectors,
 )
 from shadowsync.pipeline.wire.schema import Message, TensorField
-from shadowsync.tests.support.batches import BATCH_IDS
+from shadowsync.tests.support.data.batches import BATCH_IDS
 
 INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
 COUNTS = st.integers(0, MAX_INTEGER)

@@ -19,7 +19,7 @@ from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import Bounds, check_of, record_of, values_of
 from shadowsync.pipeline.wire.messages import MESSAGES
 from shadowsync.pipeline.wire.peer_messages import Version
-from shadowsync.tests.support.impossible import lies
+from shadowsync.tests.support.coordinator.impossible import lies
 
 # Of the coordinator alone, and -1 has a meaning; the other checks its numbers itself.
 UNBOUNDED = (Span, FileEntry)

@@ -16,7 +16,16 @@ from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.tests.support.link import ENOUGH_SECONDS, VERBS, Add, Handler, Link, Slow, Sum, run
+from shadowsync.tests.support.coordinator.link import (
+    ENOUGH_SECONDS,
+    VERBS,
+    Add,
+    Handler,
+    Link,
+    Slow,
+    Sum,
+    run,
+)
 
 pytestmark = pytest.mark.usefixtures("resend_soon")
 

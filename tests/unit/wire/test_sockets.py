@@ -28,7 +28,7 @@ from shadowsync.pipeline.wire.sockets import (
     configure_socket,
     send_or_drop,
 )
-from shadowsync.tests.support.other_user import greeting_of
+from shadowsync.tests.support.outside.other_user import greeting_of
 from zmq.utils.monitor import parse_monitor_message
 
 Context = zmq.Context[zmq.Socket[bytes]]

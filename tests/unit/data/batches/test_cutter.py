@@ -21,7 +21,7 @@ from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.span_batches import cut_batches
+from shadowsync.tests.support.data.span_batches import cut_batches
 
 Cut = Callable[..., list[Batch]]
 

@@ -25,7 +25,7 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import InputPlan, cut_rows, plan_input
-from shadowsync.tests.support.schemas import schema_job, write_lines
+from shadowsync.tests.support.data.schemas import schema_job, write_lines
 
 # The weight is the row's number in the order of time, so that rows can be told apart.
 COLUMNS = {"y": "label", "x": "categorical", "t": "timestamp", "w": "weight"}

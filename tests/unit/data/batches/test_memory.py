@@ -22,9 +22,9 @@ from shadowsync.pipeline.data.formats import parquet
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.tests.support.data.schemas import schema_job
+from shadowsync.tests.support.data.span_batches import cut_batches
 from shadowsync.tests.support.imports import first_with_torch
-from shadowsync.tests.support.schemas import schema_job
-from shadowsync.tests.support.span_batches import cut_batches
 
 BATCH, WINDOW = 256, 1024
 ROWS = 20_000

@@ -13,7 +13,7 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batches.negatives import NegativeSampler
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.schemas import schema_job
+from shadowsync.tests.support.data.schemas import schema_job
 
 ROWS, POSITIVES = 20_000, 400
 

@@ -14,7 +14,7 @@ from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.schemas import read_all, schema_job
+from shadowsync.tests.support.data.schemas import read_all, schema_job
 
 
 def test_files_are_sorted_and_each_there_once(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from shadowsync.pipeline.data.hashing import column_number, hash_bytes, table_ro
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.tests.support.schemas import read_all, schema_job, write_lines
+from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines
 
 RULES = TextRules(("", "?"), strip=True)
 COLUMNS: dict[str, Any] = {

@@ -17,8 +17,8 @@ from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.prepared import batches_of, on_folder, same_batches
-from shadowsync.tests.support.schemas import read_all, schema_job, write_lines
+from shadowsync.tests.support.data.prepared import batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines
 
 ROWS = 1000
 COLUMNS: dict[str, Any] = {

@@ -21,8 +21,8 @@ from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.prepare.statistics import Statistics
 from shadowsync.pipeline.saved_model.input_rows import input_schema, rows_of_columns
 from shadowsync.pipeline.saved_model.table import Table
-from shadowsync.tests.support.prepared import batches_of, on_folder, same_batches
-from shadowsync.tests.support.schemas import read_all
+from shadowsync.tests.support.data.prepared import batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.schemas import read_all
 
 PARTS: tuple[TimePart, ...] = ("hour", "weekday", "day", "month")
 START = datetime(1907, 3, 1, 1, 30, tzinfo=UTC)

@@ -16,7 +16,7 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.columns.times import parse_times
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.schemas import read_all, schema_job, write_lines
+from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines
 
 COLUMNS = {"y": "label", "day": {"kind": "categorical", "source": "t", "part": "weekday"}}
 

@@ -14,7 +14,7 @@ import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.columns.fields import TextRules, hash_ids
 from shadowsync.pipeline.errors import DataError
-from shadowsync.tests.support.schemas import read_all, schema_job, write_lines
+from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines
 
 
 def labels(tmp_path: Path, positive: list[Any], values: Any) -> list[float]:

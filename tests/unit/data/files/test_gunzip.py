@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shadowsync.pipeline.data.files import gunzip
 from shadowsync.pipeline.data.files.gunzip import Gunzip
 from shadowsync.pipeline.errors import DataError
-from shadowsync.tests.support.schemas import read_all, schema_job
+from shadowsync.tests.support.data.schemas import read_all, schema_job
 
 COLUMNS = {"y": "label", "x": "categorical"}
 FIRST, SECOND = gzip.compress(b"y,x\n" + b"1,a\n" * 100), gzip.compress(b"0,b\n" * 100_000)

@@ -20,8 +20,8 @@ from shadowsync.pipeline.data.files.text import line_blocks
 from shadowsync.pipeline.data.files.topic import offsets_of, partitions_of
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.tests.support.broker import Broker, running_broker
-from shadowsync.tests.support.secured_broker import Certificates, SecuredBroker
+from shadowsync.tests.support.outside.broker import Broker, running_broker
+from shadowsync.tests.support.outside.secured_broker import Certificates, SecuredBroker
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 PASSWORD = "p4ss word-ü"

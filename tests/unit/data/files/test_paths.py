@@ -16,8 +16,8 @@ from shadowsync.pipeline.data.files.paths import is_url, match_files, suffix_of
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.http_files import http_files
-from shadowsync.tests.support.schemas import HEADER, read_all, schema_job
+from shadowsync.tests.support.data.schemas import HEADER, read_all, schema_job
+from shadowsync.tests.support.outside.http_files import http_files
 
 ROWS = 3000
 

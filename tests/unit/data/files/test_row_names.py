@@ -24,7 +24,7 @@ from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import sample_batches
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_resolved, validate_saved_job
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.tests.support.schemas import schema_job, write_lines
+from shadowsync.tests.support.data.schemas import schema_job, write_lines
 
 COLUMNS = {"y": "label", "x": "categorical", "w": "weight"}
 FRACTIONS = {"by": "fraction", "validation": 0.1, "test": 0.2}

@@ -9,7 +9,7 @@ import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
-from shadowsync.tests.support.schemas import HEADER, read_all, read_spans, schema_job, write_lines
+from shadowsync.tests.support.data.schemas import HEADER, read_all, read_spans, schema_job, write_lines
 
 LINES = ("5,30,ann,a|b,2026-01-01,1", '1,,"b,ob",,86400,0.5', "4,-2.5,,c,1970-01-01T00:00:09,2")
 

@@ -18,7 +18,7 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.tests.support.broker import Broker, running_broker
+from shadowsync.tests.support.outside.broker import Broker, running_broker
 
 
 @pytest.fixture(scope="module")

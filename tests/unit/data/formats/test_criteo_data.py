@@ -11,7 +11,7 @@ import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batches.span_plan import plan_spans
 from shadowsync.pipeline.data.schema import FeatureShape
-from shadowsync.tests.support.span_batches import cut_batches
+from shadowsync.tests.support.data.span_batches import cut_batches
 
 FOLDER = os.environ.get("SHADOWSYNC_DATA")
 FILE = Path(FOLDER or "") / "criteo_first10k.tsv.gz"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.schemas import COLUMNS, HEADER, read_all, schema_job, write_lines
+from shadowsync.tests.support.data.schemas import COLUMNS, HEADER, read_all, schema_job, write_lines
 
 GOOD = "5,30,ann,a|b,8,1"
 

@@ -23,7 +23,7 @@ from shadowsync.lab.capacity.search import (
     plan_for_target,
 )
 from shadowsync.pipeline.errors import JobFileError, ResourceError
-from shadowsync.tests.support.capacity import GIB, costs, rules
+from shadowsync.tests.support.coordinator.capacity import GIB, costs, rules
 
 LARGE = Machine(16, 64 * GIB)
 SMALL = Machine(2, 16 * GIB)

@@ -20,7 +20,7 @@ from shadowsync.lab.network.link_faults import LinkFault, LinkFaultServer, reque
 from shadowsync.lab.network.proxy import ProxyListener, ThrottledLink
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.pipeline.wire.endpoints import local_address
-from shadowsync.tests.support.other_user import greeting_of
+from shadowsync.tests.support.outside.other_user import greeting_of
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]

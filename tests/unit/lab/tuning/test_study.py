@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from shadowsync.lab.tuning.space import Parameters, parse_space
 from shadowsync.lab.tuning.study import Outcome, ReportRung, Study, StudyRules
-from shadowsync.tests.support.planted_best import examples_to_find
+from shadowsync.tests.support.coordinator.planted_best import examples_to_find
 
 SPACE = parse_space(["trainer.lr=0.0..1.0"])
 ASHA, RANDOM = StudyRules(), StudyRules(strategy="random")

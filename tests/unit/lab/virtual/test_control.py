@@ -15,7 +15,7 @@ from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.adaptation import Control
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.runs import JobMaker
 
 TRAINERS = 4
 EPOCHS = 2

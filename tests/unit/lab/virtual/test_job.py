@@ -14,7 +14,7 @@ from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.result import CURVE_POINTS, VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.support.runs import EXAMPLES, JobMaker
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker
 
 # A step takes 20 ms, so a trainer has a round after some 5 of them.
 TIMING = Timing(step_seconds=0.02, round_cpu_seconds=0.001)

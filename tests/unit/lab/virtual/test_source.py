@@ -6,7 +6,7 @@ import pytest
 from shadowsync.lab.virtual.source import BatchSource
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.runs import JobMaker
 
 
 def taken(source: BatchSource, trainer: int) -> BatchId:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from shadowsync.nodes.allreduce.sockets import PeerListener
 from shadowsync.sync_algos.base import PeerLost
-from shadowsync.tests.support.peer_transports import Bench, Context, bench, mean_of, means, vector
-from shadowsync.tests.support.processes import until
+from shadowsync.tests.support.jobs.processes import until
+from shadowsync.tests.support.sync.peer_transports import Bench, Context, bench, mean_of, means, vector
 from shadowsync.tests.unit.nodes.allreduce.test_transport import exact, run
 
 

@@ -23,8 +23,8 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import AlgorithmState
 from shadowsync.sync_algos.contract.grouping import fixed, shuffled
 from shadowsync.tests.support.held_memory import early_bytes, saved_bytes
-from shadowsync.tests.support.peer_net import TIMEOUT_SECONDS, Lossy, Net
-from shadowsync.tests.support.peer_transports import Remembering
+from shadowsync.tests.support.sync.peer_net import TIMEOUT_SECONDS, Lossy, Net
+from shadowsync.tests.support.sync.peer_transports import Remembering
 
 NUMEL = 24
 

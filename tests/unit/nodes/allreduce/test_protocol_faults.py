@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from shadowsync.nodes.allreduce.round import RoundId
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
-from shadowsync.tests.support.exact_mean import exact_mean, is_rounded
-from shadowsync.tests.support.peer_faults import Action, Moment, PeerFault
-from shadowsync.tests.support.peer_net import TIMEOUT_SECONDS, Net, Trainer
+from shadowsync.tests.support.sync.exact_mean import exact_mean, is_rounded
+from shadowsync.tests.support.sync.peer_faults import Action, Moment, PeerFault
+from shadowsync.tests.support.sync.peer_net import TIMEOUT_SECONDS, Net, Trainer
 
 COUNT = 4
 NUMEL = 48

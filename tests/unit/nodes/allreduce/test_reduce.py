@@ -10,8 +10,8 @@ from shadowsync.nodes.allreduce.reduce import WeightedMean
 from shadowsync.pipeline.codecs.formats import CODECS, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.peer_messages import PeerChunk, PeerResult
 from shadowsync.sync_algos.contract.grouping import Grouping, everyone, fixed, shuffled
-from shadowsync.tests.support.exact_mean import exact_mean, is_rounded
-from shadowsync.tests.support.peer_net import Lossy, Net, Trainer
+from shadowsync.tests.support.sync.exact_mean import exact_mean, is_rounded
+from shadowsync.tests.support.sync.peer_net import Lossy, Net, Trainer
 
 
 def finish(net: Net, rounds: int) -> None:

@@ -24,7 +24,8 @@ from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.contract.grouping import Groups, everyone, fixed
 from shadowsync.tests.support.held_memory import count_allocations, idle_bytes
-from shadowsync.tests.support.peer_transports import (
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.sync.peer_transports import (
     Context,
     Remembering,
     Stall,
@@ -34,7 +35,6 @@ from shadowsync.tests.support.peer_transports import (
     sockets_of,
     vector,
 )
-from shadowsync.tests.support.processes import wait_until
 
 ENOUGH_SECONDS = 60.0
 SHORT_SECONDS = 0.4

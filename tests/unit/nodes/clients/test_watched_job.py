@@ -17,7 +17,7 @@ from shadowsync.pipeline.wire.control.messages import GetStatus, StatusReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
 
 ENOUGH_SECONDS = 60.0
 

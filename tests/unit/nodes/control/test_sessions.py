@@ -13,7 +13,7 @@ from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import NodeLost
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.tests.support.fake_coordinator import FakeServer, member
+from shadowsync.tests.support.coordinator.fake_coordinator import FakeServer, member
 from shadowsync.tests.support.real_time import run_in_real_time
 
 _UNSENT: list[Message] = []

@@ -11,7 +11,7 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.ledger import Ledger
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.job_counts import BATCH, JobCounts, red
+from shadowsync.tests.support.coordinator.job_counts import BATCH, JobCounts, red
 
 READ = "read by the readers = trained + returned + in flight"
 CONFIRMED = "confirmed at the trainers = distinct + replayed"

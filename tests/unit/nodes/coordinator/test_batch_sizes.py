@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.batch_sizes import BatchSizes
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.pipeline.data.span import Span
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 BATCHES = 1000
 

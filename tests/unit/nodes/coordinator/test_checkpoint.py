@@ -22,8 +22,8 @@ from shadowsync.pipeline.text.format import data_size
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import ComposeModel, WriteCheckpoint
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.data.batches import batch_id
 
 
 def taker(

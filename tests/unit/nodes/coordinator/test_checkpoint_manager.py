@@ -28,9 +28,9 @@ from shadowsync.pipeline.performance.priority import BACKGROUND_NICE
 from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import PauseTraining, WriteCheckpoint
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
-from shadowsync.tests.support.processes import until
+from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.jobs.processes import until
 
 SPANS = [Span(0, "held-out", "bytes", 0, 100)]
 # The probability of the label, of each checkpoint in turn.

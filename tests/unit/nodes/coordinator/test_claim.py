@@ -18,8 +18,8 @@ from shadowsync.pipeline.checkpoint.store.addresses import part_target
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import RunSection
 from shadowsync.pipeline.errors import ExitCode, JobFileError
-from shadowsync.tests.support.s3_server import ENVIRONMENT, s3_url
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.outside.s3_server import ENVIRONMENT, s3_url
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 DATA = {"format": "parquet", "path": ["/x"]}
 

@@ -11,7 +11,7 @@ from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.base import Done, Request
-from shadowsync.tests.support.fake_coordinator import FakeServer, member
+from shadowsync.tests.support.coordinator.fake_coordinator import FakeServer, member
 
 
 def test_the_reason_of_a_node_that_did_not_connect_is_said(tmp_path: Path) -> None:

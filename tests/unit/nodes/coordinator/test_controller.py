@@ -18,7 +18,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 
 @pytest.mark.parametrize("trained", [0, 1])

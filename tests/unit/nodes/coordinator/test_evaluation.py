@@ -24,7 +24,7 @@ from shadowsync.pipeline.wire.control.orders import (
 from shadowsync.pipeline.wire.frames import encode
 from shadowsync.pipeline.wire.messages import RequestMessage
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
 
 
 def test_more_spans_are_scored_than_a_message_holds(tmp_path: Path) -> None:

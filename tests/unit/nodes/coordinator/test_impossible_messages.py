@@ -61,9 +61,9 @@ from shadowsync.pipeline.wire.frames import encode
 from shadowsync.pipeline.wire.messages import IMPOSSIBLE, Heartbeat, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.fake_coordinator import member, state_of
-from shadowsync.tests.support.impossible import lies
+from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
+from shadowsync.tests.support.coordinator.impossible import lies
+from shadowsync.tests.support.data.batches import batch_id
 
 NODES = [("trainer", 0), ("trainer", 1), ("embedding", 0), ("reader", 0)]
 LIAR = "token-trainer-1"

@@ -11,7 +11,7 @@ from shadowsync.nodes.coordinator.planning import estimate_input
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.span import Span
-from shadowsync.tests.support.http_files import http_files
+from shadowsync.tests.support.outside.http_files import http_files
 
 EXAMPLES = 3000
 NO_SPLIT = SplitSection()

@@ -23,7 +23,7 @@ from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 SPAN = Span(0, "part.tsv", "bytes", 0, 100)
 

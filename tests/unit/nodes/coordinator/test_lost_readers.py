@@ -10,7 +10,7 @@ from shadowsync.nodes.coordinator.ledger.records import UnreadSpan
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 EXAMPLES = 10
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 EXAMPLES = 10
 SHARDS = 2

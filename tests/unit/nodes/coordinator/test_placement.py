@@ -29,7 +29,7 @@ from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan
 from shadowsync.pipeline.report.terminal import print_plan
 from shadowsync.pipeline.wire.control.messages import NodeFacts
-from shadowsync.tests.support.fake_coordinator import member
+from shadowsync.tests.support.coordinator.fake_coordinator import member
 from shadowsync.watch.terminal.live import Lines, LiveTable, Silence
 
 ROWS = 6000

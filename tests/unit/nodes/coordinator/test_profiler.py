@@ -18,7 +18,7 @@ from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
 from shadowsync.pipeline.wire.control.profile import Measure, MeasureReply, Trace, TraceReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
-from shadowsync.tests.support.fake_coordinator import FakeServer, member
+from shadowsync.tests.support.coordinator.fake_coordinator import FakeServer, member
 
 ONE_WAY_SECONDS = 0.002
 

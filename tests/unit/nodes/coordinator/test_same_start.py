@@ -12,7 +12,7 @@ from shadowsync.nodes.control.progress import Origin
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.base import Reply
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
 
 TRAINER = {
     "weights_digest": "w",

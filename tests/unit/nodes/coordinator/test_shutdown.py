@@ -23,7 +23,7 @@ from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, Res
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import WriteCheckpoint, WriteCheckpointReply
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
-from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
 
 
 def closing(c: FakeServer, *, hurry: bool = False) -> JobFinalizer:

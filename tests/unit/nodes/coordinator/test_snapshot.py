@@ -24,7 +24,7 @@ from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.field_checks import values_of
-from shadowsync.tests.support.played_job import (
+from shadowsync.tests.support.coordinator.played_job import (
     RESTORED,
     STEPS,
     everything,

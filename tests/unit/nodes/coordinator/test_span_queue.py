@@ -10,7 +10,7 @@ from shadowsync.nodes.coordinator.ledger.span_queue import SpanQueue
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.data.batches.span_plan import span_order
 from shadowsync.pipeline.data.span import Span
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 SEED = 1
 

@@ -20,7 +20,7 @@ from shadowsync.nodes.coordinator.state.outcome import (
 from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.messages import Hello, HelloReply
-from shadowsync.tests.support.fake_coordinator import member, state_of
+from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
 
 
 @pytest.fixture

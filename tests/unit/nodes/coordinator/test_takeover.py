@@ -21,7 +21,7 @@ from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.orders import MAX_SPANS
 from shadowsync.pipeline.wire.field_checks import values_of
 from shadowsync.pipeline.wire.segment import running_kernel
-from shadowsync.tests.support.played_job import STEPS, everything, in_folder, play, taken_over
+from shadowsync.tests.support.coordinator.played_job import STEPS, everything, in_folder, play, taken_over
 
 
 @settings(max_examples=60, deadline=None)

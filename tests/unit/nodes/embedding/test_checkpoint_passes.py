@@ -21,8 +21,8 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.types import Int32Array
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.embedding_node import (
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.tables.embedding_node import (
     DIM,
     ENOUGH_SECONDS,
     ROWS,
@@ -31,8 +31,8 @@ from shadowsync.tests.support.embedding_node import (
     job_of,
     running,
 )
-from shadowsync.tests.support.node_checkpoints import arrays_of, assert_saved, numbers, take
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.node_checkpoints import arrays_of, assert_saved, numbers, take
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 CHANGED: Int32Array = np.arange(0, ROWS, 5, dtype=np.int32)
 

@@ -26,8 +26,9 @@ from shadowsync.pipeline.wire.control.orders import (
     WriteCheckpointReply,
 )
 from shadowsync.pipeline.wire.messages import Pushed
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.embedding_node import (
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.tables.embedding_node import (
     DIM,
     ENOUGH_SECONDS,
     ROWS,
@@ -35,8 +36,7 @@ from shadowsync.tests.support.embedding_node import (
     job_of,
     running,
 )
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 
 def saved_in(folder: Path, reply: WriteCheckpointReply) -> SavedTables:

@@ -19,9 +19,9 @@ from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.shard_counts import counts
-from shadowsync.tests.support.tables import make_tables
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.tables.shard_counts import counts
+from shadowsync.tests.support.tables.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
 ROWS, DIM, LR = 40, 4, 0.5

@@ -28,8 +28,8 @@ from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.types import Int32Array
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.embedding_node import (
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.tables.embedding_node import (
     DIM,
     ENOUGH_SECONDS,
     EVERY_ROW,
@@ -39,8 +39,8 @@ from shadowsync.tests.support.embedding_node import (
     job_of,
     running,
 )
-from shadowsync.tests.support.node_checkpoints import arrays_of, assert_saved, numbers, take
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.node_checkpoints import arrays_of, assert_saved, numbers, take
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 FEW: Int32Array = np.arange(0, 20, 2, dtype=np.int32)
 

@@ -35,12 +35,12 @@ from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.segment import HEAD_BYTES, CreatedSegment, running_kernel
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
+from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
-from shadowsync.tests.support.lookups import in_flight, plan, vectors
-from shadowsync.tests.support.recording_connection import RecordedConnection
-from shadowsync.tests.support.shard_counts import counts
-from shadowsync.tests.support.tables import make_tables
+from shadowsync.tests.support.tables.lookups import in_flight, plan, vectors
+from shadowsync.tests.support.tables.shard_counts import counts
+from shadowsync.tests.support.tables.tables import make_tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
 Context = zmq.Context[zmq.Socket[bytes]]

@@ -21,10 +21,10 @@ from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire import frames
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.held_memory import count_allocations
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.tables import make_tables
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.tables.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
 ROWS, DIM, ENOUGH_SECONDS = 40, 4, 60.0

@@ -10,7 +10,7 @@ from shadowsync.nodes.reader.deliveries import DeliveryState, size_of, token_of
 from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.pipeline.wire.messages import Credit, CreditNoted, Delivery
 from shadowsync.pipeline.wire.retransmission import DELIVERY
-from shadowsync.tests.support.batches import batch_id, make_batch
+from shadowsync.tests.support.data.batches import batch_id, make_batch
 
 PLENTY = 1 << 30
 A, A1, B = b"a/0", b"a/1", b"b/0"

@@ -14,7 +14,7 @@ from shadowsync.nodes.replica.buffer import FlatReplica
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.sync_algos.base import Slice
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.jobs.runs import JobMaker
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WEIGHTS = 16

@@ -26,7 +26,7 @@ from shadowsync.nodes.runtime.health import (
     serve_health,
 )
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
 
 SERVER = """
 import asyncio, sys

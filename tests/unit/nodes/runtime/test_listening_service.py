@@ -13,7 +13,7 @@ from shadowsync.nodes.runtime.threads import ListeningService
 from shadowsync.pipeline.wire.messages import Credit, Failure, Lookup, Pushed
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

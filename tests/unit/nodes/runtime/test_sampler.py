@@ -21,7 +21,7 @@ import psutil
 import pytest
 from shadowsync.nodes.runtime import tracing
 from shadowsync.nodes.runtime.tracing import NOTED_LOOKS, PERIOD_SECONDS, Sampler, thread_figures
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
 
 LONG_SECONDS = 0.3
 on_linux = pytest.mark.skipif(

@@ -23,9 +23,9 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
-from shadowsync.tests.support.center_messages import exchange_of
-from shadowsync.tests.support.peer_transports import vector
 from shadowsync.tests.support.real_time import run_in_real_time
+from shadowsync.tests.support.sync.center_messages import exchange_of
+from shadowsync.tests.support.sync.peer_transports import vector
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[[int, float], list[tuple[CenterService, MemberInfo]]]

@@ -16,8 +16,8 @@ from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterValue
 from shadowsync.pipeline.wire.messages import Failure, Pushed
 from shadowsync.sync_algos.base import PeerLost, Slice
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
-from shadowsync.tests.support.center_messages import reply_of
-from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.center_messages import reply_of
+from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Work = Callable[[CenterClient, list[FakeCenter]], Awaitable[None]]

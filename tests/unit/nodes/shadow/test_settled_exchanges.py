@@ -18,7 +18,7 @@ from shadowsync.pipeline.wire.center_messages import CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.downpour import Downpour, DownpourOptions
 from shadowsync.sync_algos.memory.center import MemoryReplica
-from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
 
 Context = zmq.Context[zmq.Socket[bytes]]
 NUMEL, CHUNK = 20, 4

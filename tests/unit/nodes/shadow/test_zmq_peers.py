@@ -15,7 +15,7 @@ from shadowsync.nodes.shadow.zmq_peers import ConnectionConfig
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.wire.control.orders import GroupView, MemberInfo
-from shadowsync.tests.support.peer_transports import Remembering
+from shadowsync.tests.support.sync.peer_transports import Remembering
 
 NUMEL = 100
 FAILING = "has no address"

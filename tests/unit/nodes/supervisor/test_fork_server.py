@@ -31,7 +31,7 @@ from shadowsync.nodes.supervisor.starter import (
     start_method,
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
-from shadowsync.tests.support.processes import is_alive, wait_until
+from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 from torch.backends import mkl
 
 Work = Callable[[Starter], Coroutine[Any, Any, Any]]

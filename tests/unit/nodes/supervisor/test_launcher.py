@@ -15,7 +15,7 @@ from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
-from shadowsync.tests.support.check_in_process import CheckStarter
+from shadowsync.tests.support.jobs.check_in_process import CheckStarter
 
 
 def a_job(**more: dict[str, object]) -> Job:

@@ -13,8 +13,8 @@ from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.center_messages import CenterRead, CenterSeed, CenterValues
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
-from shadowsync.tests.support.center_messages import START, chunks, exchange_of, floats, values_of, whole
 from shadowsync.tests.support.held_memory import idle_bytes, session_bytes
+from shadowsync.tests.support.sync.center_messages import START, chunks, exchange_of, floats, values_of, whole
 
 A, B = b"a/shadow", b"b/shadow"
 

@@ -21,9 +21,9 @@ from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterSeed,
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
-from shadowsync.tests.support.center_messages import exchange_of
-from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
 from shadowsync.tests.support.real_time import run_in_real_time
+from shadowsync.tests.support.sync.center_messages import exchange_of
+from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[..., list[tuple[CenterService, MemberInfo]]]

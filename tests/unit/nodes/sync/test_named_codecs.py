@@ -27,7 +27,7 @@ from shadowsync.pipeline.wire.center_messages import (
     CenterValues,
 )
 from shadowsync.sync_algos.base import PeerLost
-from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
 
 LENGTH, CHUNK = 130, 64
 CHOICES = CodecChoices(CodecOptions(int8_block=64))

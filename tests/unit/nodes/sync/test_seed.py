@@ -7,7 +7,7 @@ import pytest
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.pipeline.wire.center_messages import CenterRead, CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
-from shadowsync.tests.support.center_messages import START, chunks, exchange_of, floats, whole
+from shadowsync.tests.support.sync.center_messages import START, chunks, exchange_of, floats, whole
 
 
 def unseeded() -> CenterState:

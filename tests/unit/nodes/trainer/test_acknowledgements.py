@@ -14,7 +14,7 @@ from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.wire.control.base import Done
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
-from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.data.batches import batch_id
 
 
 class Coordinator:

@@ -18,7 +18,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
 from shadowsync.sync_algos.catalog.registry import make_algorithm
-from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared
 
 REPLICA, OPTIMIZER, CENTER, NOTHING = "the replica", "the optimizer", "the center", "nothing"
 

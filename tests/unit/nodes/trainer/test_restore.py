@@ -25,7 +25,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.tables import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
-from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared
 
 MODEL = 7.0
 

@@ -18,7 +18,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed
 from shadowsync.pipeline.wire.sockets import Listener, Waker
-from shadowsync.tests.support.lookups import DIM, in_flight, plan, vectors
+from shadowsync.tests.support.tables.lookups import DIM, in_flight, plan, vectors
 
 MILLISECONDS = 60_000
 WORKER = b"token/0"

@@ -16,7 +16,7 @@ from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.recording_connection import RecordedConnection
+from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
 
 BATCH, SEED, ROWS = 8, 7, 50
 READER, KEY = "reader-0", "a key"

@@ -17,7 +17,7 @@ from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 BATCH, DENSE, TABLES, DIM, ROWS, LR = 16, 3, 4, 2, 11, 0.05

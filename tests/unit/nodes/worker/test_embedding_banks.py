@@ -19,9 +19,9 @@ from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Push
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.embedding_cluster import draw_rows
-from shadowsync.tests.support.tables import make_table
+from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.tables.embedding_cluster import draw_rows
+from shadowsync.tests.support.tables.tables import make_table
 
 Context = zmq.Context[zmq.Socket[bytes]]
 TABLES = (

@@ -21,7 +21,7 @@ from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
 from shadowsync.tests.support.gpu import GPU, needs_gpu
-from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared
 
 pytestmark = needs_gpu
 BATCH, DENSE, TABLES, DIM, ROWS, STEPS = 256, 13, 8, 16, 100, 20

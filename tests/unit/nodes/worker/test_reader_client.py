@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, ReaderClient
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.pipeline.wire.retransmission import CREDIT
-from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.recording_connection import RecordedConnection
+from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
+from shadowsync.tests.support.data.batches import batch_id
 
 
 def delivery(sequence: int) -> Delivery:

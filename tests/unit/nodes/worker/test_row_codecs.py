@@ -36,7 +36,7 @@ from shadowsync.pipeline.wire.messages import (
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.tables import make_tables
+from shadowsync.tests.support.tables.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
 ROWS, DIM, LR = 40, 4, 0.5

@@ -17,7 +17,7 @@ from shadowsync.pipeline.models.sequences import with_lengths
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 BATCH, ROWS, LR = 12, 30, 0.05

@@ -19,7 +19,7 @@ from shadowsync.pipeline.models.layers import mean_log_loss
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared
 
 BATCH, DENSE, DIM, ROWS = 16, 3, 2, 11
 

@@ -27,8 +27,8 @@ from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
 from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.shared import build_shared
-from shadowsync.tests.support.unruly_model import NAME as UNRULY
+from shadowsync.tests.support.jobs.unruly_model import NAME as UNRULY
+from shadowsync.tests.support.tables.shared import build_shared
 from torch.overrides import TorchFunctionMode
 
 BATCH, DENSE_NOT_FINITE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.buffers import BufferPool
-from shadowsync.tests.support.in_one_process import Training, training_in_one_process
+from shadowsync.tests.support.jobs.in_one_process import Training, training_in_one_process
 
 WARM_UP, BATCHES = 50, 300
 JOB = {

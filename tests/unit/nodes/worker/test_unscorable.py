@@ -19,7 +19,7 @@ from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.saved_model import evaluate as offline_eval
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.recording_connection import RecordedConnection
+from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
 
 ARRAYS: tuple[Any, ...] = (np.zeros(4, np.float32), np.zeros((4, 1), np.float32), np.zeros((1, 4), np.int32))
 LOGITS = {"finite": np.zeros(4, np.float32), "not": np.array([0, np.nan, 0, 0], np.float32)}

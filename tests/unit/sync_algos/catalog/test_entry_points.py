@@ -9,7 +9,7 @@ from pathlib import Path
 from shadowsync.sync_algos.catalog.names import entry_points
 from shadowsync.sync_algos.catalog.registry import ALGORITHMS, AlgorithmError, all_algorithms, find_algorithm
 from shadowsync.sync_algos.ma import MA
-from shadowsync.tests.support.plug_in import GOOD, refusal
+from shadowsync.tests.support.sync.plug_in import GOOD, refusal
 
 Write = Callable[[str, str], Path]
 Install = Callable[..., None]

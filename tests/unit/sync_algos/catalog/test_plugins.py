@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from shadowsync.sync_algos.catalog.registry import AlgorithmError, find_algorithm, make_algorithm
 from shadowsync.sync_algos.ma import MA
-from shadowsync.tests.support.plug_in import GOOD, refusal
+from shadowsync.tests.support.sync.plug_in import GOOD, refusal
 
 Write = Callable[[str, str], Path]
 

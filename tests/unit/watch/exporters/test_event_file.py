@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import ResourceError
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.watch.exporters.event_file import EventFile
 from shadowsync.watch.exporters.scalars import FOLDER, STEPS_PER_PERIOD, Scalars
 from shadowsync.watch.status import Progress, ValidationStatus

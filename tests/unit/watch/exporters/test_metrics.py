@@ -17,7 +17,7 @@ import shadowsync
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.every_metric import EVERY_METRIC
+from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC
 from shadowsync.watch.exporters.metric_names import BY_ROLE, PREFIX
 from shadowsync.watch.exporters.metrics_server import MOST_CONNECTIONS, HeartbeatCollector, MetricsServer
 

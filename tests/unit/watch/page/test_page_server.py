@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.http.listening import RequestLog
-from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
+from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.watch.page.broadcast import MOST_CLIENTS, QUEUED_EVENTS
 from shadowsync.watch.page.files import FILES, FOLDER
 from shadowsync.watch.page.server import PageServer

@@ -14,7 +14,7 @@ from shadowsync.nodes.clients.watched_job import address_of, show_job
 from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
 from shadowsync.pipeline.text.format import MISSING
 from shadowsync.pipeline.wire.keys.job_key import JobKey
-from shadowsync.tests.support.statuses import a_status
+from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.watch.status import Incident, LedgerFigures, NodeStatus, Progress, Speed, SyncFigures
 from shadowsync.watch.terminal.live import Lines, LiveTable, Silence, display, line_of
 from shadowsync.watch.terminal.table import MOST_NODES, table_of

@@ -21,8 +21,8 @@ from shadowsync.pipeline.wire.keys.curve import ZapAuthenticator
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.pipeline.wire.sockets import Listener, configure_socket, connect
 from shadowsync.tests.fuzz.keyless import greeting
-from shadowsync.tests.support.gate import gated
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.outside.gate import gated
 
 Context = zmq.Context[zmq.Socket[bytes]]
 MIB = 1 << 20

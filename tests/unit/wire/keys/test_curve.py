@@ -23,9 +23,9 @@ from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, JobKey
 from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.gate import gated
-from shadowsync.tests.support.keyless_client import connect_without_key
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.outside.gate import gated
+from shadowsync.tests.support.outside.keyless_client import connect_without_key
 from zmq.utils.monitor import parse_monitor_message
 
 Context = zmq.Context[zmq.Socket[bytes]]

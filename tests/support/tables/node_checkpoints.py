@@ -10,8 +10,8 @@ from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import abandon, begin, commit, open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.tests.support.embedding_node import ENOUGH_SECONDS, ROWS, Node
-from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.embedding_node import ENOUGH_SECONDS, ROWS, Node
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 
 def take(node: Node, run: Path, *, committed: bool = True) -> list[FileEntry]:

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from shadowsync.pipeline.data.generator.generator import generate_log
 
-from .processes import Process, Spawned, wait_until
+from ..jobs.processes import Process, Spawned, wait_until
+from ..jobs.runs import RunFolder, Settings, small_job, write_job
+from ..jobs.supervised import Supervised
 from .ray_cluster import RayCluster, nodes_on
-from .runs import RunFolder, Settings, small_job, write_job
-from .supervised import Supervised
 
 EXAMPLES = 100_000
 NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}

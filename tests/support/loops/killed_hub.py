@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shadowsync.tests.support.processes import Process, Starter, wait_until
+from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
 
 SECONDS = 300.0
 

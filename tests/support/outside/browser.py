@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from .processes import wait_until
+from ..jobs.processes import wait_until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = (

@@ -30,7 +30,7 @@ from shadowsync.pipeline.wire.control.orders import (
     WriteCheckpointReply,
 )
 
-from .batches import batch_id
+from ..data.batches import batch_id
 
 ELEMENTS = 50
 

@@ -11,7 +11,7 @@ import zmq
 from shadowsync.pipeline.wire.keys.curve import ZapAuthenticator
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 
-from .processes import wait_until
+from ..jobs.processes import wait_until
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

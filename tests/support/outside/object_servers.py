@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import pytest
 
-from .processes import free_ports, wait_until
+from ..jobs.processes import free_ports, wait_until
 from .s3_server import BUCKET, answer, s3_url
 
 # Known to everybody: each Azurite has it.

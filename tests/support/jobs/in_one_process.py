@@ -25,7 +25,7 @@ from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.field_checks import MOST_EXAMPLES
 from shadowsync.pipeline.wire.sockets import Listener
-from shadowsync.tests.support.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared
 
 from .processes import wait_until
 

@@ -10,7 +10,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.measurements import ProfileMeasurements
 from shadowsync.pipeline.performance.plan_basis import PlanBasis
-from shadowsync.tests.support.profile_measurements import SECONDS, node, threads
+from shadowsync.tests.support.jobs.profile_measurements import SECONDS, node, threads
 
 GIB = 2.0**30
 # Of one example: 20 us in a worker, 2 us in a reader, 4 us in embedding nodes, 0.5 us in the coordinator.

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import psutil
 from shadowsync.nodes.runtime.process import CLI, runs
-from shadowsync.tests.support.processes import (
+from shadowsync.tests.support.jobs.processes import (
     MARKER,
     THREADS,
     Spawned,

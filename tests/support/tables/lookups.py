@@ -14,8 +14,8 @@ from shadowsync.pipeline.embedding.lookup.request import (
 )
 from shadowsync.pipeline.wire.messages import Delivery, Vectors
 
-from .batches import batch_id
-from .recording_connection import RecordedConnection
+from ..coordinator.recording_connection import RecordedConnection
+from ..data.batches import batch_id
 
 DIM = 2
 

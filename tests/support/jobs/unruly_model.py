@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-NAME = "shadowsync.tests.support.unruly_model:Unruly"
+NAME = "shadowsync.tests.support.jobs.unruly_model:Unruly"
 
 
 class Unruly(nn.Module):

@@ -18,8 +18,8 @@ from pathlib import Path
 import shadowsync
 import torch
 from shadowsync.attached.torchrun import ENV
-from shadowsync.tests.support.attached_loops import Task, sgd, small_model
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.loops.attached_loops import Task, sgd, small_model
 
 STEPS = 6
 SECONDS = 300.0

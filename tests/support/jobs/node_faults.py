@@ -49,7 +49,7 @@ from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 
-from .fake_streams import FakeStreams
+from ..fake_streams import FakeStreams
 from .in_process_node import InProcess, current_node
 
 log = logging.getLogger("fault")

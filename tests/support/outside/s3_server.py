@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import pytest
 
-from .processes import free_ports, wait_until
+from ..jobs.processes import free_ports, wait_until
 
 BUCKET = "checkpoints"
 ENVIRONMENT = {

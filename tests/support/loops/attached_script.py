@@ -12,7 +12,7 @@ from pathlib import Path
 
 import shadowsync
 import torch
-from shadowsync.tests.support.attached_loops import Task, small_model
+from shadowsync.tests.support.loops.attached_loops import Task, small_model
 from torch.utils.data import DataLoader, TensorDataset
 
 EXAMPLES = 400
