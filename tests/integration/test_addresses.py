@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 
 
 def write_clicks(path: Path, rows: int = 6000) -> Path:

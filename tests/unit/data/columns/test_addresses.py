@@ -19,8 +19,8 @@ from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.saved_model.input_rows import input_schema, rows_of_columns
-from shadowsync.tests.support.prepared import batches_of, on_folder, same_batches
-from shadowsync.tests.support.schemas import read_all, schema_job, write_lines
+from shadowsync.tests.support.data.prepared import batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines
 
 COLUMNS: dict[str, Any] = {"y": "label", "ip": "ip"}
 HEADER = "y,ip"
