@@ -143,7 +143,6 @@ class LoopRole(SynchronizedRole):
 
     @property
     def replica_context(self) -> ReplicaContext:
-        """See `SynchronizedRole`."""
         assert self.context is not None
         return self.context
 

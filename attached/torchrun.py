@@ -95,15 +95,12 @@ class _LaunchJoining(Joining):
     part: str
 
     def withdraw(self) -> None:
-        """See `Joining`."""
         self.hub.withdraw(self.part)
 
     def leave(self) -> None:
-        """See `Joining`."""
         self.hub.leave(self.part)
 
     def await_others(self) -> None:
-        """See `Joining`."""
         self.hub.await_others(self.part)
 
 

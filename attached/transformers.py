@@ -63,7 +63,6 @@ class ShadowSyncCallback(TrainerCallback):  # type: ignore[misc]
             self._pause.begin(self.sync)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `on_step_end`."""
         self.on_step_end(args, state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

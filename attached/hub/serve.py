@@ -199,8 +199,6 @@ class _StoppableHooks(ThreadHooks):
         interrupted: Callable[[], None],
         terminated: Callable[[], None] | None = None,  # noqa: ARG002
     ) -> None:
-        """See `ProcessHooks`."""
-
         def interrupt() -> None:
             # The hub may have ended by itself.
             with contextlib.suppress(RuntimeError):

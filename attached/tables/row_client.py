@@ -37,7 +37,6 @@ class TableRequest(RowRequests):
 
     @property
     def id(self) -> BatchId:
-        """See `RowRequests`."""
         return self.push
 
 

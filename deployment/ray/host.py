@@ -131,7 +131,6 @@ class _NodeProcess:
         return self._on_loop(self._start(node))
 
     def wait(self) -> tuple[int, list[str]]:
-        """See `NodeHost.wait`."""
         return self._on_loop(self._wait())
 
     def signal(self, number: int) -> None:

@@ -210,19 +210,16 @@ class NearEnd(Endpoint):
         self._patience = loop.call_later(SILENT_SECONDS, self.abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `Endpoint`."""
         super().connection_made(transport)
         if not is_own_user(transport):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """See `Endpoint`."""
         self.silent = False
         self._patience.cancel()
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `Endpoint`."""
         self._patience.cancel()
         self._on_lost(self)
         super().connection_lost(exc)

@@ -59,7 +59,6 @@ class EmbeddingRole(ServingRole[ShardService]):
         return self
 
     def largest_message(self) -> int:
-        """See `ServingRole`."""
         return largest_of_rows(self._job)
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:

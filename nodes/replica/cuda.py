@@ -98,40 +98,32 @@ class CudaStreams:
         self.torch_device = torch.device("cuda", index)
 
     def stream(self) -> torch.cuda.Stream:
-        """See `Streams.stream`."""
         stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.default_stream(self.torch_device))
         return stream
 
     def default(self) -> torch.cuda.Stream:
-        """See `Streams.default`."""
         return torch.cuda.default_stream(self.torch_device)
 
     def event(self) -> StreamEvent:
-        """See `Streams.event`."""
         return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def on(self, stream: Any) -> AbstractContextManager[object]:
-        """See `Streams.on`."""
         return torch.cuda.stream(stream)
 
     def behind(self, stream: Any, event: Any) -> None:
-        """See `Streams.behind`."""
         stream.wait_event(event)
 
     def pinned(self, elements: int) -> torch.Tensor:
-        """See `Streams.pinned`."""
         # Otherwise torch would open the first GPU too, for a job on the second.
         with torch.cuda.device(self.torch_device):
             return torch.empty(elements, dtype=torch.float32, pin_memory=True)
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Streams.copy`."""
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
 
     def used_on(self, stream: Any, tensor: torch.Tensor) -> None:
-        """See `Streams.used_on`."""
         tensor.record_stream(stream)
 
 
@@ -259,12 +251,10 @@ class CudaDevice:
     def replica(
         self, buffer: torch.Tensor | ScatteredBuffer, examples: Int64Array, weights: int | None = None
     ) -> FlatReplica:
-        """See `Device.replica`."""
         self._replica = DeviceReplica(buffer, examples, self._streams, weights)
         return self._replica
 
     def open_stream(self) -> DeviceStream:
-        """See `Device.open_stream`."""
         assert self._replica is not None
         return _CudaStream(self._streams, self._replica)
 
@@ -327,7 +317,6 @@ class _CudaStream:
         )
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:
-        """See `DeviceStream.computing`."""
         return self._on_compute(cast(_PackedBatch, staged))
 
     @contextmanager
@@ -364,7 +353,6 @@ class _PinnedResult:
         self._host, self._done, self._logits, self._shapes = host, done, logits, shapes
 
     def wait(self) -> StepResult:
-        """See `PendingResult.wait`."""
         self._done.synchronize()
         sizes = [shape.numel() for shape in self._shapes]
         loss, norm, logits, *parts = torch.split(self._host, [1, 1, self._logits.numel(), *sizes])

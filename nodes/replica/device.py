@@ -169,11 +169,9 @@ class CpuDevice:
     def replica(
         self, buffer: torch.Tensor | ScatteredBuffer, examples: Int64Array, weights: int | None = None
     ) -> FlatReplica:
-        """See `Device.replica`."""
         return FlatReplica(buffer, examples, weights)
 
     def open_stream(self) -> DeviceStream:
-        """See `Device.open_stream`."""
         return _CpuStream()
 
 

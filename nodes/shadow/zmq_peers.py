@@ -66,7 +66,6 @@ class ZmqPeers:
         return summed(one.metrics() for one in (self._center, self.transport) if one is not None)
 
     def want_rounds_every(self, seconds: float | None) -> None:
-        """See `CenterClient.want_rounds_every`."""
         if self._center is not None:
             self._center.want_rounds_every(seconds)
 

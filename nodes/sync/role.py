@@ -100,7 +100,6 @@ class SyncRole(ServingRole[CenterService]):
         return self
 
     def largest_message(self) -> int:
-        """See `ServingRole`."""
         return largest_of_chunks(self._job.sync.chunk_bytes)
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:

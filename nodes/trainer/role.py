@@ -111,7 +111,6 @@ class TrainerRole(SynchronizedRole):
 
     @property
     def replica_context(self) -> ReplicaContext:
-        """See `SynchronizedRole`."""
         return self._context
 
     async def prepare(self, node: NodeContext) -> NodeFacts:

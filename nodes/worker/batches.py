@@ -47,7 +47,6 @@ class InFlightBatch(RowRequests):
 
     @property
     def id(self) -> BatchId:
-        """See `RowRequests`."""
         return self.delivery.id
 
     @property

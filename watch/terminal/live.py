@@ -51,7 +51,6 @@ class LiveTable(Display):
         _show_plan(folder, self._console)
 
     def __call__(self, body: dict[str, Any]) -> None:
-        """See `Display`."""
         status = read_status(body)
         if not self._started:
             self._live.start()
@@ -59,7 +58,6 @@ class LiveTable(Display):
         self._live.update(table_of(status), refresh=True)
 
     def close(self) -> None:
-        """See `Display`."""
         if self._started:
             self._live.stop()
             self._started = False
@@ -76,11 +74,9 @@ class Lines(Display):
         self._shown_incidents = 0
 
     def begin(self, folder: Path) -> None:
-        """See `Display`."""
         _show_plan(folder, Console(file=self._stream))
 
     def __call__(self, body: dict[str, Any]) -> None:
-        """See `Display`."""
         status = read_status(body)
         if status.page != self._page:
             self._page = status.page
@@ -99,7 +95,6 @@ class Silence(Display):
     period_seconds = 5.0
 
     def __call__(self, body: dict[str, Any]) -> None:
-        """See `Display`."""
         del body
 
 

@@ -58,7 +58,6 @@ class PaddedLists:
         self._places: IndexArray = shift[bags.owners] + np.arange(len(bags.rows))
 
     def places(self, positions: IndexArray) -> IndexArray:
-        """See `ItemList`."""
         return self._places[positions]
 
     def join(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -66,7 +65,6 @@ class PaddedLists:
         return vectors.view(self._batch, self._longest, vectors.shape[1])
 
     def split(self, gradient: torch.Tensor) -> torch.Tensor:
-        """See `ItemList`."""
         return gradient.reshape(self.vectors, gradient.shape[2])
 
 
@@ -93,7 +91,6 @@ class WeightedBags:
         self._factors = torch.from_numpy(factors.astype(np.float32)).to(device)
 
     def places(self, positions: IndexArray) -> IndexArray:
-        """See `ItemList`."""
         return positions
 
     def join(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -104,7 +101,6 @@ class WeightedBags:
         return embedding_bag(every, vectors, self._begins, mode="sum", per_sample_weights=self._factors)
 
     def split(self, gradient: torch.Tensor) -> torch.Tensor:
-        """See `ItemList`."""
         return gradient.index_select(0, self._owners).mul_(self._factors[:, None])
 
 

@@ -60,7 +60,6 @@ class RowSgd:
         gradients: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """See `RowOptimizer.step`."""
         return gradients.mul_(-self._lr * scale)
 
 
@@ -81,7 +80,6 @@ class RowWiseAdagrad:
         return {"adagrad_sums": self._sums.values}
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        """See `RowOptimizer.step`."""
         positions, values = rows.numpy(), gradients.numpy()
         # Not a matrix product, whose rounding of a row may depend on the other rows. This is also faster.
         sums = np.einsum("ij,ij->i", values, values)
@@ -109,7 +107,6 @@ class RowAdagrad:
         return {"adagrad_squares": self._squares.values}
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        """See `RowOptimizer.step`."""
         positions = rows.numpy()
         squares = torch.from_numpy(self._squares.take(positions)).addcmul_(gradients, gradients)
         self._squares.put(positions, squares.numpy())
@@ -144,7 +141,6 @@ class LazyAdam:
         }
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        """See `RowOptimizer.step`."""
         positions = rows.numpy()
         steps = torch.from_numpy(self._steps.take(positions)).add_(1.0)
         self._steps.put(positions, steps.numpy())

@@ -115,15 +115,12 @@ class Float32Rows:
         self._block_rows = max(1, BLOCK_BYTES // (4 * dim))
 
     def take(self, rows: Int32Array, out: Float32Array) -> None:
-        """See `RowStorage.take`."""
         self._memory.take(rows, out)
 
     def put(self, rows: IndexArray, values: Float32Array) -> None:
-        """See `RowStorage.put`."""
         self._memory.put(rows, values)
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:  # noqa: ARG002 - the protocol's
-        """See `RowStorage.add`."""
         if self.values.nbytes > LARGE_BYTES:
             self._tensor.scatter_add_(0, rows[:, None].expand_as(steps), steps)
             return
@@ -145,15 +142,12 @@ class BFloat16Rows:
         self.values = WidenedRows(self._memory.values)
 
     def take(self, rows: Int32Array, out: Float32Array) -> None:
-        """See `RowStorage.take`."""
         torch.from_numpy(out).copy_(self._take_bf16(rows))
 
     def put(self, rows: IndexArray, values: Float32Array) -> None:
-        """See `RowStorage.put`."""
         self._memory.put(rows, nearest_bits(values))
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
-        """See `RowStorage.add`."""
         positions = rows.numpy()
         steps += self._take_bf16(positions).float()
         # Rounding would turn a finite value beyond the largest bfloat16 into infinity.

@@ -174,7 +174,6 @@ class Connection(asyncio.Protocol):
         self._answering = self._asked = self._between = self._unread = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._owner.enter(transport, self, State.NEW)
@@ -182,14 +181,12 @@ class Connection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if self._between:
             self._between = False
             self._expect(BEGIN_SECONDS)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """See `asyncio.Protocol`."""
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
@@ -199,13 +196,11 @@ class Connection(asyncio.Protocol):
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._unread = False
         self._expect(None if self._answering else self._owner.idle_seconds)
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._expect(None)
         if self._transport is not None:
             self._owner.leave(self._transport)
