@@ -24,7 +24,7 @@ from .joining import await_begun, begin_or_end, find_hub, hub_address
 from .loop import END_SECONDS, AttachedLoop
 from .node_thread import NodeThread
 from .parameters import LoopParameters
-from .returning import WayBack
+from .reconnect import HubReconnect
 from .role import LoopRole
 from .torchrun import ENV
 
@@ -151,7 +151,7 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
 
 def _seek_with(
     parameters: LoopParameters, wanted: Mapping[str, Any], settings: NodeSettings
-) -> Callable[[NodeThread[LoopRole], LoopRole], WayBack]:
+) -> Callable[[NodeThread[LoopRole], LoopRole], HubReconnect]:
     """Return what looks for a hub that comes back."""
     numbers = itertools.count(1)
 
@@ -164,7 +164,7 @@ def _seek_with(
         begin_or_end(made, role.begun, "the loop did not come back", END_SECONDS)
         return made, role
 
-    return lambda thread, before: WayBack(settings.join, lambda: join(thread, before))
+    return lambda thread, before: HubReconnect(settings.join, lambda: join(thread, before))
 
 
 def _await_others(

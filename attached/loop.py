@@ -22,11 +22,11 @@ from ..sync_algos.base import ModelOrigin
 from .errors import AttachError
 from .node_thread import NodeThread, await_first
 from .parameters import LoopParameters
-from .returning import WayBack
+from .reconnect import HubReconnect
 from .role import LoopRole
 from .sampler import SharedSampler
 from .steps import StepHooks
-from .torchrun import Joining
+from .torchrun import Rendezvous
 
 WhichModel = Literal["center", "mean", "global", "mine"]
 
@@ -58,17 +58,17 @@ class AttachedLoop:
         optimizers: Sequence[torch.optim.Optimizer],
         thread: NodeThread[LoopRole],
         role: LoopRole,
-        joining: Joining,
+        joining: Rendezvous,
         *,
         raise_if_lost: bool = False,
-        seek: Callable[[NodeThread[LoopRole], LoopRole], WayBack] | None = None,
+        seek: Callable[[NodeThread[LoopRole], LoopRole], HubReconnect] | None = None,
         hub_wait_seconds: float = 0.0,
     ) -> None:
         self._parameters, self._thread, self._role = parameters, thread, role
         self._joining = joining
         self._raise_if_lost = raise_if_lost
         self._seek, self._hub_wait_seconds = seek, hub_wait_seconds
-        self._way_back: WayBack | None = None
+        self._reconnect: HubReconnect | None = None
         self._pid = os.getpid()
         self._is_over = False
         self._is_paused = False
@@ -151,9 +151,9 @@ class AttachedLoop:
         if self._is_paused:
             raise AttachError("paused() is on already", remedy="do not nest it")
         with contextlib.ExitStack() as held:
-            if self._way_back is not None:
+            if self._reconnect is not None:
                 # A new place would begin rounds.
-                held.enter_context(self._way_back.turn)
+                held.enter_context(self._reconnect.turn)
                 self._take_up()
             with self._paused():
                 yield
@@ -297,15 +297,15 @@ class AttachedLoop:
             self._told_loss = True
             log.error("%s%s", why, "" if self._seek is None else ", until a hub is at that address again")
             if self._seek is not None:
-                self._way_back = self._seek(self._thread, self._role)
+                self._reconnect = self._seek(self._thread, self._role)
 
     def _take_up(self) -> bool:
         """Go on at the hub that has come back; return whether there is one."""
-        place = self._way_back.place() if self._way_back is not None else None
-        if place is None or self._way_back is None:
+        place = self._reconnect.place() if self._reconnect is not None else None
+        if place is None or self._reconnect is None:
             return False
-        self._way_back.end()
-        self._way_back, self._told_loss = None, False
+        self._reconnect.end()
+        self._reconnect, self._told_loss = None, False
         self._thread, self._role = place
         self._fixed = self._role.fixed
         if self._fixed is not None:
@@ -324,8 +324,8 @@ class AttachedLoop:
 
     def _leave(self, *, closing_round: bool) -> bool:
         """Leave the hub and detach; return whether all steps are synchronized."""
-        if self._way_back is not None:
-            self._way_back.end()
+        if self._reconnect is not None:
+            self._reconnect.end()
             self._take_up()
         try:
             if closing_round:
@@ -378,7 +378,9 @@ class AttachedLoop:
     def _await_hub(self) -> bool:
         """Wait for the hub to come back; return whether it has."""
         self._tell_loss()
-        return self._way_back is not None and self._way_back.wait(self._hub_wait_seconds) and self._take_up()
+        return (
+            self._reconnect is not None and self._reconnect.wait(self._hub_wait_seconds) and self._take_up()
+        )
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the control thread; raises CancelledError if that has ended."""

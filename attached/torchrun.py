@@ -14,7 +14,7 @@ from ..pipeline.errors import ClusterError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.endpoints import AUTO
 from .errors import AttachError
-from .hub.attendance import Attendance
+from .hub.expected_members import ExpectedMembers
 from .hub.members import CLIENT, LOOP
 from .hub.serve import HubThread
 from .job import loop_job
@@ -28,7 +28,7 @@ _NO_LOOPS_YET: Final = {"sync.algorithm": "none"}
 
 
 @dataclass(frozen=True)
-class Joining:
+class Rendezvous:
     """Where a part of a loop joins: `attach`, or a module with tables.
 
     This one joins a hub that somebody else hosts, so nothing has to be done as it leaves.
@@ -59,7 +59,7 @@ class LaunchHubs:
         self._hubs: list[LaunchHub] = []
         self._count = 0
 
-    def join(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> Joining:
+    def join(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> Rendezvous:
         """Find the hub of a part; rank 0 starts it, as a thread.
 
         `part` is LOOP or CLIENT. `settings` are those of the loops, by key. Raises AttachError without
@@ -81,14 +81,14 @@ class LaunchHubs:
                 self._hubs.append(hub)
             hub.take(part)
         try:
-            return _LaunchJoining(hub.endpoint(part, settings, timeout_seconds), hub, part)
+            return _LaunchRendezvous(hub.endpoint(part, settings, timeout_seconds), hub, part)
         except BaseException:
             hub.withdraw(part)
             raise
 
 
 @dataclass(frozen=True)
-class _LaunchJoining(Joining):
+class _LaunchRendezvous(Rendezvous):
     """Where a part joins a hub of its launch."""
 
     hub: LaunchHub
@@ -122,7 +122,7 @@ class LaunchHub:
         self._here: set[str] = set()
         self._left: set[str] = set()
         # Of rank 0. The store may be served by this process, and ends with the last reference to it.
-        self._attendance = Attendance()
+        self._expected = ExpectedMembers()
         self._hosted: HubThread | None = None
         self._settled = False
         self._store: Any = None
@@ -148,7 +148,7 @@ class LaunchHub:
         It may try again. Nobody awaits the others for it.
         """
         self._here.discard(part)
-        self._attendance.expect(part, 0)
+        self._expected.expect(part, 0)
 
     def leave(self, part: str) -> None:
         """Record that a part has left."""
@@ -163,7 +163,7 @@ class LaunchHub:
         """
         if self._hosted is None:
             return
-        self._attendance.await_gone(part)
+        self._expected.await_gone(part)
         if not self._here:
             self._hosted.join()
 
@@ -180,7 +180,7 @@ class LaunchHub:
                 hub.settle(_job(settings, timeout_seconds))
                 self._settled = True
             # A fast loop may have left before a slow one comes.
-            self._attendance.expect(part, int(os.environ["WORLD_SIZE"]))
+            self._expected.expect(part, int(os.environ["WORLD_SIZE"]))
             self._store.set(self._keys[CLIENT], hub.endpoint)
             self._store.set(self._keys[part], hub.endpoint)
         return hub.endpoint
@@ -194,7 +194,7 @@ class LaunchHub:
             advertise="" if one_machine else AUTO,
         )
         self._store = _store(timeout_seconds)
-        hub = HubThread(node, attendance=self._attendance, loops_later=part == CLIENT)
+        hub = HubThread(node, expected=self._expected, loops_later=part == CLIENT)
         hub.start()
         self._hosted, self._settled = hub, part == LOOP
         return hub

@@ -102,8 +102,8 @@ def hub(
     It prints the address to join. Ctrl-C ends it; then it prints what each loop did, and how many of its
     steps were synchronized. shadowsync top DIR shows that meanwhile.
     """
-    from ..attached.hub.attendance import Attendance
     from ..attached.hub.checkpoint import saved_model_of
+    from ..attached.hub.expected_members import ExpectedMembers
     from ..attached.hub.folder import announce as announce_in
     from ..attached.hub.folder import make_hub_folder, saved_settings
     from ..attached.hub.serve import serve_hub
@@ -160,10 +160,10 @@ def hub(
         if announce is not None:
             announce.write_text(endpoint, encoding="ascii")
 
-    attendance = Attendance() if until_empty else None
+    expected = ExpectedMembers() if until_empty else None
     found = run_interruptible(
         lambda: serve_hub(
-            settings, tell, attendance=attendance, checkpoint_seconds=checkpoint_seconds, resume=resume
+            settings, tell, expected=expected, checkpoint_seconds=checkpoint_seconds, resume=resume
         )
     )
     click.echo(_text(found))

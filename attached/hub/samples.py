@@ -16,7 +16,7 @@ from ...pipeline.wire.control.loops import SamplesRecord, SamplesReply, TakeSamp
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SampleRange:
     """Places `start` to `stop` in the order of an epoch."""
 
     epoch: int
@@ -28,11 +28,11 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class GivenRange:
     """Places that a loop has; `at` counts the examples given to it before."""
 
     at: int
-    places: Places
+    places: SampleRange
 
     @property
     def end(self) -> int:
@@ -56,8 +56,8 @@ class SampleStream:
         self._size, self._seed, self._epochs = first.size, first.seed, first.epochs
         self._epoch, self._next = 0, 0
         self._granted, self._finished, self._returned = 0, 0, 0
-        self._again: deque[Places] = deque()
-        self._held: dict[str, deque[Held]] = {}
+        self._again: deque[SampleRange] = deque()
+        self._held: dict[str, deque[GivenRange]] = {}
         self._finished_by: dict[str, int] = {}
 
     def saved(self) -> dict[str, Any]:
@@ -84,9 +84,9 @@ class SampleStream:
         own._epoch, own._next = saved["epoch"], saved["next"]
         own._granted, own._finished = saved["granted"], saved["finished"]
         own._returned = saved["returned"]
-        own._again.extend(Places(**one) for one in saved["again"])
+        own._again.extend(SampleRange(**one) for one in saved["again"])
         for loop, held in saved["held"].items():
-            own._held[loop] = deque(Held(one["at"], Places(**one["places"])) for one in held)
+            own._held[loop] = deque(GivenRange(one["at"], SampleRange(**one["places"])) for one in held)
         own._finished_by.update(saved["finished_by"])
         return own
 
@@ -117,7 +117,7 @@ class SampleStream:
         places = self._next_places(at, request.span)
         if places is None:
             return SamplesReply(at, at, 0, 0)
-        self._held.setdefault(name, deque()).append(Held(received, places))
+        self._held.setdefault(name, deque()).append(GivenRange(received, places))
         self._granted += len(places)
         return SamplesReply(at, places.epoch, places.start, places.stop)
 
@@ -134,7 +134,7 @@ class SampleStream:
             self._finished += done
             if done < len(first.places):
                 rest = replace(first.places, start=first.places.start + done)
-                held.appendleft(Held(first.at + done, rest))
+                held.appendleft(GivenRange(first.at + done, rest))
                 return
 
     def give_back(self, name: str) -> int:
@@ -167,16 +167,16 @@ class SampleStream:
         held = sum(len(one.places) for all_of in self._held.values() for one in all_of)
         return SamplesRecord(self._name, self._granted, self._finished, self._returned, held)
 
-    def _next_places(self, at: int, span: int) -> Places | None:
+    def _next_places(self, at: int, span: int) -> SampleRange | None:
         if self._again:
             places = self._again.popleft()
             if len(places) > span:
-                self._again.appendleft(Places(places.epoch, places.start + span, places.stop))
-                places = Places(places.epoch, places.start, places.start + span)
+                self._again.appendleft(SampleRange(places.epoch, places.start + span, places.stop))
+                places = SampleRange(places.epoch, places.start, places.start + span)
             return places
         if at > self._epoch and not (self._epochs and at >= self._epochs):
             self._epoch, self._next = self._epoch + 1, 0
         if at != self._epoch or self._next >= self._size:
             return None
         start, self._next = self._next, min(self._next + span, self._size)
-        return Places(self._epoch, start, self._next)
+        return SampleRange(self._epoch, start, self._next)

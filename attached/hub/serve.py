@@ -18,8 +18,8 @@ from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.job import Job
 from ...pipeline.wire.control.loops import LoopsReply
 from ..node_thread import ThreadHooks
-from .attendance import Attendance
 from .checkpoint import HubCheckpoints, saved_model_of
+from .expected_members import ExpectedMembers
 from .ledger import BOUND, LOOP_PREFIX, MODULE_PREFIX, HubLedger
 from .server import HubServer
 from .status import hub_status
@@ -32,7 +32,7 @@ async def serve_hub(
     settings: NodeSettings,
     announce: Callable[[str, str], None],
     *,
-    attendance: Attendance | None = None,
+    expected: ExpectedMembers | None = None,
     loops: concurrent.futures.Future[Job] | None = None,
     process: ProcessHooks | None = None,
     checkpoint_seconds: float = 0.0,
@@ -40,7 +40,7 @@ async def serve_hub(
 ) -> LoopsReply:
     """Serve loops until the end; return the book of steps.
 
-    The end is an interrupt, or that `attendance` is over. `announce` is called with the address to join, and
+    The end is an interrupt, or that `expected` is over. `announce` is called with the address to join, and
     that of the page, "" without one. Raises ClusterError for an address that cannot be used, and the error of
     a sync node that failed.
 
@@ -49,7 +49,7 @@ async def serve_hub(
     modules with tables at once, and loops as soon as this says what they synchronize.
     """
     ledger, saved = await asyncio.to_thread(_open_ledger, settings)
-    server = HubServer(settings, attendance=attendance, process=process, ledger=ledger, saved=saved)
+    server = HubServer(settings, expected=expected, process=process, ledger=ledger, saved=saved)
     # A hub whose place is taken may have died before a loop took the model.
     begins = not any(key.startswith(LOOP_PREFIX) for key in saved)
     if resume is not None and begins and (model := await asyncio.to_thread(saved_model_of, resume)):
@@ -116,7 +116,7 @@ class HubThread:
     """A hub as a thread of this process.
 
     Args:
-        attendance: with it, the hub ends when that is over.
+        expected: with it, the hub ends when that is over.
         loops_later: whether `settle` says later what its loops synchronize.
         checkpoint_seconds, resume: as of `serve_hub`.
 
@@ -129,12 +129,12 @@ class HubThread:
         self,
         settings: NodeSettings,
         *,
-        attendance: Attendance | None = None,
+        expected: ExpectedMembers | None = None,
         loops_later: bool = False,
         checkpoint_seconds: float = 0.0,
         resume: Path | None = None,
     ) -> None:
-        self._settings, self._attendance = settings, attendance
+        self._settings, self._expected = settings, expected
         self._loops: concurrent.futures.Future[Job] | None = (
             concurrent.futures.Future() if loops_later else None
         )
@@ -171,7 +171,7 @@ class HubThread:
                 serve_hub(
                     self._settings,
                     lambda *where: self._announced.set_result(where),
-                    attendance=self._attendance,
+                    expected=self._expected,
                     loops=self._loops,
                     checkpoint_seconds=self._checkpoint_seconds,
                     resume=self._resume,
@@ -183,8 +183,8 @@ class HubThread:
                 raise
             self._announced.set_exception(error)
         finally:
-            if self._attendance is not None:
-                self._attendance.end()
+            if self._expected is not None:
+                self._expected.end()
 
 
 class _StoppableHooks(ThreadHooks):

@@ -51,10 +51,10 @@ from ...pipeline.wire.messages import HeartbeatReply
 from ..errors import AttachError
 from ..job import require_settings
 from .admission import HubAdmission
-from .attendance import Attendance
-from .ending import HubEnd
+from .expected_members import ExpectedMembers
 from .ledger import ENDED, HubLedger
 from .members import CLIENT, COUNTED, EMBEDDING, LOOP, SYNC
+from .shutdown import HubShutdown
 from .state import HubState
 from .status import hub_status
 from .tables import HubTables
@@ -70,7 +70,7 @@ class HubServer(ControlServer):
     """The socket of a hub; runs on one asyncio loop.
 
     Args:
-        attendance: with it, the hub ends when that is over.
+        expected: with it, the hub ends when that is over.
         ledger: where it records what another hub needs to take its place; None for nowhere.
         saved: what the ledger of a dead hub has, whose place this one takes.
     """
@@ -81,7 +81,7 @@ class HubServer(ControlServer):
         self,
         settings: NodeSettings,
         *,
-        attendance: Attendance | None = None,
+        expected: ExpectedMembers | None = None,
         process: ProcessHooks | None = None,
         ledger: HubLedger | None = None,
         saved: Mapping[str, Any] | None = None,
@@ -91,7 +91,7 @@ class HubServer(ControlServer):
         self._ledger = ledger
         self.state: HubState = HubState(job, settings.folder)
         self.tables = HubTables(self, self.state, settings)
-        self._end = HubEnd(self.state, attendance, self._stopped.set, self.event)
+        self._shutdown = HubShutdown(self.state, expected, self._stopped.set, self.event)
         self._takes_loops = False
         self._admission = HubAdmission(
             self,
@@ -197,7 +197,7 @@ class HubServer(ControlServer):
         self.state.heartbeat(member, counts)
 
     def on_loss(self, gone: Member) -> None:  # noqa: ARG002
-        self._end.look()
+        self._shutdown.check()
 
     def group_formed(self, view: GroupView) -> None:
         """See `ControlServer`: another hub begins with a group of its own."""
@@ -213,7 +213,7 @@ class HubServer(ControlServer):
 
     async def look(self, now: float) -> None:  # noqa: ARG002
         await self.save()
-        self._end.look()
+        self._shutdown.check()
 
     def mark_dead(self, token: str, why: str) -> None:
         """Mark a member as dead: end its session and tell the others."""
@@ -233,7 +233,7 @@ class HubServer(ControlServer):
         self.event("hub", f"took the place of a dead hub; {away} may come back")
         returns = self._admission.admit_returned(seconds), self._admission.await_modules(seconds)
         await asyncio.gather(*returns)
-        self._end.look()
+        self._shutdown.check()
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if token != hello.token:

@@ -18,7 +18,7 @@ from ..errors import AttachError
 from ..hub.members import CLIENT
 from ..joining import find_hub, hub_address
 from ..torchrun import ENV
-from .place import TablesPlace
+from .connection import TablesConnection
 from .row_client import RowsLost, TableRequest
 from .vectors import DIMENSIONS_OF_BAGS, DistinctIds, Pooling, differentiable
 
@@ -101,7 +101,7 @@ class Embeddings(nn.Module):
         address = hub_address(join, key)
         self._joining = find_hub(address, CLIENT, {}, timeout_seconds)
         try:
-            self._place = TablesPlace(
+            self._connection = TablesConnection(
                 self._joining.endpoint,
                 wanted,
                 max_pending=max_pending,
@@ -111,7 +111,7 @@ class Embeddings(nn.Module):
         except BaseException:
             self._joining.withdraw()
             raise
-        plan = self._place.role.plan
+        plan = self._connection.role.plan
         assert plan is not None
         self._router = ShardRouter(plan)
         self._tables = {table.name: table for table in plan.tables}
@@ -186,7 +186,7 @@ class Embeddings(nn.Module):
         Those that die with a hub that comes back are counted as lost.
         """
         self._require_here()
-        self._place.call(lambda rows: rows.flush())
+        self._connection.call(lambda rows: rows.flush())
 
     def metrics(self) -> dict[str, float]:
         """Return counts so far.
@@ -196,7 +196,7 @@ class Embeddings(nn.Module):
         finite, with a scaler), `resent_requests`, `sent_bytes`, `received_bytes`, and `shared_bytes` through
         memory that is shared with nodes of this machine.
         """
-        role = self._place.role
+        role = self._connection.role
         counts = role.metrics()
         names = ("lookups", "pushes", "pending_pushes", "resent_requests", "sent_bytes", "received_bytes")
         found = {name: float(counts.get(name, 0)) for name in (*names, "shared_bytes")}
@@ -212,9 +212,9 @@ class Embeddings(nn.Module):
             return
         try:
             # It does not wait for a hub to come back, which would not have these gradients.
-            self._place.role.rows.flush()
+            self._connection.role.rows.flush()
         except RowsLost as error:
-            raise self._place.lost(self._place.why_ended()[1]) from error
+            raise self._connection.lost(self._connection.why_ended()[1]) from error
         finally:
             self._leave()
         self._joining.await_others()
@@ -269,7 +269,7 @@ class Embeddings(nn.Module):
         of_tables = [distinct[name].rows if name in distinct else none for name in self._tables]
         lengths = np.array([[len(rows)] for rows in of_tables], np.int32)
         plans = self._router.requests(_NO_SINGLE_ROWS, np.concatenate(of_tables), lengths)
-        request = self._place.call(lambda rows: rows.look_up(plans))
+        request = self._connection.call(lambda rows: rows.look_up(plans))
         made = self._router.assemble(request.requests, request.replies, device)
         found: Sequence[torch.Tensor] = made.embeddings
         if torch.is_grad_enabled():
@@ -291,11 +291,11 @@ class Embeddings(nn.Module):
                 remedy="lower the learning rates; with a GradScaler, give it as scaler",
             )
         # Rows that were read before a hub came back get their gradients there.
-        self._place.call(lambda rows: rows.push(request, gradients, self.lr_scale))
+        self._connection.call(lambda rows: rows.push(request, gradients, self.lr_scale))
 
     def _leave(self) -> None:
         self._is_over = True
-        self._place.leave()
+        self._connection.leave()
         self._joining.leave()
 
     def _require_bags(self, name: str, ids: torch.Tensor) -> None:

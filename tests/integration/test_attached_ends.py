@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
-from shadowsync.attached.hub.attendance import Attendance
+from shadowsync.attached.hub.expected_members import ExpectedMembers
 from shadowsync.attached.hub.members import LOOP
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import ClusterError
@@ -70,9 +70,9 @@ def test_a_hub_of_two_awaits_the_second_loop_after_the_first_has_left() -> None:
             pass
 
     def awaiting(count: int) -> dict[str, Any]:
-        attendance = Attendance()
-        attendance.expect(LOOP, count)
-        return {"attendance": attendance}
+        expected = ExpectedMembers()
+        expected.expect(LOOP, count)
+        return {"expected": expected}
 
     with hub(thread=awaiting(2)) as own:
         train(own)

@@ -367,7 +367,7 @@ def test_a_forked_process_is_refused(tables_hub: HubThread) -> None:
 
 def test_the_loop_waits_only_for_too_many_gradients(tables_hub: HubThread) -> None:
     with joined(tables_hub, max_pending=2) as own:
-        rows = own._place.role.rows
+        rows = own._connection.role.rows
         # The thread takes no order meanwhile, so nothing is answered.
         held, taken = threading.Event(), threading.Event()
         vectors = [own({"user": torch.tensor([at])})["user"] for at in range(3)]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 
 
-class Attendance:
+class ExpectedMembers:
     """Who came to a hub, is there, and is expected, by role.
 
     The process that hosts the hub says whom it expects, and waits until they have left; the hub says who is
@@ -32,7 +32,7 @@ class Attendance:
             self._waits_since.pop(role, None)
             self._changed.notify_all()
 
-    def look(
+    def update(
         self, now: float, arrived: Mapping[str, int], present: Mapping[str, int], patience_seconds: float
     ) -> dict[str, int]:
         """Take who came and who is there; return who is given up.

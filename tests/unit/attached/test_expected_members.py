@@ -7,16 +7,16 @@ import threading
 import pytest
 from shadowsync.attached import torchrun
 from shadowsync.attached.errors import AttachError
-from shadowsync.attached.hub.attendance import Attendance
+from shadowsync.attached.hub.expected_members import ExpectedMembers
 from shadowsync.attached.hub.members import CLIENT, LOOP
 from shadowsync.attached.torchrun import LaunchHubs
 
 
 def test_a_hub_is_over_when_all_who_are_expected_have_come_and_left() -> None:
-    own = Attendance()
-    own.expect(LOOP, 2)
-    own.expect(CLIENT, 2)
-    assert not own.is_over
+    expected = ExpectedMembers()
+    expected.expect(LOOP, 2)
+    expected.expect(CLIENT, 2)
+    assert not expected.is_over
     # Parts of one process count apart: two of them are not two processes.
     for loops, modules, there, over in (
         (1, 1, {LOOP: 1, CLIENT: 1}, False),
@@ -26,47 +26,47 @@ def test_a_hub_is_over_when_all_who_are_expected_have_come_and_left() -> None:
         (2, 2, {CLIENT: 1}, False),
         (2, 2, {}, True),
     ):
-        assert own.look(0.0, {LOOP: loops, CLIENT: modules}, there, 60.0) == {}
-        assert own.is_over == over
+        assert expected.update(0.0, {LOOP: loops, CLIENT: modules}, there, 60.0) == {}
+        assert expected.is_over == over
 
 
 def test_without_anyone_expected_the_first_who_leaves_may_be_the_last() -> None:
-    own = Attendance()
-    assert not own.is_over
-    own.look(0.0, {LOOP: 1}, {LOOP: 1}, 60.0)
-    assert not own.is_over
-    own.look(0.0, {LOOP: 1}, {}, 60.0)
-    assert own.is_over
+    expected = ExpectedMembers()
+    assert not expected.is_over
+    expected.update(0.0, {LOOP: 1}, {LOOP: 1}, 60.0)
+    assert not expected.is_over
+    expected.update(0.0, {LOOP: 1}, {}, 60.0)
+    assert expected.is_over
 
 
 def test_who_does_not_come_is_given_up() -> None:
-    own = Attendance()
-    own.expect(LOOP, 3)
+    expected = ExpectedMembers()
+    expected.expect(LOOP, 3)
     # Nobody has come: the process that expects them is still on its way.
-    assert own.look(0.0, {}, {}, 5.0) == {}
-    assert own.look(100.0, {LOOP: 1}, {LOOP: 1}, 5.0) == {}
-    assert own.look(200.0, {LOOP: 1}, {}, 5.0) == {}
+    assert expected.update(0.0, {}, {}, 5.0) == {}
+    assert expected.update(100.0, {LOOP: 1}, {LOOP: 1}, 5.0) == {}
+    assert expected.update(200.0, {LOOP: 1}, {}, 5.0) == {}
     # One that comes meanwhile begins the wait anew.
-    assert own.look(204.0, {LOOP: 2}, {LOOP: 1}, 5.0) == {}
-    assert own.look(206.0, {LOOP: 2}, {}, 5.0) == {}
-    assert own.look(210.9, {LOOP: 2}, {}, 5.0) == {}
-    assert not own.is_over
-    assert own.look(211.0, {LOOP: 2}, {}, 5.0) == {LOOP: 1}
-    assert own.is_over
+    assert expected.update(204.0, {LOOP: 2}, {LOOP: 1}, 5.0) == {}
+    assert expected.update(206.0, {LOOP: 2}, {}, 5.0) == {}
+    assert expected.update(210.9, {LOOP: 2}, {}, 5.0) == {}
+    assert not expected.is_over
+    assert expected.update(211.0, {LOOP: 2}, {}, 5.0) == {LOOP: 1}
+    assert expected.is_over
 
 
 def test_rank_0_waits_for_one_kind_and_no_longer_than_the_hub() -> None:
-    own = Attendance()
-    own.expect(LOOP, 1)
-    own.expect(CLIENT, 1)
-    waits = {role: threading.Thread(target=own.await_gone, args=(role,)) for role in (LOOP, CLIENT)}
+    expected = ExpectedMembers()
+    expected.expect(LOOP, 1)
+    expected.expect(CLIENT, 1)
+    waits = {role: threading.Thread(target=expected.await_gone, args=(role,)) for role in (LOOP, CLIENT)}
     for wait in waits.values():
         wait.start()
-    own.look(0.0, {LOOP: 1, CLIENT: 1}, {CLIENT: 1}, 60.0)
+    expected.update(0.0, {LOOP: 1, CLIENT: 1}, {CLIENT: 1}, 60.0)
     waits[LOOP].join(60)
     assert not waits[LOOP].is_alive()
     assert waits[CLIENT].is_alive()
-    own.end()
+    expected.end()
     waits[CLIENT].join(60)
     assert not waits[CLIENT].is_alive()
 
@@ -81,7 +81,7 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> LaunchHubs:
 
 
 def test_a_loop_and_a_module_that_are_there_at_once_share_a_hub(launch: LaunchHubs) -> None:
-    def join(part: str) -> tuple[torchrun.Joining, str]:
+    def join(part: str) -> tuple[torchrun.Rendezvous, str]:
         joining = launch.join(part, {}, 1.0)
         return joining, joining.endpoint.removeprefix("shadowsync/hub/0/")
 

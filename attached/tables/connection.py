@@ -21,7 +21,7 @@ from ..errors import AttachError
 from ..job import loop_job
 from ..joining import begin_or_end
 from ..node_thread import NodeThread, await_first
-from ..returning import LOOK_SECONDS, answers
+from ..reconnect import LOOK_SECONDS, answers
 from ..tables_job import settings_of
 from .role import TablesRole
 from .row_client import RowClient, RowsLost
@@ -35,7 +35,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class TablesPlace:
+class TablesConnection:
     """A module's place at its hub; any thread may call.
 
     Args:

@@ -1,4 +1,4 @@
-"""The way back of a loop that has lost its hub."""
+"""How a loop that has lost its hub joins again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[NodeThread[LoopRole], LoopRole]
 log = logging.getLogger(__name__)
 
 
-class WayBack:
+class HubReconnect:
     """A thread that looks for a hub, and takes the loop's place there.
 
     The loop trains meanwhile. Its thread calls all methods.
@@ -42,7 +42,7 @@ class WayBack:
         self._arrived = threading.Event()
         self._place: Place | None = None
         self._told = ""
-        self._thread = threading.Thread(target=self._run, name="way back", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="reconnect", daemon=True)
         self._thread.start()
 
     def place(self) -> Place | None:

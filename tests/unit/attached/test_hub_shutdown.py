@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from shadowsync.attached.hub.attendance import Attendance
-from shadowsync.attached.hub.ending import HubEnd
+from shadowsync.attached.hub.expected_members import ExpectedMembers
 from shadowsync.attached.hub.members import LOOP
+from shadowsync.attached.hub.shutdown import HubShutdown
 from shadowsync.attached.hub.state import HubState
 from shadowsync.attached.job import loop_job
 
@@ -25,10 +25,11 @@ def is_over(*, arrived: int, present: int, awaits: bool = False) -> bool:
     )
     stops: list[bool] = []
 
-    async def look() -> None:
-        HubEnd(cast("HubState", state), Attendance(), lambda: stops.append(True), lambda *_: None).look()
+    async def check() -> None:
+        expected = ExpectedMembers()
+        HubShutdown(cast("HubState", state), expected, lambda: stops.append(True), lambda *_: None).check()
 
-    asyncio.run(look())
+    asyncio.run(check())
     return bool(stops)
 
 
