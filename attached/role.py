@@ -37,7 +37,7 @@ from ..pipeline.wire.control.orders import (
     ReplicaValues,
     WriteReplica,
 )
-from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ..pipeline.wire.rpc.channel import ConnectionLost, RemoteError
 from ..sync_algos.base import Algorithm, ModelOrigin, PeerLost, Slice
 from ..sync_algos.catalog.registry import make_algorithm
 from .hub.checkpoint import SINGLE_MODEL

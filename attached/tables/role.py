@@ -20,7 +20,7 @@ from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import Leave, NodeFacts
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, NodeLost
 from ...pipeline.wire.control.tables import JoinTables
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError
 from ...pipeline.wire.tasks import post
 from .row_client import RowClient
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...pipeline.wire.peer_messages import PeerReady, PeerWait
-from ...pipeline.wire.retransmission import PEER_TIMES, RetransmitPolicy
+from ...pipeline.wire.rpc.retransmission import PEER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
 from .coding import EncodedChunk, PeerCoding
 from .round import Ended, Late, PeerRound, ReorderBuffer, RoundEvent, RoundId

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.peer_messages import PeerChunk, PeerVerdict
-from ...pipeline.wire.retransmission import RetransmitPolicy
+from ...pipeline.wire.rpc.retransmission import RetransmitPolicy
 from .reduce import ReduceRound
 from .state_transfer import StateReceiver
 

@@ -15,8 +15,8 @@ from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.text.format import count, counted, percent
 from ...pipeline.text.rates import parse_rate
 from ...pipeline.wire.control.messages import Scale, ScaleReply
-from ...pipeline.wire.rpc_channel import RemoteError, RpcChannel
-from ...pipeline.wire.rpc_client import open_channel
+from ...pipeline.wire.rpc.channel import RemoteError, RpcChannel
+from ...pipeline.wire.rpc.client import open_channel
 from ...pipeline.wire.tasks import race
 from ...watch.status import Status
 from .count_law import WORTH_OF_A_TARGET, CountLaw, CountRules

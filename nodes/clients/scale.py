@@ -10,8 +10,8 @@ import click
 from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.text.format import counted
 from ...pipeline.wire.control.messages import Scale
-from ...pipeline.wire.rpc_channel import RemoteError
-from ...pipeline.wire.rpc_client import open_channel
+from ...pipeline.wire.rpc.channel import RemoteError
+from ...pipeline.wire.rpc.client import open_channel
 from ...pipeline.wire.tasks import race
 from .watched_job import WatchedJob
 

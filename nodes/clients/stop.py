@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.control.messages import EndInput
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
-from ...pipeline.wire.rpc_client import open_channel
+from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError
+from ...pipeline.wire.rpc.client import open_channel
 from .watched_job import WatchedJob
 
 STOP_SECONDS = 30.0

@@ -19,8 +19,8 @@ from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import GetStatus
 from ...pipeline.wire.control.orders import JobEnded
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
-from ...pipeline.wire.rpc_client import open_channel, refuse_requests
+from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc.client import open_channel, refuse_requests
 from ...pipeline.wire.tasks import race
 from ...watch.mirror import Mirror
 from ...watch.status import Status, read_status

@@ -21,7 +21,7 @@ from ...pipeline.wire.keys.arrivals import Arrivals
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
 from ...pipeline.wire.messages import Failure, Heartbeat, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
-from ...pipeline.wire.rpc_channel import RpcChannel
+from ...pipeline.wire.rpc.channel import RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
 from ...pipeline.wire.tasks import TaskSet

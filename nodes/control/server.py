@@ -18,7 +18,7 @@ from ...pipeline.wire.control.messages import RejoinGroup, ReportSlowPeer
 from ...pipeline.wire.control.orders import Finish, FinishReply, GroupView, JobEnded, SetGroup
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.messages import IMPOSSIBLE, Heartbeat, HeartbeatReply
-from ...pipeline.wire.rpc_channel import ConnectionLost, ImpossibleReply, RemoteError, RpcChannel
+from ...pipeline.wire.rpc.channel import ConnectionLost, ImpossibleReply, RemoteError, RpcChannel
 from ..runtime.health import Health, serve_health
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ...pipeline.wire.rpc_channel import RpcChannel
+from ...pipeline.wire.rpc.channel import RpcChannel
 from ...pipeline.wire.tasks import race
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from ...pipeline.errors import ClusterError
 from ...pipeline.text.format import counted
 from ...pipeline.wire.control.messages import Scale, ScaleReply
 from ...pipeline.wire.control.orders import StartNode
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError
 from ..control.membership import Member
 from ..control.server import REQUEST_SECONDS
 from .departure import Departures

@@ -21,8 +21,8 @@ from ...pipeline.wire.control.orders import (
 )
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.messages import HeartbeatReply
-from ...pipeline.wire.retransmission import REISSUE
-from ...pipeline.wire.rpc_channel import RemoteError
+from ...pipeline.wire.rpc.channel import RemoteError
+from ...pipeline.wire.rpc.retransmission import REISSUE
 from ..control.membership import LEFT, SILENT, Member
 from ..control.server import REQUEST_SECONDS, ControlServer
 from ..control.sessions import REQUESTS_OF_ONE

@@ -14,7 +14,7 @@ import numpy as np
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import lend
 from ...pipeline.wire.messages import Attach, Attached, Lookup, Push
-from ...pipeline.wire.retransmission import ATTACH
+from ...pipeline.wire.rpc.retransmission import ATTACH
 from ...pipeline.wire.segment import (
     FLOAT_BYTES,
     HEAD_BYTES,

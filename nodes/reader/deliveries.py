@@ -14,7 +14,7 @@ from typing import Final
 from ...pipeline.data.batch import Batch
 from ...pipeline.types import BatchId
 from ...pipeline.wire.messages import Credit, CreditNoted, Delivery
-from ...pipeline.wire.retransmission import DELIVERY
+from ...pipeline.wire.rpc.retransmission import DELIVERY
 from .waiting_batches import TRAINING, WaitingBatches
 
 # The largest `trainer.credit`.

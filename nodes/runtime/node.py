@@ -28,7 +28,7 @@ from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.curve import ZapAuthenticator, start_authenticator
 from ...pipeline.wire.messages import IMPOSSIBLE, Failure, Heartbeat, HeartbeatReply
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
-from ...pipeline.wire.rpc_channel import MAX_ERROR_CHARACTERS, ConnectionLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc.channel import MAX_ERROR_CHARACTERS, ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop

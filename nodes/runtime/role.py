@@ -17,7 +17,7 @@ from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import NodeFacts
 from ...pipeline.wire.control.orders import ConnectPeers
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.rpc_channel import RpcChannel
+from ...pipeline.wire.rpc.channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
 
 # Node timeouts for which a node waits for a silent coordinator, which may be paused and then continue.

@@ -20,7 +20,7 @@ from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.refusals import Refusals
-from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
+from ...pipeline.wire.rpc.retransmission import CENTER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import has_message, send_frames

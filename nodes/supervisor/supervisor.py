@@ -25,8 +25,8 @@ from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, Get
 from ...pipeline.wire.control.orders import StartNode
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.refusals import Refusals
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
-from ...pipeline.wire.rpc_client import open_channel
+from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc.client import open_channel
 from ...pipeline.wire.tasks import background, race
 from ..clients.autoscale import keep_scaled, require_scalable
 from ..clients.count_law import CountRules

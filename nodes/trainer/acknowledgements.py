@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from ...pipeline.wire.control.messages import LeftOutBatch, TrainedBatch, TrainedBatches
-from ...pipeline.wire.rpc_channel import RpcChannel
+from ...pipeline.wire.rpc.channel import RpcChannel
 from ..worker.batches import BatchAck
 
 CHECK_SECONDS = 0.05

@@ -13,8 +13,8 @@ from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Attached, Failure, Lookup, Push, Pushed, Vectors
-from ...pipeline.wire.retransmission import LOOKUP
 from ...pipeline.wire.row_codec import RowCodec
+from ...pipeline.wire.rpc.retransmission import LOOKUP
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection
 from ..embedding.shared_memory import Lease, SharedMemoryClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...pipeline.wire.messages import Credit, Delivery
-from ...pipeline.wire.retransmission import CREDIT
+from ...pipeline.wire.rpc.retransmission import CREDIT
 from ...pipeline.wire.sockets import Connection
 
 GATHER_SECONDS = 0.1

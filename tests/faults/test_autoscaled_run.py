@@ -18,7 +18,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.base import Done, Request
 from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.control.orders import StartNode
-from shadowsync.pipeline.wire.rpc_client import open_channel
+from shadowsync.pipeline.wire.rpc.client import open_channel
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.jobs.in_process_cluster import SUPERVISOR, InProcessCluster
 from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until

@@ -23,7 +23,7 @@ from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.messages import SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
-from shadowsync.pipeline.wire.rpc_channel import RpcChannel
+from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Fault, is_here, once
 from shadowsync.tests.support.jobs.resumed import ClusterMaker

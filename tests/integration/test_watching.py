@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.wire.control.messages import GetStatus
-from shadowsync.pipeline.wire.rpc_channel import RemoteError
-from shadowsync.pipeline.wire.rpc_client import open_channel
+from shadowsync.pipeline.wire.rpc.channel import RemoteError
+from shadowsync.pipeline.wire.rpc.client import open_channel
 from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC
 from shadowsync.tests.support.jobs.processes import Starting, free_ports, wait_until
 from shadowsync.tests.support.jobs.runs import Settings, small_job, write_job

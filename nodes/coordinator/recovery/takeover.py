@@ -14,7 +14,7 @@ import msgpack
 from ....pipeline.errors import ClusterError
 from ....pipeline.text.wall_clock import unix_seconds
 from ....pipeline.wire.control.base import Reply
-from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
+from ....pipeline.wire.rpc.channel import REMEMBERED_REPLIES
 from ....pipeline.wire.segment import running_kernel
 from ..ledger.records import JournalEntry, SnapshotDamagedError
 from ..ledger.store import LedgerStore

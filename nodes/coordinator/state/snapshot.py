@@ -16,7 +16,7 @@ from ....pipeline.errors import ProtocolError
 from ....pipeline.wire.control.base import Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import NextSpanReply, ReturnBatchesReply, TrainedBatches
 from ....pipeline.wire.field_checks import values_of
-from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
+from ....pipeline.wire.rpc.channel import REMEMBERED_REPLIES
 from ...control.progress import InputSnapshot, MetricsSnapshot
 from ..ledger.records import LedgerSnapshot, SnapshotDamagedError, StoredSnapshot
 from .bad_batches import BadBatchSnapshot

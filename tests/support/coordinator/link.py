@@ -11,7 +11,7 @@ from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.pipeline.wire.control.base import Reply, Request, Verb, VerbTable
 from shadowsync.pipeline.wire.field_checks import Count
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.rpc_channel import HandleRequest, RpcChannel
+from shadowsync.pipeline.wire.rpc.channel import HandleRequest, RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 
 ENOUGH_SECONDS = 60.0

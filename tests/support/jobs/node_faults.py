@@ -45,7 +45,7 @@ from shadowsync.pipeline.wire.messages import (
     RequestMessage,
     Vectors,
 )
-from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
+from shadowsync.pipeline.wire.rpc.retransmission import RetransmitPolicy
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgpack
 import pytest
-from shadowsync.pipeline.wire import rpc_channel
-from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
+from shadowsync.pipeline.wire.rpc import channel as rpc_channel
+from shadowsync.pipeline.wire.rpc.retransmission import RetransmitPolicy
 
 
 @pytest.fixture

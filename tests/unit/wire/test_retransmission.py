@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.pipeline.wire.retransmission import (
+from shadowsync.pipeline.wire.rpc.retransmission import (
     ATTACH,
     CENTER_TIMES,
     CONTROL,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.wire import rpc_channel
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
-from shadowsync.pipeline.wire.rpc_channel import RpcChannel
+from shadowsync.pipeline.wire.rpc import channel as rpc_channel
+from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.coordinator.link import (
     ENOUGH_SECONDS,

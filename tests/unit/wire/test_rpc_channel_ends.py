@@ -11,7 +11,7 @@ import pytest
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.messages import Credit, ReplyMessage, RequestMessage
-from shadowsync.pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
+from shadowsync.pipeline.wire.rpc.channel import ConnectionLost, RemoteError, RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.coordinator.link import (
     ENOUGH_SECONDS,

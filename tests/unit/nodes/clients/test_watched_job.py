@@ -74,7 +74,7 @@ def watch(plan: Iterable[str]) -> list[GetStatus]:
         serving = asyncio.create_task(coordinate(socket, plan, asked))
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("shadowsync.pipeline.wire.rpc_client.zmq.asyncio.Context", lambda: context)
+                patch.setattr("shadowsync.pipeline.wire.rpc.client.zmq.asyncio.Context", lambda: context)
                 clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
                 patch.setattr("shadowsync.nodes.clients.watched_job.time", clock)
                 attached = show_job("inproc://coordinator", once=False, as_json=False)

@@ -11,7 +11,7 @@ from shadowsync.nodes.control.sessions import FORGET_SECONDS, PRESENT_SECONDS, S
 from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
 from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import NodeLost
-from shadowsync.pipeline.wire.rpc_channel import RpcChannel
+from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.coordinator.fake_coordinator import FakeServer, member
 from shadowsync.tests.support.real_time import run_in_real_time

@@ -31,7 +31,7 @@ from shadowsync.pipeline.wire.messages import (
     Pushed,
     Vectors,
 )
-from shadowsync.pipeline.wire.retransmission import LOOKUP
+from shadowsync.pipeline.wire.rpc.retransmission import LOOKUP
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.segment import HEAD_BYTES, CreatedSegment, running_kernel
 from shadowsync.pipeline.wire.sockets import Connection, Listener

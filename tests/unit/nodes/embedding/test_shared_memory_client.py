@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.nodes.embedding.shared_memory import PAGE_FLOATS, Lease, SharedMemoryClient
 from shadowsync.pipeline.wire.messages import Attach, Attached
-from shadowsync.pipeline.wire.retransmission import ATTACH
+from shadowsync.pipeline.wire.rpc.retransmission import ATTACH
 from shadowsync.tests.support.leaks import memory_descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")

@@ -9,7 +9,7 @@ import pytest
 from shadowsync.nodes.reader.deliveries import DeliveryState, size_of, token_of
 from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.pipeline.wire.messages import Credit, CreditNoted, Delivery
-from shadowsync.pipeline.wire.retransmission import DELIVERY
+from shadowsync.pipeline.wire.rpc.retransmission import DELIVERY
 from shadowsync.tests.support.data.batches import batch_id, make_batch
 
 PLENTY = 1 << 30

@@ -11,7 +11,7 @@ from shadowsync.nodes.reader.deliveries import DeliveryState, size_of, token_of
 from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Credit, Delivery
-from shadowsync.pipeline.wire.retransmission import DELIVERY
+from shadowsync.pipeline.wire.rpc.retransmission import DELIVERY
 from shadowsync.tests.support.data.batches import make_batch
 
 WORKERS = [b"a/0", b"a/1", b"b/0", b"c/0"]

@@ -22,7 +22,7 @@ from shadowsync.pipeline.wire.control.orders import Finish, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import IMPOSSIBLE, HeartbeatReply, ReplyMessage, RequestMessage
-from shadowsync.pipeline.wire.rpc_channel import MAX_ERROR_CHARACTERS
+from shadowsync.pipeline.wire.rpc.channel import MAX_ERROR_CHARACTERS
 from shadowsync.pipeline.wire.schema import Message
 
 ENOUGH_SECONDS = 60.0

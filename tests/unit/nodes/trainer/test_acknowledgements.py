@@ -13,7 +13,7 @@ from shadowsync.nodes.trainer.acknowledgements import FLUSH_RECORDS, FLUSH_SECON
 from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.wire.control.base import Done
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
-from shadowsync.pipeline.wire.rpc_channel import RpcChannel
+from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.tests.support.data.batches import batch_id
 
 

@@ -7,7 +7,7 @@ import pytest
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
-from shadowsync.pipeline.wire.retransmission import LOOKUP
+from shadowsync.pipeline.wire.rpc.retransmission import LOOKUP
 from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.tables.lookups import DIM, in_flight, plan, vectors

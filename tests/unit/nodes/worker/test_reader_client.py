@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, ReaderClient
 from shadowsync.pipeline.wire.messages import Credit, Delivery
-from shadowsync.pipeline.wire.retransmission import CREDIT
+from shadowsync.pipeline.wire.rpc.retransmission import CREDIT
 from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
 from shadowsync.tests.support.data.batches import batch_id
 

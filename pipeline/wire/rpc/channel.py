@@ -13,15 +13,15 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
-from ..errors import ExitCode, ProtocolError, ShadowSyncError
-from ..text.format import duration
-from .control.base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
-from .control.verbs import CONTROL_VERBS
-from .messages import ReplyMessage, RequestMessage
-from .refusals import Refusals
+from ...errors import ExitCode, ProtocolError, ShadowSyncError
+from ...text.format import duration
+from ..control.base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
+from ..control.verbs import CONTROL_VERBS
+from ..messages import ReplyMessage, RequestMessage
+from ..refusals import Refusals
+from ..schema import Message
+from ..tasks import TaskSet
 from .retransmission import CONTROL
-from .schema import Message
-from .tasks import TaskSet
 
 REMEMBERED_REPLIES: Final = 512
 MAX_ERROR_CHARACTERS: Final = 8192

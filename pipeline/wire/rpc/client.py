@@ -15,16 +15,16 @@ from uuid import uuid4
 import zmq
 import zmq.asyncio
 
-from ..errors import ClusterError, ProtocolError
-from ..open_files import require_files
-from .control.base import Reply, Request
-from .control.verbs import CONTROL_VERBS
-from .frames import decode, encode
-from .keys.job_key import job_key
-from .refusals import UNSENT, CountedLog
-from .rpc_channel import HandleRequest, RpcChannel
-from .schema import Message
-from .sockets import configure_socket, connect, send_now
+from ...errors import ClusterError, ProtocolError
+from ...open_files import require_files
+from ..control.base import Reply, Request
+from ..control.verbs import CONTROL_VERBS
+from ..frames import decode, encode
+from ..keys.job_key import job_key
+from ..refusals import UNSENT, CountedLog
+from ..schema import Message
+from ..sockets import configure_socket, connect, send_now
+from .channel import HandleRequest, RpcChannel
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Requests and replies over one connection, repeated until they are answered."""
