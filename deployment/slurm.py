@@ -40,7 +40,8 @@ JOB={job_file}
 
 # At the end of its time, or of `scancel --batch --signal=TERM`, the job writes a checkpoint.
 LEADER=
-trap '[ -z "$LEADER" ] || kill -TERM "$LEADER" 2>/dev/null' TERM
+EARLY=
+trap 'if [ -n "$LEADER" ]; then kill -TERM "$LEADER" 2>/dev/null; else EARLY=1; fi' TERM
 
 # A step that loses a node goes on: the job replaces it, or goes on without it. The steps share the memory:
 # else each would ask for all of it, and the second would wait for the first.
@@ -49,6 +50,7 @@ STEPS=
 
 {coordinator}
 LEADER=$!
+[ -z "$EARLY" ] || kill -TERM "$LEADER" 2>/dev/null
 {steps}
 
 while :; do

@@ -81,7 +81,7 @@ def test_a_figure_by_hand_is_found(line: str, what: str) -> None:
 
 def test_no_error_or_event_formats_a_duration_by_hand() -> None:
     files = [file for folder in SPEAKERS for file in (ROOT / folder).rglob("*.py")]
-    assert {"deaths.py", "health.py", "rpc_channel.py"} <= {file.name for file in files}
+    assert {"deaths.py", "health.py", "channel.py"} <= {file.name for file in files}
     found = [
         (str(file.relative_to(ROOT)), what)
         for file in files
