@@ -138,7 +138,7 @@ def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str
         watched = Watched(stack.enter_context(process))
         while watched.runs_on() and len(watched.endpoints()) < len(ports):
             pass
-        began = time.monotonic()
+        began, cpu = time.monotonic(), time.process_time()
         strangers = None if attack is None else Strangers(ports, *attack)
         try:
             watched.look_until_end()
@@ -151,6 +151,8 @@ def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str
             "exit_code": process.returncode,
             "memory_megabytes": memory(watched),
             "late_milliseconds": late,
+            # Of this process, whose threads are the strangers: they share the cores with the job.
+            "strangers_cores": round((time.process_time() - cpu) / (time.monotonic() - began), 2),
             **counts,
         }
 
@@ -188,7 +190,9 @@ def doors(folder: Path, epochs: int, connections: int, bombs: int) -> dict[str, 
         job = write_job(folder / f"{name}.toml", small_job(log, folder / "runs"), settings)
         results[name] = run(job, attack, ports)
         runs.append(RunFolder(folder / "runs" / name))
-        results[name]["examples_per_second"] = runs[-1].report.throughput.examples_per_second
+        throughput = runs[-1].report.throughput
+        results[name]["examples_per_second"] = throughput.examples_per_second
+        results[name]["cpu_seconds_per_million"] = throughput.cpu_seconds_per_million
     calm, attacked = results["calm"], results["attacked"]
     growth = {
         name: round(grown, 1)
