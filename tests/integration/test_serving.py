@@ -273,8 +273,9 @@ def test_what_is_no_request_gets_an_error_and_the_next_one_its_scores(
             request = urllib.request.Request(f"{client.url}/score", body)
             with pytest.raises(urllib.error.HTTPError) as caught:
                 urllib.request.urlopen(request)
-            assert caught.value.code == 400
-            assert json.load(caught.value)["error"]
+            with caught.value as answer:
+                assert answer.code == 400
+                assert json.load(answer)["error"]
         with pytest.raises(DataError, match="no column 'I2'"):
             client.score([{"I1": 1}])
         assert not math.isnan(client.score(rows[:1])[0])
