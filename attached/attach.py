@@ -91,9 +91,9 @@ def attach(
     with contextlib.ExitStack() as undoing:
         parameters.claim()
         undoing.callback(parameters.release)
-        joining = find_hub(address, LOOP, wanted, timeout_seconds)
-        undoing.callback(joining.withdraw)
-        settings = _node_settings(joining.endpoint, bind, advertise, timeout_seconds)
+        slot = find_hub(address, LOOP, wanted, timeout_seconds)
+        undoing.callback(slot.withdraw)
+        settings = _node_settings(slot.endpoint, bind, advertise, timeout_seconds)
         thread = NodeThread(lambda: LoopRole(parameters, wanted, start), settings, "attached loop")
         role = thread.start()
         undoing.callback(_give_up, thread, timeout_seconds)
@@ -105,7 +105,7 @@ def attach(
             optimizers,
             thread,
             role,
-            joining,
+            slot,
             raise_if_lost=on_lost == "raise",
             seek=_seek_with(parameters, wanted, settings) if comes_back else None,
             hub_wait_seconds=hub_wait_seconds,

@@ -13,7 +13,7 @@ from ..pipeline.errors import ClusterError, ExitCode
 from ..pipeline.wire.keys.job_key import KEY_VARIABLE, job_key
 from .errors import AttachError
 from .node_thread import NodeThread, await_first
-from .torchrun import ENV, HUBS, Rendezvous
+from .torchrun import ENV, HUBS, HubSlot
 
 JOIN_VARIABLE: Final = "SHADOWSYNC_JOIN"
 
@@ -32,14 +32,14 @@ def hub_address(join: str | None, key: str | PathLike[str] | None) -> str:
     return address
 
 
-def find_hub(address: str, part: str, wanted: Mapping[str, Any], timeout_seconds: float) -> Rendezvous:
+def find_hub(address: str, part: str, wanted: Mapping[str, Any], timeout_seconds: float) -> HubSlot:
     """Return where a part joins; with "env://" rank 0 hosts the hub.
 
     `part` is LOOP or CLIENT. `wanted` are settings of the loops of that hub, by key.
     """
     if address == ENV:
         return HUBS.join(part, wanted, timeout_seconds)
-    return Rendezvous(address)
+    return HubSlot(address)
 
 
 def begin_or_end(

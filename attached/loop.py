@@ -26,7 +26,7 @@ from .reconnect import HubReconnect
 from .role import LoopRole
 from .sampler import SharedSampler
 from .steps import StepHooks
-from .torchrun import Rendezvous
+from .torchrun import HubSlot
 
 WhichModel = Literal["center", "mean", "global", "mine"]
 
@@ -58,14 +58,14 @@ class AttachedLoop:
         optimizers: Sequence[torch.optim.Optimizer],
         thread: NodeThread[LoopRole],
         role: LoopRole,
-        joining: Rendezvous,
+        slot: HubSlot,
         *,
         raise_if_lost: bool = False,
         seek: Callable[[NodeThread[LoopRole], LoopRole], HubReconnect] | None = None,
         hub_wait_seconds: float = 0.0,
     ) -> None:
         self._parameters, self._thread, self._role = parameters, thread, role
-        self._joining = joining
+        self._slot = slot
         self._raise_if_lost = raise_if_lost
         self._seek, self._hub_wait_seconds = seek, hub_wait_seconds
         self._reconnect: HubReconnect | None = None
@@ -346,10 +346,10 @@ class AttachedLoop:
             if self._thread.join(0):
                 self._role.release()
                 self._parameters.buffer.close()
-            self._joining.leave()
+            self._slot.leave()
         if closing_round:
             # An exception of the user's is not kept until the other loops have left.
-            self._joining.await_others()
+            self._slot.await_others()
         return self._role.is_complete
 
     def _end_samples(self) -> None:

@@ -28,7 +28,7 @@ _NO_LOOPS_YET: Final = {"sync.algorithm": "none"}
 
 
 @dataclass(frozen=True)
-class Rendezvous:
+class HubSlot:
     """Where a part of a loop joins: `attach`, or a module with tables.
 
     This one joins a hub that somebody else hosts, so nothing has to be done as it leaves.
@@ -59,7 +59,7 @@ class LaunchHubs:
         self._hubs: list[LaunchHub] = []
         self._count = 0
 
-    def join(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> Rendezvous:
+    def join(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> HubSlot:
         """Find the hub of a part; rank 0 starts it, as a thread.
 
         `part` is LOOP or CLIENT. `settings` are those of the loops, by key. Raises AttachError without
@@ -81,14 +81,14 @@ class LaunchHubs:
                 self._hubs.append(hub)
             hub.take(part)
         try:
-            return _LaunchRendezvous(hub.endpoint(part, settings, timeout_seconds), hub, part)
+            return _LaunchSlot(hub.endpoint(part, settings, timeout_seconds), hub, part)
         except BaseException:
             hub.withdraw(part)
             raise
 
 
 @dataclass(frozen=True)
-class _LaunchRendezvous(Rendezvous):
+class _LaunchSlot(HubSlot):
     """Where a part joins a hub of its launch."""
 
     hub: LaunchHub

@@ -99,17 +99,17 @@ class Embeddings(nn.Module):
         # What waits for messages cannot be compiled.
         self._outside_graphs = torch.compiler.disable(self._forward)  # type: ignore[no-untyped-call]
         address = hub_address(join, key)
-        self._joining = find_hub(address, CLIENT, {}, timeout_seconds)
+        self._slot = find_hub(address, CLIENT, {}, timeout_seconds)
         try:
             self._connection = TablesConnection(
-                self._joining.endpoint,
+                self._slot.endpoint,
                 wanted,
                 max_pending=max_pending,
                 timeout_seconds=timeout_seconds,
                 wait_seconds=0.0 if address == ENV else hub_wait_seconds,
             )
         except BaseException:
-            self._joining.withdraw()
+            self._slot.withdraw()
             raise
         plan = self._connection.role.plan
         assert plan is not None
@@ -217,7 +217,7 @@ class Embeddings(nn.Module):
             raise self._connection.lost(self._connection.why_ended()[1]) from error
         finally:
             self._leave()
-        self._joining.await_others()
+        self._slot.await_others()
 
     def __enter__(self) -> Self:
         return self
@@ -296,7 +296,7 @@ class Embeddings(nn.Module):
     def _leave(self) -> None:
         self._is_over = True
         self._connection.leave()
-        self._joining.leave()
+        self._slot.leave()
 
     def _require_bags(self, name: str, ids: torch.Tensor) -> None:
         if self._pooling is not None and isinstance(ids, torch.Tensor) and ids.dim() > DIMENSIONS_OF_BAGS:

@@ -34,7 +34,7 @@ from .ledger.store import LedgerStore
 from .server import DRAIN_SECONDS, HURRY_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed
 from .state.job import JobState
-from .state.outcome import ClosingResult, CountsByNode, DrainResult, FinalModel, Outcome
+from .state.outcome import ClosingResult, CountsByNode, DrainedCounts, FinalModel, Outcome
 from .state.phases import JobPhase
 
 
@@ -62,7 +62,7 @@ HURRIED_TRAINER_SECONDS = 5.5
 
 async def drain(
     server: CoordinatorServer, cpu_seconds_at_start: float, *, hurry: bool = False
-) -> DrainResult:
+) -> DrainedCounts:
     """End deliveries, then training.
 
     Afterwards every delivery is trained, returned, or in flight, as far as the nodes could say.
@@ -92,7 +92,7 @@ async def drain(
     for name, reply in shards.items():
         counts = int(reply.counts.get("applied_batches", 0)), int(reply.counts.get("repeated_pushes", 0))
         await store.run(partial(LedgerStore.shard, name=name, applied=counts[0], repeated=counts[1]))
-    return DrainResult(
+    return DrainedCounts(
         readers={name: reply.counts for name, reply in readers.items()},
         trainers=state.training.left_counts | replies,
         unstopped=unstopped,

@@ -23,7 +23,7 @@ from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer, drain
-from shadowsync.nodes.coordinator.state.outcome import DrainResult
+from shadowsync.nodes.coordinator.state.outcome import DrainedCounts
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.errors import ExitCode
@@ -442,7 +442,7 @@ def test_it_dies_as_the_job_stops_and_nobody_knows_of_a_dead_trainer(
         if killed:
             await notice(self, *arguments)
 
-    async def die_first(*arguments: Any, hurry: bool) -> DrainResult:
+    async def die_first(*arguments: Any, hurry: bool) -> DrainedCounts:
         if not killed:
             await _die(own, killed)
         return await drain(*arguments, hurry=hurry)

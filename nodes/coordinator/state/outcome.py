@@ -157,7 +157,7 @@ class TrainingResult:
 
 
 @dataclass(frozen=True)
-class DrainResult:
+class DrainedCounts:
     """What nodes said as training ended.
 
     Attributes:
@@ -219,7 +219,7 @@ class Outcome:
 
     stop: Stop | None = None
     training: TrainingResult = TrainingResult()
-    drained: DrainResult = DrainResult()
+    drained: DrainedCounts = DrainedCounts()
     divergence: float | None = None
     closed: ClosingResult = ClosingResult()
     model_saved: str | None = None

@@ -16,7 +16,7 @@ from ...types import Float64Array, Mask
 from ..hashing import column_number
 from ..schema import ColumnTap, Examples
 from .fields import TextRules
-from .kinds.chunk import Chunk, ColumnFault, ParseSettings
+from .kinds.chunk import ColumnChunk, ColumnFault, ParseSettings
 from .kinds.registry import VALUES
 from .label_expression import LabelExpression
 
@@ -104,7 +104,7 @@ class RecordSchema:
         `raw` has the file's columns by name, as texts or in Parquet's types. Raises JobFileError when the
         label's expression cannot be computed.
         """
-        chunk = Chunk(self._settings, raw)
+        chunk = ColumnChunk(self._settings, raw)
         # Columns that are made of others come after those of the file.
         for in_file in (True, False):
             for name, section in self.data.columns.items():

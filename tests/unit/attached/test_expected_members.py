@@ -81,7 +81,7 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> LaunchHubs:
 
 
 def test_a_loop_and_a_module_that_are_there_at_once_share_a_hub(launch: LaunchHubs) -> None:
-    def join(part: str) -> tuple[torchrun.Rendezvous, str]:
+    def join(part: str) -> tuple[torchrun.HubSlot, str]:
         joining = launch.join(part, {}, 1.0)
         return joining, joining.endpoint.removeprefix("shadowsync/hub/0/")
 

@@ -14,7 +14,7 @@ from ....types import Int32Array, Mask
 from ...hashing import column_number
 from ..fields import hash_ids, is_text, null_mask
 from .base import ColumnValues
-from .chunk import Chunk
+from .chunk import ColumnChunk
 
 IPV4_BITS: Final = (8, 16, 24)
 IPV6_BITS: Final = (32, 48, 64)
@@ -35,7 +35,7 @@ class IpValues(ColumnValues):
 
     wanted: ClassVar[str] = "texts"
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         del section
         networks, has_address, wrong = networks_of(chunk.column(name))
         chunk.fault(name, "not an IP address", wrong)

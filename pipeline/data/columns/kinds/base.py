@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ....config.columns import ColumnSection
 from ..fields import is_number, is_text
-from .chunk import Chunk
+from .chunk import ColumnChunk
 
 
 class ColumnValues(ABC):
@@ -25,7 +25,7 @@ class ColumnValues(ABC):
     wanted: ClassVar[str] = "numbers, or texts that are numbers"
 
     @abstractmethod
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         """Add a column of the chunk to what examples have, and its bad rows to the faults."""
 
     def fits(self, of: pa.DataType) -> bool:

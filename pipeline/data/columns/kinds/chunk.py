@@ -65,7 +65,7 @@ class ParseSettings:
         return self.data.columns[name].source or name
 
 
-class Chunk:
+class ColumnChunk:
     """The columns of one chunk, while the kinds parse them in the order of the schema.
 
     Numbers, and hashes of single ids, are there from the beginning, because those of many short columns are

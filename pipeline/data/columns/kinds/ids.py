@@ -15,7 +15,7 @@ from ..id_lists import IdBags
 from ..time_parts import rows_of_time_part
 from ..times import parse_times
 from .base import ColumnValues
-from .chunk import Chunk, ColumnFault
+from .chunk import ColumnChunk, ColumnFault
 from .numbers import MAX_WEIGHT
 from .times import add_time_faults
 
@@ -34,7 +34,7 @@ class CategoricalValues(ColumnValues):
 
     wanted: ClassVar[str] = "texts or integers"
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         if section.part is None:
             return
         column = chunk.column(name)
@@ -59,7 +59,7 @@ class CategoricalValues(ColumnValues):
 class BucketValues(ColumnValues):
     """Kind "bucket": how many boundaries a number is above; a missing number has the last row."""
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         column = chunk.column(name)
         missing, numbers = null_mask(column), chunk.settings.rules.numbers(column)
         chunk.fault(name, "not numeric", np.isnan(numbers))
@@ -74,7 +74,7 @@ class BucketValues(ColumnValues):
 class CrossValues(ColumnValues):
     """Kind "cross": the combinations of other columns' ids, which are parsed before."""
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         parts = [chunk.cross_keys[part].astype(np.uint64, copy=False) for part in section.columns]
         chunk.hashes[name] = hash_combinations(column_number(name), parts)
 
@@ -87,7 +87,7 @@ class MultiHotValues(ColumnValues):
 
     wanted: ClassVar[str] = "lists of texts or integers, or delimited texts"
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         rules, delimiter = chunk.settings.rules, section.delimiter
         bags = IdBags.of(chunk.column(name), rules, delimiter=delimiter, max_ids=section.max_ids)
         hashes, lengths = bags.hashes(column_number(name))
@@ -112,7 +112,7 @@ class MultiHotValues(ColumnValues):
         return {"delimiter": section.delimiter, "max_ids": section.max_ids}
 
 
-def _add_rows(chunk: Chunk, name: str, section: ColumnSection, rows: IndexArray) -> None:
+def _add_rows(chunk: ColumnChunk, name: str, section: ColumnSection, rows: IndexArray) -> None:
     """Add the rows of a table that has one for each value, as hashes that stand for them."""
     chunk.cross_keys[name] = rows
     chunk.hashes[name] = hashes_of_rows(rows, section.fixed_rows or 1)

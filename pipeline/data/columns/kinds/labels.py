@@ -11,13 +11,13 @@ from ....types import Float64Array
 from ..fields import compared, equals_any, is_text, null_mask
 from ..label_expression import LabelExpression
 from .base import ColumnValues
-from .chunk import Chunk
+from .chunk import ColumnChunk
 
 
 class LabelValues(ColumnValues):
     """Kind "label": 1.0 or 0.0; every row needs one."""
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         if section.positive:
             labels = _by_values(chunk, name, section)
         elif (expression := chunk.settings.expressions.get(name)) is not None:
@@ -34,7 +34,7 @@ class LabelValues(ColumnValues):
         chunk.labels.append(labels.astype(np.float32))
 
 
-def _by_values(chunk: Chunk, name: str, section: ColumnSection) -> Float64Array:
+def _by_values(chunk: ColumnChunk, name: str, section: ColumnSection) -> Float64Array:
     column, rules = chunk.column(name), chunk.settings.rules
     missing = null_mask(column)
     positive, known = compared(column, section.positive, rules)
@@ -53,7 +53,7 @@ def _by_values(chunk: Chunk, name: str, section: ColumnSection) -> Float64Array:
 
 
 def _by_expression(
-    chunk: Chunk, name: str, section: ColumnSection, expression: LabelExpression
+    chunk: ColumnChunk, name: str, section: ColumnSection, expression: LabelExpression
 ) -> Float64Array:
     column = chunk.column(name)
     missing = null_mask(column)

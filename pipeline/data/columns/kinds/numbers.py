@@ -12,7 +12,7 @@ from ..column_groups import scaled_numbers
 from ..fields import null_mask
 from ..times import parse_times
 from .base import ColumnValues
-from .chunk import Chunk
+from .chunk import ColumnChunk
 from .times import add_time_faults
 
 MAX_WEIGHT: Final = 1e30
@@ -22,7 +22,7 @@ MAX_WEIGHT: Final = 1e30
 class DenseValues(ColumnValues):
     """Kind "dense": 0.0 where missing."""
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         if section.has_times:
             column = chunk.column(name)
             missing = null_mask(column)
@@ -48,7 +48,7 @@ class DenseValues(ColumnValues):
 class WeightValues(ColumnValues):
     """Kind "weight": from 0 to MAX_WEIGHT; every row needs one."""
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         del section
         values = chunk.numbers_or_nan(name)
         chunk.fault(name, "below 0 or not numeric", ~(values >= 0))

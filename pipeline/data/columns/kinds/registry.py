@@ -7,7 +7,7 @@ from typing import Final
 from ....config.columns import ColumnSection
 from .addresses import IpValues
 from .base import ColumnValues
-from .chunk import Chunk
+from .chunk import ColumnChunk
 from .ids import BucketValues, CategoricalValues, CrossValues, MultiHotValues
 from .labels import LabelValues
 from .numbers import DenseValues, WeightValues
@@ -17,7 +17,7 @@ from .times import TimestampValues
 class IgnoredValues(ColumnValues):
     """Kind "ignored": nothing is read."""
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         del chunk, name, section
 
 

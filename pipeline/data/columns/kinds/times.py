@@ -9,7 +9,7 @@ from ....types import Mask
 from ..fields import null_mask
 from ..times import formats_of, parse_times
 from .base import ColumnValues
-from .chunk import Chunk
+from .chunk import ColumnChunk
 
 
 class TimestampValues(ColumnValues):
@@ -18,7 +18,7 @@ class TimestampValues(ColumnValues):
     A missing time is NaN. If rows are read in the order of time, such a row is bad.
     """
 
-    def parse(self, chunk: Chunk, name: str, section: ColumnSection) -> None:
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         column = chunk.column(name)
         chunk.times = parse_times(column, section.format)
         wrong = np.isnan(chunk.times)
@@ -31,7 +31,7 @@ class TimestampValues(ColumnValues):
         return "seconds since 1970"
 
 
-def add_time_faults(chunk: Chunk, name: str, section: ColumnSection, rows: Mask) -> None:
+def add_time_faults(chunk: ColumnChunk, name: str, section: ColumnSection, rows: Mask) -> None:
     """Note rows whose values are no times, and say in which format they may be."""
     state = f"state the format of the times: {name} = {{ ..., format ="
     if section.format:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.state.outcome import DrainResult, Outcome, Stop, TrainingResult
+from shadowsync.nodes.coordinator.state.outcome import DrainedCounts, Outcome, Stop, TrainingResult
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.ledger import Ledger
@@ -234,7 +234,7 @@ def test_an_interrupted_job_counts_what_was_in_flight(job_counts: JobCounts) -> 
 
 
 def test_what_a_worker_had_that_did_not_stop_is_unknown(job_counts: JobCounts) -> None:
-    job_counts.outcome = Outcome(stop=INTERRUPTED, drained=DrainResult(unstopped=frozenset({"trainer-1"})))
+    job_counts.outcome = Outcome(stop=INTERRUPTED, drained=DrainedCounts(unstopped=frozenset({"trainer-1"})))
     job_counts.train("t0", job_counts.batches[0])
     # One shard has applied what the other one never got, and what the coordinator has just noted.
     job_counts.deliver()

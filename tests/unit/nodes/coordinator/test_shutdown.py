@@ -14,7 +14,7 @@ from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.outcome import (
     ClosingResult,
     CountsByNode,
-    DrainResult,
+    DrainedCounts,
     FinalModel,
     Outcome,
 )
@@ -27,7 +27,7 @@ from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, Fake
 
 
 def closing(c: FakeServer, *, hurry: bool = False) -> JobFinalizer:
-    outcome = Outcome(drained=DrainResult(trainers={"trainer-0": {}}))
+    outcome = Outcome(drained=DrainedCounts(trainers={"trainer-0": {}}))
     model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
     return JobFinalizer(c, outcome, model, list[str]().append, hurry=hurry)
 
@@ -88,7 +88,7 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
 
         c.reply = reply
         outcome, notes = (
-            Outcome(drained=DrainResult(trainers={"trainer-0": {}, "trainer-1": {}})),
+            Outcome(drained=DrainedCounts(trainers={"trainer-0": {}, "trainer-1": {}})),
             list[str](),
         )
         model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
@@ -141,7 +141,7 @@ def test_the_next_trainer_is_asked_for_a_center_that_one_cannot_read(
         c.reply = reply
         trainers: CountsByNode = {node.info.name: {} for node in nodes[:3]}
         closed = ClosingResult(syncs={"sync-0": {}} if answered else {})
-        outcome = Outcome(drained=DrainResult(trainers=trainers), closed=closed)
+        outcome = Outcome(drained=DrainedCounts(trainers=trainers), closed=closed)
         model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
         await JobFinalizer(c, outcome, model, list[str]().append, hurry=hurry).checkpoint()
         return model

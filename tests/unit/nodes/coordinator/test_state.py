@@ -12,7 +12,7 @@ from shadowsync.nodes.coordinator.state.changes import REQUESTS
 from shadowsync.nodes.coordinator.state.job import Death, JobState
 from shadowsync.nodes.coordinator.state.outcome import (
     ClosingResult,
-    DrainResult,
+    DrainedCounts,
     Outcome,
     Stop,
     TrainingResult,
@@ -241,7 +241,7 @@ def test_a_curve_keeps_every_second_point_and_doubles_its_period() -> None:
     assert len(curve.points) == MAX_POINTS // 2
 
 
-@pytest.mark.parametrize("kind", [TrainingResult, DrainResult, ClosingResult, Outcome])
+@pytest.mark.parametrize("kind", [TrainingResult, DrainedCounts, ClosingResult, Outcome])
 def test_nobody_changes_the_result_of_a_phase(kind: type[Any]) -> None:
     result = kind()
     for field in dataclasses.fields(result):
@@ -251,7 +251,9 @@ def test_nobody_changes_the_result_of_a_phase(kind: type[Any]) -> None:
 
 def test_the_counts_of_a_closing_round_are_added_to_those_of_the_drain() -> None:
     """A trainer that was late for the drain has those of the round alone."""
-    drained = DrainResult(trainers={"trainer-0": {"rounds": 1, "iterations": 8}, "trainer-1": {"rounds": 1}})
+    drained = DrainedCounts(
+        trainers={"trainer-0": {"rounds": 1, "iterations": 8}, "trainer-1": {"rounds": 1}}
+    )
     closed = ClosingResult({"trainer-0": {"rounds": 2}, "trainer-2": {"rounds": 3}})
     assert Outcome(drained=drained, closed=closed).trainers == {
         "trainer-0": {"rounds": 2, "iterations": 8},
