@@ -136,7 +136,7 @@ class TrainerContext(ReplicaContext):
         first[: layout.numel] = layout.gather(template)
         buffer = device.place(first)
         flat, state = buffer[: layout.numel], buffer[layout.numel :]
-        optimizer = SharedOptimizer(job.trainer, flat, state, layout.spans, _counters(1))
+        optimizer = SharedOptimizer(job.trainer, flat, state, layout.spans)
         synchronized = buffer if job.sync.optimizer_state == "synchronized" else flat
         examples = _counters(job.trainer.workers)
         return cls(

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch.optim.adagrad import adagrad
 from torch.optim.adam import adam
 
 from ..config.trainer import TrainerSection
-from ..types import Int64Array
 from .flat import ParameterSlice
 
 ADAGRAD_EPS = 1e-10
@@ -137,7 +135,9 @@ class SharedOptimizer:
         flat: float32 [numel], on any device; the state is put there too.
         memory: float32 [K * numel], zeros, for the K tensors of the state; by default new memory.
         spans: places of the parameters in `flat`; by default one has it all.
-        uneven: int64 [1], in memory of all the trainer's processes: whether a parameter has missed a step.
+
+    Attributes:
+        is_uneven: whether parameters have made different numbers of steps.
     """
 
     def __init__(
@@ -146,12 +146,11 @@ class SharedOptimizer:
         flat: torch.Tensor,
         memory: torch.Tensor | None = None,
         spans: Sequence[ParameterSlice] = (),
-        uneven: Int64Array | None = None,
     ) -> None:
         self.settings = settings
         self.flat = flat
         self.spans = tuple(spans) or (ParameterSlice("", 0, tuple(flat.shape)),)
-        self._uneven = np.zeros(1, dtype=np.int64) if uneven is None else uneven
+        self.is_uneven = False
         self._fused_adagrad = flat.device.type == "cpu"
         # Fused Adam needs the step count on the device of the weights. Without decay of the learning rate
         # Adagrad's step count has no effect.
@@ -172,14 +171,9 @@ class SharedOptimizer:
         """Whether the optimizer is Adam or AdamW."""
         return self.settings.optimizer in ("adam", "adamw")
 
-    @property
-    def is_uneven(self) -> bool:
-        """Whether parameters have made different numbers of steps."""
-        return bool(self._uneven[0])
-
     def note_missing(self) -> None:
         """Note that a parameter misses a step."""
-        self._uneven[0] = 1
+        self.is_uneven = True
 
     def restored(self) -> None:
         """Take over a state that was written from outside, before training."""
