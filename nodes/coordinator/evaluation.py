@@ -224,7 +224,7 @@ def read_scores(
     found: dict[str, QualitySums] = {}
     data = server.state.job.data
     further = len(data.label_names) - 1
-    weighted = any(column.kind == "weight" for column in data.columns.values())
+    weighted = bool(data.columns_as("weight"))
     for trainer in server.state.members.everyone("trainer"):
         if (part := parts.get(trainer.info.name)) is None:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from .reader_client import ReaderClient
 
 
 @dataclass(slots=True, kw_only=True)
-class RowRequests:
+class RowRequests(ABC):
     """The requests of one batch to all embedding nodes, and their answers."""
 
     requests: list[LookupPlan] = field(default_factory=list)
@@ -28,9 +29,9 @@ class RowRequests:
     stranded: bool = False
 
     @property
+    @abstractmethod
     def id(self) -> BatchId:
         """The identity of its push, by which nodes recognize a repeat."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)

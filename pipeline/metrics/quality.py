@@ -350,20 +350,24 @@ def _require_sums_of(
 ) -> None:
     """Raise ValueError for sums that no examples of these bins have: a bin bounds its logits."""
     lower, upper = _logits_at(used, bins), _logits_at(used + 1.0, bins)
-    bounds = {
-        "loss": (loss_sum, negatives @ _softplus(lower) + positives @ _softplus(-upper)),
-        "probability": (probability_sum, (negatives + positives) @ np.exp(-_softplus(-lower))),
-    }
-    most = {
-        "loss": negatives @ _softplus(upper) + positives @ _softplus(-lower),
-        "probability": (negatives + positives) @ np.exp(-_softplus(-upper)),
-    }
-    for what, (value, least) in bounds.items():
-        slack = _ROUNDING * (most[what] + 1.0)
-        if not least - slack <= value <= most[what] + slack:
-            raise ValueError(
-                f"a sum of {what} of {value:g}, where the bins allow {least:g} to {most[what]:g}"
-            )
+    everyone = negatives + positives
+    for what, value, least, most in (
+        (
+            "loss",
+            loss_sum,
+            negatives @ _softplus(lower) + positives @ _softplus(-upper),
+            negatives @ _softplus(upper) + positives @ _softplus(-lower),
+        ),
+        (
+            "probability",
+            probability_sum,
+            everyone @ np.exp(-_softplus(-lower)),
+            everyone @ np.exp(-_softplus(-upper)),
+        ),
+    ):
+        slack = _ROUNDING * (most + 1.0)
+        if not least - slack <= value <= most + slack:
+            raise ValueError(f"a sum of {what} of {value:g}, where the bins allow {least:g} to {most:g}")
 
 
 def _logits_at(edges: Float64Array, bins: int) -> Float64Array:

@@ -7,6 +7,7 @@ the plan in a form that makes its requests fast.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -234,7 +235,8 @@ class ShardRouter:
             _check_of_each("item_weights", weights, np.dtype(np.float32), bag_rows)
         if len(keys) or any(table.growth is not None for table in tables):
             _check_of_each("bag_keys", keys, np.dtype(np.uint64), bag_rows)
-        for table, part, _ in self._split_bags(bag_rows, lengths):
+        for table, place, _ in self._split_bags(lengths):
+            part = bag_rows[place]
             if part.size and part.view(np.uint32).max() >= self.plan.tables[table].rows:
                 self._raise_bad_row(table)
 
@@ -243,22 +245,19 @@ class ShardRouter:
     ) -> dict[int, TableBags]:
         """Return the bags of each table."""
         bags: dict[int, TableBags] = {}
-        at = 0
-        for table, part, split_rows in self._split_bags(bag_rows, lengths):
+        for table, place, of_table in self._split_bags(lengths):
             settings = self.plan.tables[table]
-            own = weights[at : at + len(part)] if settings.weighted else NO_WEIGHTS
-            own_keys = NO_KEYS if settings.growth is None else keys[at : at + len(part)]
-            bags[table] = TableBags(part, split_rows, settings.pooling, own, own_keys)
-            at += len(part)
+            own = weights[place] if settings.weighted else NO_WEIGHTS
+            own_keys = NO_KEYS if settings.growth is None else keys[place]
+            bags[table] = TableBags(bag_rows[place], of_table, settings.pooling, own, own_keys)
         return bags
 
-    def _split_bags(
-        self, bag_rows: Int32Array, lengths: Int32Array
-    ) -> Iterator[tuple[int, Int32Array, Int32Array]]:
-        """Yield each table with bags, its rows and its bags' lengths."""
-        ends = np.cumsum(lengths.sum(axis=1, dtype=np.int64)).tolist()
-        for table, start, stop, of_table in zip(self._bagged, [0, *ends], ends, lengths, strict=False):
-            yield table, bag_rows[start:stop], of_table
+    def _split_bags(self, lengths: Int32Array) -> Iterator[tuple[int, slice, Int32Array]]:
+        """Yield each table with bags, the place of its items among all, and its bags' lengths."""
+        ends = [0, *np.cumsum(lengths.sum(axis=1, dtype=np.int64)).tolist()]
+        # Without bagged tables, `check` lets empty lengths of any shape pass.
+        for table, (start, stop), of_table in zip(self._bagged, pairwise(ends), lengths, strict=False):
+            yield table, slice(start, stop), of_table
 
     def _raise_bad_row(self, table: int) -> None:
         raise ValueError(f"a row number is beyond the {self.plan.tables[table].rows} rows of table {table}")
