@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 import zmq
-import zmq.asyncio
 
 from ...pipeline.errors import ProtocolError
 from ...pipeline.wire.control.base import Reply, Request
@@ -23,7 +22,8 @@ from ...pipeline.wire.messages import Failure, Heartbeat, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc.channel import RpcChannel
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import bind, configure_socket, send_now
+from ...pipeline.wire.socket_events import SocketTurns
+from ...pipeline.wire.sockets import bind, configure_socket, has_message, send_or_drop
 from ...pipeline.wire.tasks import TaskSet
 from ..runtime.largest_messages import LARGEST_HEADER_BYTES
 from ..runtime.process import ProcessHooks
@@ -34,6 +34,8 @@ from .sessions import JobWaits, SessionRegistry
 
 # Of one node: what it sends while the loop does other work.
 HELD_BYTES: Final = 64 << 20
+# Then the loop does its other work, however many more have come: some 10 ms.
+RECEIVED_AT_ONCE: Final = 64
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,8 @@ class ControlSocket(JobWaits, ABC):
         self._unsent = CountedLog(log)
         self._tasks = TaskSet(self._failed)
         self.bound = ""
-        self._socket: zmq.asyncio.Socket | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._turns: SocketTurns | None = None
         self._authenticator: ZapAuthenticator | None = None
         # Who joins or watches says little.
         self._arrivals = Arrivals(LARGEST_HEADER_BYTES, HELD_BYTES, LARGEST_HEADER_BYTES)
@@ -88,7 +91,7 @@ class ControlSocket(JobWaits, ABC):
         """
         self._context = self._process.zmq_context(self.settings.job)
         self._authenticator = start_authenticator(self._context, self.state.count_refused_connection)
-        self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
+        self._socket = socket = self._context.socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -102,6 +105,8 @@ class ControlSocket(JobWaits, ABC):
 
     async def close(self) -> None:
         """End the tasks and the socket."""
+        if self._turns is not None:
+            self._turns.close()
         try:
             await self._tasks.close()
         finally:
@@ -117,33 +122,55 @@ class ControlSocket(JobWaits, ABC):
         """Run a coroutine in the background; its exception goes to `_failed`."""
         return self._tasks.start(work)
 
-    async def _receive(self) -> None:
-        while True:
-            assert self._socket is not None
-            parts = await self._socket.recv_multipart(copy=False)
-            identity = parts[0].bytes
-            token = identity.decode("ascii", "replace")
-            buffers = [part.buffer for part in parts[1:]]
-            sizes = [buffer.nbytes for buffer in buffers]
-            self._arrivals.take(parts, sizes, has_place=self.has_place(token))
-            try:
-                message = decode(buffers)
-            except ProtocolError as error:
-                self.refuse(token, str(error))
-                self._send(identity, Failure(request=0, what=str(error)))
-                continue
-            self.sessions.record_seen(identity, asyncio.get_running_loop().time())
-            if isinstance(message, Heartbeat):
-                self._beat(identity, token, message)
-                continue
-            session = self.sessions.of(identity)
-            if session is None:
-                if not isinstance(message, RequestMessage):
-                    continue
-                session = self._new_session(identity, token, {})
-                self.sessions.begin(identity, session)
-                self.spawn(self.notify())
-            session.receive(message)
+    def _begin_receiving(self) -> None:
+        assert self._socket is not None
+        self._turns = SocketTurns(self._take_turn, self._socket)
+
+    def has_received_all(self) -> bool:
+        """Return whether no message waits that has come."""
+        assert self._socket is not None
+        assert self._turns is not None
+        waits = has_message(self._socket)
+        if waits:
+            self._turns.wake()
+        return not waits
+
+    def _take_turn(self) -> None:
+        assert self._socket is not None
+        assert self._turns is not None
+        try:
+            for _ in range(RECEIVED_AT_ONCE):
+                if not has_message(self._socket):
+                    return
+                self._receive(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+            self._turns.wake()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job fails with it
+            self._failed(error)
+
+    def _receive(self, parts: list[zmq.Frame]) -> None:
+        identity = parts[0].bytes
+        token = identity.decode("ascii", "replace")
+        buffers = [part.buffer for part in parts[1:]]
+        sizes = [buffer.nbytes for buffer in buffers]
+        self._arrivals.take(parts, sizes, has_place=self.has_place(token))
+        try:
+            message = decode(buffers)
+        except ProtocolError as error:
+            self.refuse(token, str(error))
+            self._send(identity, Failure(request=0, what=str(error)))
+            return
+        self.sessions.record_seen(identity, asyncio.get_running_loop().time())
+        if isinstance(message, Heartbeat):
+            self._beat(identity, token, message)
+            return
+        session = self.sessions.of(identity)
+        if session is None:
+            if not isinstance(message, RequestMessage):
+                return
+            session = self._new_session(identity, token, {})
+            self.sessions.begin(identity, session)
+            self.spawn(self.notify())
+        session.receive(message)
 
     def _new_session(self, identity: bytes, token: str, replies: Mapping[int, Reply]) -> RpcChannel:
         async def handle(request: Request[Any], number: int) -> Reply:
@@ -173,5 +200,7 @@ class ControlSocket(JobWaits, ABC):
 
     def _send(self, identity: bytes, message: Message) -> None:
         assert self._socket is not None
-        if not send_now(self._socket, [identity, *encode(message)]):
+        if not send_or_drop(self._socket, [identity, *encode(message)]):
             self._unsent.add(UNSENT, message.KIND, identity)
+        if self._turns is not None:
+            self._turns.wake()

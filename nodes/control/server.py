@@ -90,7 +90,7 @@ class ControlServer(ControlSocket):
 
     def serve(self, interrupted: Callable[[], None]) -> None:
         """Begin to receive, and to watch heartbeats; an interrupt calls `interrupted`."""
-        self.spawn(self._receive())
+        self._begin_receiving()
         self.spawn(self._watch())
         if (path := self._process.health_path(supervised=False)) is not None:
             self.spawn(serve_health(path, self.health))
@@ -174,11 +174,14 @@ class ControlServer(ControlSocket):
 
     async def _watch(self) -> None:
         limit = self.state.job.run.node_timeout_seconds
+        tick, behind = min(0.5, limit / 4), 0.0
         while True:
-            await asyncio.sleep(min(0.5, limit / 4))
-            # The loop's clock: if this process was paused, messages sent meanwhile are still to be received.
+            await asyncio.sleep(tick)
             now = asyncio.get_running_loop().time()
-            self.end_silent(now)
+            # If this process was paused, messages sent meanwhile still wait; a flood of them may never end.
+            behind = 0.0 if self.has_received_all() else behind + tick
+            if behind == 0.0 or behind > limit:
+                self.end_silent(now)
             await self.look(now)
 
     def end_silent(self, now: float) -> None:

@@ -3,7 +3,7 @@
 ZeroMQ's descriptor is edge-triggered: it signals a change once, and any use of the socket may consume the
 signal. So a woken coroutine must receive until nothing is left, and any other user of a socket must call
 `wake` afterwards. `zmq.asyncio` needs no such rule, but costs a future and a turn of the loop for each
-message; docs/architecture.md has the figures.
+message.
 """
 
 from __future__ import annotations

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 import zmq
-import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
 from ..open_files import too_many_files
@@ -310,21 +308,6 @@ def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
             raise
         return False
     return True
-
-
-def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
-    """Queue a message without waiting; return whether it was queued.
-
-    Only the loop's thread may call. If the queue is full or the peer is gone, the message is dropped. This
-    loses nothing, because a request is sent again until its reply comes.
-    """
-    future = cast("asyncio.Future[Any]", socket.send_multipart(frames, zmq.NOBLOCK))
-    error = future.exception() if future.done() else None
-    if error is None:
-        return True
-    if isinstance(error, zmq.ZMQError) and error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-        return False
-    raise error
 
 
 class Waker:

@@ -28,6 +28,8 @@ from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"shadowsync"
+# Then the loop does its other work, however many more strangers come.
+HANDLED_AT_ONCE: Final = 64
 # Reasons for which ZeroMQ fails a handshake before it asks the authenticator.
 _FAILURES: Final = {
     int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "it has no key",
@@ -186,20 +188,25 @@ class ZapAuthenticator:
                 socket.close()
 
     def _reply(self, asked: zmq.Socket[bytes]) -> None:
-        while int(asked.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        for _ in range(HANDLED_AT_ONCE):
+            if not _has_message(asked):
+                return
             version, request, _, address, _, mechanism, *credentials = asked.recv_multipart()
             admitted = mechanism == b"CURVE" and credentials == [self._admitted]
             if not admitted:
                 self._refuse("refused a connection from %s: it has another key", address.decode())
             status = (b"200", b"OK") if admitted else (b"400", b"another key")
             asked.send_multipart([version, request, *status, b"", b""])
+        self._loop.call_soon(self._reply, asked)
 
     def _follow(self, events: zmq.Socket[bytes], arrivals: Arrivals | None) -> None:
         if not events.closed:
             self._turns.append(SocketTurns(partial(self._take, events, arrivals), events))
 
     def _take(self, events: zmq.Socket[bytes], arrivals: Arrivals | None) -> None:
-        while int(events.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        for _ in range(HANDLED_AT_ONCE):
+            if not _has_message(events):
+                return
             event = parse_monitor_message(events.recv_multipart())
             kind, value, endpoint = event["event"], int(event["value"]), event["endpoint"].decode()
             if arrivals is not None and kind == zmq.EVENT_ACCEPTED:
@@ -209,6 +216,7 @@ class ZapAuthenticator:
             else:
                 why = _FAILURES.get(value, "its handshake is not one of CURVE")
                 self._refuse("refused a connection to %s: %s", endpoint, why)
+        self._loop.call_soon(self._take, events, arrivals)
 
     def _cut(self, excess: Excess) -> None:
         self._refuse("shut down a connection from %s: %s", excess.peer, excess.why)
@@ -216,6 +224,10 @@ class ZapAuthenticator:
     def _refuse(self, text: str, *values: str) -> None:
         self.refusals.add(text, *values)
         self._refused()
+
+
+def _has_message(socket: zmq.Socket[bytes]) -> bool:
+    return not socket.closed and bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def start_authenticator(

@@ -5,7 +5,6 @@ These programs are the supervisor, watchers and `shadowsync scale`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 import zmq
-import zmq.asyncio
 
 from ...errors import ClusterError, ProtocolError
 from ...open_files import require_files
@@ -23,7 +21,8 @@ from ..frames import decode, encode
 from ..keys.job_key import job_key
 from ..refusals import UNSENT, CountedLog
 from ..schema import Message
-from ..sockets import configure_socket, connect, send_now
+from ..socket_events import SocketTurns
+from ..sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
 from .channel import HandleRequest, RpcChannel
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ async def open_channel(
     # An error of the key must be raised before anything is open.
     job_key()
     require_files()
-    context = zmq.asyncio.Context()
+    context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     configure_socket(socket)
     socket.setsockopt_string(zmq.IDENTITY, identity or f"watcher-{uuid4().hex}")
@@ -70,30 +69,30 @@ async def open_channel(
     unsent = CountedLog(log)
 
     def send(message: Message) -> None:
-        if not send_now(socket, encode(message)):
+        if not send_or_drop(socket, encode(message)):
             unsent.add(UNSENT, message.KIND, address)
+        turns.wake()
+
+    def take_turn() -> None:
+        for _ in range(SERVED_AT_ONCE):
+            if not has_message(socket):
+                return
+            try:
+                channel.receive(decode([part.buffer for part in socket.recv_multipart(copy=False)]))
+            except ProtocolError as error:
+                if refused is None:
+                    channel.close(str(error))
+                    turns.close()
+                    return
+                refused(error)
+        turns.wake()
 
     channel = RpcChannel("the coordinator", send, handle)
-    receiving = asyncio.create_task(_receive(socket, channel, refused))
+    turns = SocketTurns(take_turn, socket)
     try:
         yield channel
     finally:
         channel.close("the connection was closed")
-        receiving.cancel()
-        await asyncio.gather(receiving, return_exceptions=True)
+        turns.close()
         socket.close(linger=0)
         context.term()
-
-
-async def _receive(
-    socket: zmq.asyncio.Socket, channel: RpcChannel, refused: Callable[[ProtocolError], None] | None
-) -> None:
-    while True:
-        parts = await socket.recv_multipart(copy=False)
-        try:
-            channel.receive(decode([part.buffer for part in parts]))
-        except ProtocolError as error:
-            if refused is None:
-                channel.close(str(error))
-                return
-            refused(error)

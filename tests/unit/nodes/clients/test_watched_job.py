@@ -51,7 +51,7 @@ async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: lis
             await socket.send_multipart([identity, *encode(end)])
 
 
-class SharedContext(zmq.asyncio.Context):
+class SharedContext(zmq.Context[zmq.Socket[bytes]]):
     """That of both ends, so that a test may run in virtual time; who attaches does not end it."""
 
     def term(self) -> None:
@@ -68,13 +68,13 @@ def watch(plan: Iterable[str]) -> list[GetStatus]:
 
     async def main() -> None:
         context = SharedContext()
-        socket = context.socket(zmq.ROUTER)
+        socket = zmq.asyncio.Context(context).socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.bind("inproc://coordinator")
         serving = asyncio.create_task(coordinate(socket, plan, asked))
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("shadowsync.pipeline.wire.rpc.client.zmq.asyncio.Context", lambda: context)
+                patch.setattr("shadowsync.pipeline.wire.rpc.client.zmq.Context", lambda: context)
                 clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
                 patch.setattr("shadowsync.nodes.clients.watched_job.time", clock)
                 attached = show_job("inproc://coordinator", once=False, as_json=False)
