@@ -21,7 +21,9 @@ from .hostile_messages import HostileMessages
 
 EPOCHS = int(os.environ.get("SHADOWSYNC_FUZZ_EPOCHS", "3"))
 SEED = int(os.environ.get("SHADOWSYNC_FUZZ_SEED", "1"))
-SECONDS = 60.0 + 2.0 * EPOCHS
+# The flood takes as much of a machine as it gets.
+SECONDS = 200.0 + 2.0 * EPOCHS
+pytestmark = pytest.mark.timeout(4.0 * SECONDS)
 SYNC = {
     "easgd": {"algorithm": "easgd", "mode": "fixed", "every": 2},
     "ma": {"algorithm": "ma", "mode": "fixed", "every": 2},
