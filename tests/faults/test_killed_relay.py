@@ -22,7 +22,7 @@ def relay_of(job: Supervised) -> psutil.Process:
     """The job's relay."""
     (relay,) = (
         child
-        for child in psutil.Process(job.process.pid).children(recursive=True)
+        for child in job.process.offspring()
         if "shadowsync.lab.network.relay" in child.cmdline()
     )
     return relay

@@ -17,6 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,16 @@ import psutil
 from shadowsync.nodes.runtime.process import CLI
 from shadowsync.nodes.supervisor.starter import open_server, receive_reply, send_request
 
+from . import warm_job
+
 MARKER = "SHADOWSYNC_TEST_SESSION"
 THREADS = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
 )
 # What the server without torch forks; the other one forks the rest.
-WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile")
+WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile", "tune")
+# How many fork servers these commands start.
+SERVERS = {"run": 1, "resume": 1, "profile": 1, "tune": 2}
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -83,11 +88,16 @@ async def until(condition: Callable[[], object], what: str, seconds: float = 60.
 
 
 class Process(ABC):
-    """A process that leads its own group; what it writes goes to a file."""
+    """A process that leads its own group; what it writes goes to a file.
 
-    def __init__(self, pid: int, log: Path) -> None:
+    Attributes:
+        servers: processes that fork for it, and are not its own children.
+    """
+
+    def __init__(self, pid: int, log: Path, servers: Sequence[int] = ()) -> None:
         self.pid = pid
         self.log = log
+        self.servers = servers
         self.code: int | None = None
 
     @abstractmethod
@@ -120,6 +130,14 @@ class Process(ABC):
     def interrupt(self) -> None:
         """SIGTERM, which asks it to stop as SIGINT does."""
         self.signal(signal.SIGTERM)
+
+    def offspring(self) -> list[psutil.Process]:
+        """All that it has started, or had forked, and that is still there."""
+        found = []
+        for pid in (self.pid, *self.servers):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += psutil.Process(pid).children(recursive=True)
+        return found
 
     def text(self) -> str:
         """What it wrote so far."""
@@ -173,6 +191,15 @@ class WarmServer:
         self.pids = {light.pid, light.children()[0].pid}
         self._codes: dict[int, int] = {}
         self._requests = itertools.count()
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._door.bind("")
+        self._door.listen()
+        self._door.settimeout(60.0)
+
+    @property
+    def address(self) -> str:
+        """Where a `warm_job` connects to."""
+        return bytes(self._door.getsockname()).hex()
 
     def start(self, order: dict[str, Any], log: Path, *, torch: bool) -> tuple[int, int, socket.socket]:
         """Forks a process that writes to a file; gives its number, that of the request, and who was asked."""
@@ -186,6 +213,28 @@ class WarmServer:
             if body["request"] == request:
                 return int(body["pid"]), request, server
 
+    def start_servers(self, count: int, folder: Path, log: Path) -> WarmServers:
+        """Forks servers that have done their imports."""
+        order = {"arguments": ["-m", warm_job.__name__, self.address, warm_job.SERVE], "folder": str(folder)}
+        servers = WarmServers()
+        for _ in range(count):
+            pids, ends = [], []
+            for torch in (False, True):
+                pids.append(self.start(order, log, torch=torch)[0])
+                ends.append(self._door.accept()[0])
+            servers.pids += pids
+            servers.given.append((pids[0], ends[0], ends[1]))
+        return servers
+
+    def give(self, servers: WarmServers) -> None:
+        """Hands servers over to the command that was just started."""
+        command, _ = self._door.accept()
+        with command:
+            warm_job.give_servers(command, servers.given)
+        for _, *ends in servers.given:
+            for end in ends:
+                end.close()
+
     def code(self, request: int, server: socket.socket) -> int | None:
         """How the process of a request ended; None while it runs."""
         while request not in self._codes and select.select([server], [], [], 0)[0]:
@@ -194,6 +243,7 @@ class WarmServer:
 
     def close(self) -> None:
         """Ends it."""
+        self._door.close()
         self._light.close()
         self._torch.close()
         self._popen.wait(60)
@@ -210,13 +260,28 @@ class WarmServer:
         return body
 
 
+@dataclass
+class WarmServers:
+    """Fork servers for a command.
+
+    Attributes:
+        pids: of their processes, two each.
+        given: the pid of the part without torch, and the sockets of both.
+    """
+
+    pids: list[int] = field(default_factory=list)
+    given: list[tuple[int, socket.socket, socket.socket]] = field(default_factory=list)
+
+
 class Forked(Process):
     """A process forked from the warm server."""
 
-    def __init__(self, server: WarmServer, log: Path, order: dict[str, Any], *, torch: bool) -> None:
+    def __init__(
+        self, server: WarmServer, log: Path, order: dict[str, Any], *, torch: bool, servers: Sequence[int]
+    ) -> None:
         self._server = server
         pid, self._request, self._asked = server.start(order, log, torch=torch)
-        super().__init__(pid, log)
+        super().__init__(pid, log, servers)
 
     def poll(self) -> int | None:
         """See `Process.poll`."""
@@ -247,14 +312,20 @@ class Starter:
     def fork(
         self, *arguments: str, script: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Process:
-        """The same at once, or a Python script with these arguments."""
+        """The same at once, or a Python script with these arguments; a job's fork server is warm, too."""
+        log, count = self._log(arguments[0]), 0 if script else SERVERS.get(arguments[0], 0)
+        module = [warm_job.__name__, self._server.address] if count else [CLI]
         order = {
-            "arguments": [str(script), *arguments] if script else ["-m", CLI, *arguments],
+            "arguments": [str(script), *arguments] if script else ["-m", *module, *arguments],
             "environment": dict(environment or {}),
             "folder": str(self._folder),
         }
         torch = script is not None or arguments[0] not in WITHOUT_TORCH
-        return self._remember(Forked(self._server, self._log(arguments[0]), order, torch=torch))
+        servers = self._server.start_servers(count, self._folder, log)
+        process = self._remember(Forked(self._server, log, order, torch=torch, servers=servers.pids))
+        if count:
+            self._server.give(servers)
+        return process
 
     def end_all(self) -> None:
         """Kills what is left, which is so after a failed test alone, and prints where it was."""

@@ -33,7 +33,7 @@ class Supervised:
     def nodes(self, role: str) -> list[psutil.Process]:
         """The supervisor's processes of a role."""
         found = []
-        for child in psutil.Process(self.process.pid).children(recursive=True):
+        for child in self.process.offspring():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                 if runs(child.cmdline(), CLI, role):
                     found.append(child)
