@@ -39,6 +39,8 @@ class _PendingRequest(Generic[B]):
     message: Lookup | Push
     sent_at: float
     lease: Lease | None = None
+    # Whether it had one, of a node that has been replaced.
+    lost_lease: bool = False
 
 
 class EmbeddingClient(Generic[B]):
@@ -159,6 +161,9 @@ class EmbeddingClient(Generic[B]):
         if request is None or request.shard != shard:
             return None
         batch = request.batch
+        if isinstance(message, Vectors) and message.shared and request.lost_lease:
+            # A node that came back takes its own place: it had answered before, and answers the repeat.
+            return None
         try:
             message = self._coding.incoming(message)
         except CodecError as error:
@@ -191,6 +196,7 @@ class EmbeddingClient(Generic[B]):
         for request in self._pending.values():
             if request.shard == index:
                 # Its memory was shared with the old node.
+                request.lost_lease |= request.lease is not None
                 request.lease = None
                 self._send_again(request, now)
 

@@ -503,6 +503,25 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
     assert requested(other).segment == 3
 
 
+def test_a_node_that_comes_back_may_have_answered_before(
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
+) -> None:
+    """It was declared dead and lives: its answer into the memory that it had says nothing."""
+    one = in_flight(0)
+    client.look_up(one, [plan(0, 4, 5)], 0.0)
+    lookup = requested(box)
+    assert lookup.segment > 0
+    client.lose("embedding-0")
+    same = RecordedConnection()
+    client.replace(0, "embedding-2", same.connection, 0.0)
+    assert requested(same).segment == 0
+    assert client.receive(0, Vectors(lookup.request, 0, shared=True)) is None
+    assert (one.pending_lookups, client.outstanding) == (1, 1)
+    client.receive(0, Vectors(lookup.request, 0, np.ones(4, np.float32)))
+    assert (one.pending_lookups, client.outstanding) == (0, 0)
+    assert one.replies[0].tolist() == [1.0] * 4
+
+
 def test_an_answer_into_memory_that_was_not_given_is_an_error(
     client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
