@@ -15,7 +15,7 @@ from shadowsync.pipeline.errors import DataError, ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.cut_links import COORDINATOR, CutLinks
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import Slowed, is_here
+from shadowsync.tests.support.jobs.node_faults import Slowed, is_here, resends_soon
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import (
     ClusterMaker,
@@ -28,21 +28,26 @@ from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 pytestmark = pytest.mark.no_kill
 
+# A round over a cut link ends soon, and one on a busy machine does not.
+SYNC = {"timeout_seconds": 3.0}
 SETTINGS: Settings = {"embedding": {"nodes": 2}}
 READ = "read by the readers"
 APPLIED = "batches applied by"
 
 
-def interrupted_without(
-    make: ClusterMaker, one: str, other: str, algorithm: str = "easgd", loses: int = 3
-) -> RunFolder:
+def interrupted_without(make: ClusterMaker, one: str, other: str, algorithm: str = "easgd") -> RunFolder:
     """A run that is interrupted while a link is cut, over which something was lost."""
     links, slowed = CutLinks(), Slowed()
-    own = make({**SETTINGS, "sync": {"algorithm": algorithm}}, faults=(links, slowed)).start()
+    settings = {**SETTINGS, "sync": SYNC | {"algorithm": algorithm}}
+    own = make(settings, faults=(links, slowed, resends_soon)).start()
     own.wait_for_batches(20)
     links.cut(one, other)
-    wait_until(lambda: links.lost(one, other) >= loses, "something is lost over the link")
+    wait_until(lambda: links.lost(one, other) >= 3, "something is lost over the link")
     own.coordinator.interrupt()
+    own.coordinator.wait(60.0)
+    if other == COORDINATOR:
+        # It hears nothing of the end, and would wait for another coordinator.
+        own.node(one).kill()
     assert own.wait(60.0) == ExitCode.INTERRUPTED, own.coordinator.text()
     slowed.release()
     links.mend(one, other)
@@ -136,6 +141,7 @@ CHANGES: Settings = {
     "embedding": {"nodes": 2},
     "data": {"readers": 2, "span_bytes": 1 << 16},
     "checkpoint": {"every_examples": 1_000},
+    "sync": SYNC,
 }
 LINKS = [
     ("trainer-0", "embedding-0"),

@@ -151,10 +151,7 @@ def lose_messages(
 ) -> None:
     """The AT-th of each kind of message is lost on its way, of those that a worker needs but once the first;
     with `reports` also the first report of trained batches."""
-    soon = RetransmitPolicy(0.3)
-    for module, name in ((deliveries, "DELIVERY"), (embedding_client, "LOOKUP"), (shared_memory, "ATTACH")):
-        assert isinstance(getattr(module, name), RetransmitPolicy)
-        patch.setattr(module, name, soon)
+    resends_soon(patch)
     due = {
         kind: once(f"a {kind.KIND} was lost", at=1 if kind in (Attach, Attached) else AT) for kind in kinds
     }
@@ -166,6 +163,14 @@ def lose_messages(
         return type(message) in due and due[type(message)]()
 
     _lose(patch, lost)
+
+
+def resends_soon(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but what is not answered is sent again at once, as a test that waits for it wants."""
+    soon = RetransmitPolicy(0.3)
+    for module, name in ((deliveries, "DELIVERY"), (embedding_client, "LOOKUP"), (shared_memory, "ATTACH")):
+        assert isinstance(getattr(module, name), RetransmitPolicy)
+        patch.setattr(module, name, soon)
 
 
 def lose_push_replies(patch: pytest.MonkeyPatch) -> None:
@@ -301,11 +306,13 @@ def die(where: str, at_step: int) -> Fault:
 class Slowed:
     """No fault, but training that goes on slowly from the nth batch on, until `release`.
 
-    So what a test does meanwhile does happen while the job trains, on a machine of any speed.
+    So what a test does meanwhile does happen while the job trains, on a machine of any speed. A batch takes
+    `seconds` more: the longer, the fewer of them are trained while a test waits for a silence.
     """
 
-    def __init__(self, at: int = AT) -> None:
+    def __init__(self, at: int = AT, seconds: float = SLOW_SECONDS) -> None:
         self._due = once("training is slowed", at)
+        self._seconds = seconds
         self._slow = threading.Event()
         self._released = threading.Event()
 
@@ -316,7 +323,7 @@ class Slowed:
             if batch.training and self._due():
                 self._slow.set()
             if self._slow.is_set():
-                self._released.wait(SLOW_SECONDS)
+                self._released.wait(self._seconds)
             compute(self_, batch)
 
         patch.setattr(Worker, "_compute", slow)
