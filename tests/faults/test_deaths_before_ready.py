@@ -63,9 +63,10 @@ def test_one_that_prepares_keeps_its_place_however_long_it_takes(
 
 
 def test_without_a_successor_the_error_names_its_place(in_process: Callable[..., InProcessCluster]) -> None:
-    changes = {"run": {"node_timeout_seconds": 1.0, "start_timeout_seconds": 8.0}}
+    changes = {"run": {"node_timeout_seconds": 1.0, "start_timeout_seconds": 5.0}}
     own = in_process(changes, faults=(never_ready("trainer"),)).start()
     victim = _killed_while_it_prepares(own, "trainer")
     assert own.coordinator.wait(SECONDS) == ExitCode.CLUSTER
     text = own.coordinator.text()
-    assert f"these nodes were not ready within 8 s: {victim.name} (joined, and has been silent for " in text
+    assert "these nodes were not ready within 5 s: " in text
+    assert f"{victim.name} (joined, and has been silent for " in text

@@ -25,7 +25,7 @@ def of(own: AnyCluster, trainer: int) -> int:
 def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict[str, dict[str, Any]]:
     """Three trainers under an algorithm of groups."""
     return {
-        "run": {"node_timeout_seconds": 5.0},
+        "run": {"node_timeout_seconds": 3.0},
         "data": {"epochs": epochs},
         "trainer": {"count": 3},
         "sync": {"algorithm": algorithm} | mode,
