@@ -153,7 +153,7 @@ def test_a_trainer_whose_replica_is_scored(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody takes the rest of its pass, which must not keep the readers from that of the other replica."""
-    changes = CHANGES | {"sync": {"algorithm": "none"}, "trainer": {"count": 2, "batch": 8}}
+    changes = CHANGES | {"sync": {"algorithm": "none"}, "trainer": {"count": 2, "batch": 64}}
     own = in_process(changes, supervised=True)
     deliver, due, dead = Evaluator._deliver, threading.Event(), threading.Event()
 
@@ -228,8 +228,9 @@ def test_code_report_hint_and_resume_agree(
     role: str,
 ) -> None:
     """Also if the last checkpoint lacks some of what was trained."""
+    validation = {"validation_path": validation_file}
     changes = CHANGES | {
-        "data": CHANGES["data"] | {"validation_path": validation_file},
+        "data": CHANGES["data"] | (validation if phase in ("validation", "evaluation") else {}),
         "checkpoint": {"every_examples": 3_000},
         "trainer": {"count": 2},
         "sync": {"algorithm": "easgd" if role == "sync" else "bmuf"},
