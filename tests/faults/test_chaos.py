@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
@@ -69,7 +72,6 @@ def _jumps(run: RunFolder) -> list[float]:
     return [after - before for before, after in pairwise(times) if abs(after - before) > 300.0]
 
 
-@pytest.mark.light
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -78,17 +80,18 @@ def _jumps(run: RunFolder) -> list[float]:
     ],
 )
 def test_kinds_that_cannot_be_are_refused(
-    starter: Starter, job_file: JobMaker, options: list[str], said: str
+    job_file: JobMaker, tmp_path: Path, options: list[str], said: str
 ) -> None:
-    process = starter.fork("chaos", str(job_file({})), *options)
-    assert process.wait(60.0) == 2
-    assert said in process.text()
+    arguments = ["chaos", str(job_file({})), *options, "--out", str(tmp_path / "chaos")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == ExitCode.USAGE
+    assert said in result.output
 
 
-@pytest.mark.light
-def test_a_folder_that_is_not_empty_is_refused(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
-    (tmp_path / "chaos").mkdir()
-    (tmp_path / "chaos" / "of-mine").touch()
-    process = starter.fork("chaos", str(job_file({})), "--out", "chaos")
-    assert process.wait(60.0) == 2
-    assert "--out chaos: is not empty; give another folder" in process.text()
+def test_a_folder_that_is_not_empty_is_refused(job_file: JobMaker, tmp_path: Path) -> None:
+    folder = tmp_path / "chaos"
+    folder.mkdir()
+    (folder / "of-mine").touch()
+    result = CliRunner().invoke(main, ["chaos", str(job_file({})), "--out", str(folder)])
+    assert result.exit_code == ExitCode.USAGE
+    assert f"--out {folder}: is not empty; give another folder" in result.output
