@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -37,11 +41,25 @@ class Entry:
         return f"{self.package} ({self.value})"
 
 
-def entry_points() -> dict[str, list[Entry]]:
+def entry_points() -> Mapping[str, Sequence[Entry]]:
     """Return the entry points of installed packages, by name.
 
     Imports none of them.
     """
+    return _entry_points(tuple((path, _changed(path)) for path in sys.path))
+
+
+def _changed(path: str) -> int:
+    """Return when the folder of packages was changed last, in nanoseconds; 0 if there is none."""
+    try:
+        return os.stat(path or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+# They are asked for with each check of a job, and reading them takes milliseconds.
+@functools.lru_cache(maxsize=1)
+def _entry_points(_: tuple[tuple[str, int], ...]) -> Mapping[str, Sequence[Entry]]:
     found: dict[str, list[Entry]] = {}
     for point in metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else "a package"

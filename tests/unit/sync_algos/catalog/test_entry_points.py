@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,15 @@ def test_an_entry_point(write: Write, install: Install) -> None:
     assert find_algorithm("mine").summary == "for a test"
     assert list(entry_points()) == ["mine"]
     assert set(all_algorithms()) == {*ALGORITHMS, "mine"}
+
+
+def test_a_package_that_is_installed_later(write: Write, install: Install, tmp_path: Path) -> None:
+    write("my_entry_algo", GOOD)
+    # So that the folder has changed, however coarse the clock of its files is.
+    os.utime(tmp_path, ns=(0, 0))
+    assert list(entry_points()) == []
+    install("my-pack", mine="my_entry_algo:Mine")
+    assert list(entry_points()) == ["mine"]
 
 
 def test_entry_points_are_imported_when_they_are_asked_for(write: Write, install: Install) -> None:
