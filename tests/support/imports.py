@@ -6,10 +6,14 @@ import ast
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
+import shadowsync
+
+ROOT = Path(shadowsync.__file__).resolve().parent
 PACKAGE = "shadowsync"
 # What stands beside the package's modules and is none of them.
 NO_MODULES = {"setup.py"}
@@ -53,10 +57,39 @@ def package_files(root: Path) -> dict[str, Path]:
     return dict(sorted(names.items()))
 
 
-def imports_of(files: dict[str, Path], name: str) -> Iterator[Import]:
+@dataclass(frozen=True)
+class Module:
+    """A module's text, and whether it is a package's `__init__`."""
+
+    text: str
+    package: bool
+
+
+Modules = Mapping[str, Module]
+
+
+@functools.cache
+def package_modules() -> Modules:
+    """The package's own modules by their names, as they are in the tree."""
+    files = package_files(ROOT)
+    return MappingProxyType(
+        {name: Module(file.read_text("utf-8"), file.name == "__init__.py") for name, file in files.items()}
+    )
+
+
+def with_line(file: str, line: str) -> Modules:
+    """The package's modules, one of them with a line more: what a control plants."""
+    modules = package_modules()
+    parts = [PACKAGE, *Path(file).with_suffix("").parts]
+    name = ".".join(part for part in parts if part != "__init__")
+    planted = Module(f"{modules[name].text}\n{line}\n", modules[name].package)
+    return {**modules, name: planted}
+
+
+def imports_of(modules: Modules, name: str) -> Iterator[Import]:
     """Every import in a module, in functions and under TYPE_CHECKING too."""
-    base = name.split(".") if files[name].name == "__init__.py" else name.split(".")[:-1]
-    for found in _statements(files[name].read_text(encoding="utf-8")):
+    base = name.split(".") if modules[name].package else name.split(".")[:-1]
+    for found in _statements(modules[name].text):
         if found.level is None:
             yield Import(name, found.name, False, found.line, found.typing)
             continue
@@ -64,7 +97,7 @@ def imports_of(files: dict[str, Path], name: str) -> Iterator[Import]:
         stem = ".".join([*start, *([found.source] if found.source else [])])
         # `from .wire import frames` imports a module; `from .frames import decode` a name in one.
         whole = f"{stem}.{found.name}"
-        yield Import(name, whole if whole in files else stem, found.level > 0, found.line, found.typing)
+        yield Import(name, whole if whole in modules else stem, found.level > 0, found.line, found.typing)
 
 
 @dataclass(frozen=True)
@@ -80,7 +113,7 @@ class _Statement:
 
 @functools.cache
 def _statements(text: str) -> tuple[_Statement, ...]:
-    """The import statements of a module's text; each text is parsed once, in whatever folder it stands."""
+    """The import statements of a module's text; each text is parsed once."""
     tree = ast.parse(text)
     typed = {inner for node in ast.walk(tree) if _is_for_types(node) for inner in ast.walk(node)}
     found = []
@@ -99,20 +132,18 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def all_imports(root: Path) -> list[Import]:
+def all_imports(modules: Modules) -> list[Import]:
     """Every import of the package."""
-    files = package_files(root)
-    return [found for name in files for found in imports_of(files, name)]
+    return [found for name in modules for found in imports_of(modules, name)]
 
 
-def reachable(root: Path, start: str) -> dict[str, str]:
+def reachable(modules: Modules, start: str) -> dict[str, str]:
     """What a module may ever import, directly or not, ours and others', and the module that does."""
-    files = package_files(root)
     seen = {start: ""}
     waiting = [start]
     while waiting:
         name = waiting.pop()
-        for found in imports_of(files, name):
+        for found in imports_of(modules, name):
             if found.typing:
                 continue
             parts = found.target.split(".")
@@ -121,7 +152,7 @@ def reachable(root: Path, start: str) -> dict[str, str]:
                 target = ".".join(parts[:length])
                 if target not in seen:
                     seen[target] = name
-                    if target in files:
+                    if target in modules:
                         waiting.append(target)
     return seen
 

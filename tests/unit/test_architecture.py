@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 import shadowsync
 from shadowsync.pipeline.jobfile.extras import EXTRAS
-from shadowsync.tests.support.imports import Import, all_imports, first_with_torch, package_files, reachable
+from shadowsync.tests.support.imports import (
+    Import,
+    Modules,
+    all_imports,
+    first_with_torch,
+    package_files,
+    package_modules,
+    reachable,
+    with_line,
+)
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 
@@ -75,9 +84,9 @@ def _part(module: str) -> str:
     return parts[1] if len(parts) > 1 else parts[0]
 
 
-def wrong_directions(root: Path) -> list[str]:
+def wrong_directions(modules: Modules) -> list[str]:
     wrong = []
-    for found in all_imports(root):
+    for found in all_imports(modules):
         ours = found.top == "shadowsync"
         if ours and not found.relative:
             wrong.append(f"{found}, not relatively")
@@ -88,25 +97,25 @@ def wrong_directions(root: Path) -> list[str]:
     return wrong
 
 
-def wrong_for_algorithms(root: Path) -> list[str]:
+def wrong_for_algorithms(modules: Modules) -> list[str]:
     def is_wrong(found: Import) -> bool:
         known = found.top in sys.stdlib_module_names or found.top in ("torch", "shadowsync")
         excepted = (found.module, found.top) in EXCEPTIONS
         return not known or (found.top in NOT_FOR_ALGORITHMS and not excepted)
 
     parts = ("sync_algos", "testing")
-    return [str(found) for found in all_imports(root) if _part(found.module) in parts and is_wrong(found)]
+    return [str(found) for found in all_imports(modules) if _part(found.module) in parts and is_wrong(found)]
 
 
 def test_exceptions_are_needed() -> None:
-    found = {(entry.module, entry.top) for entry in all_imports(ROOT)}
+    found = {(entry.module, entry.top) for entry in all_imports(package_modules())}
     assert found >= EXCEPTIONS
 
 
-def pickling(root: Path) -> list[str]:
-    wrong = [str(found) for found in all_imports(root) if found.top in PICKLING_MODULES]
-    for name, file in package_files(root).items():
-        wrong += [f"{name}: {text}" for text in pickling_calls(file.read_text(encoding="utf-8"))]
+def pickling(modules: Modules) -> list[str]:
+    wrong = [str(found) for found in all_imports(modules) if found.top in PICKLING_MODULES]
+    for name, module in modules.items():
+        wrong += [f"{name}: {text}" for text in pickling_calls(module.text)]
     return wrong
 
 
@@ -122,7 +131,7 @@ def pickling_calls(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def undeclared(root: Path) -> list[str]:
+def undeclared(modules: Modules) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names: set[str] = set()
     extras = {name: lines for name, lines in project["optional-dependencies"].items() if name in EXTRAS}
@@ -130,7 +139,7 @@ def undeclared(root: Path) -> list[str]:
         distribution = re.split(r"[^\w.-]", line)[0]
         names |= IMPORT_NAMES.get(distribution, {distribution})
     known = names | set(sys.stdlib_module_names) | {"shadowsync"}
-    return [str(found) for found in all_imports(root) if found.top not in known]
+    return [str(found) for found in all_imports(modules) if found.top not in known]
 
 
 def test_extras_bring_the_modules_that_errors_name() -> None:
@@ -150,14 +159,14 @@ def test_extras_bring_the_modules_that_errors_name() -> None:
 
 
 @pytest.mark.parametrize("check", [wrong_directions, wrong_for_algorithms, pickling, undeclared])
-def test_the_package_keeps_its_promises(check: Callable[[Path], list[str]]) -> None:
-    assert check(ROOT) == []
+def test_the_package_keeps_its_promises(check: Callable[[Modules], list[str]]) -> None:
+    assert check(package_modules()) == []
 
 
 def test_the_whole_package_was_read() -> None:
     """So that the test above does not pass on nothing."""
-    found = {str(entry) for entry in all_imports(ROOT)}
-    assert len(package_files(ROOT)) > 80
+    found = {str(entry) for entry in all_imports(package_modules())}
+    assert len(package_modules()) > 80
     assert any(
         "commands.jobs.run" in entry and "shadowsync.nodes.supervisor.supervisor" in entry for entry in found
     )
@@ -200,28 +209,18 @@ def test_the_whole_package_was_read() -> None:
         ("nodes/runtime/settings.py", "import pandas", undeclared),
     ],
 )
-def test_a_planted_wrong_line_is_found(
-    tmp_path: Path, file: str, line: str, check: Callable[[Path], list[str]]
-) -> None:
-    """The control: each check finds one wrong line in a tree that is otherwise as good as ours."""
-    for name, source in package_files(ROOT).items():
-        copy = tmp_path / source.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if copy == tmp_path / file or name.count(".") < 2 or source.name == "__init__.py":
-            copy.write_bytes(source.read_bytes())
-    assert check(tmp_path) == []
-    with (tmp_path / file).open("a", encoding="utf-8") as target:
-        target.write(f"\n{line}\n")
-    assert len(check(tmp_path)) == 1
+def test_a_planted_wrong_line_is_found(file: str, line: str, check: Callable[[Modules], list[str]]) -> None:
+    """The control: each check finds one wrong line in modules that are otherwise ours."""
+    assert len(check(with_line(file, line))) == 1
 
 
 @pytest.mark.parametrize("module", ["shadowsync.nodes.coordinator.main", "shadowsync.nodes.reader.role"])
 def test_no_torch_in_the_coordinator_and_the_readers(module: str) -> None:
     """Not now, and not in any function that is called later."""
-    found = reachable(ROOT, module)
+    found = reachable(package_modules(), module)
     assert "torch" not in found, f"through {found['torch']}"
     assert "zmq" in found
-    assert "torch" in reachable(ROOT, "shadowsync.nodes.trainer.role"), "the control"
+    assert "torch" in reachable(package_modules(), "shadowsync.nodes.trainer.role"), "the control"
 
 
 def test_which_imports_bring_no_torch() -> None:

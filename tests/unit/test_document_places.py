@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.tests.support.imports import all_imports
+from shadowsync.tests.support.imports import all_imports, package_modules
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 # Each page with how many places it names at least.
@@ -109,7 +109,7 @@ def _package(module: str) -> str | None:
 def wrong_packages(text: str) -> list[str]:
     """Where the tables of packages differ from what the packages import of each other."""
     imported: dict[str, set[str]] = defaultdict(set)
-    for entry in all_imports(ROOT):
+    for entry in all_imports(package_modules()):
         package, other = _package(entry.module), _package(entry.target)
         if package:
             beside = other and other != package and other.partition("/")[0] == package.partition("/")[0]

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import shadowsync
-from shadowsync.tests.support.imports import all_imports, package_files
+from shadowsync.tests.support.imports import Modules, all_imports, package_modules, with_line
 
-ROOT = Path(shadowsync.__file__).resolve().parent
 Graph = dict[str, set[str]]
 
 # Which packages of nodes each one imports; docs/architecture.md draws the same.
@@ -72,37 +69,35 @@ COORDINATOR: Graph = {
 }  # fmt: skip
 
 
-def file_graph(root: Path) -> Graph:
+def file_graph(modules: Modules) -> Graph:
     """Which module imports which, of the package's own."""
-    files = package_files(root)
-    graph: Graph = {name: set() for name in files}
-    for found in all_imports(root):
-        if found.target in files and found.target != found.module:
+    graph: Graph = {name: set() for name in modules}
+    for found in all_imports(modules):
+        if found.target in modules and found.target != found.module:
             graph[found.module].add(found.target)
     return graph
 
 
-def package_graph(root: Path) -> Graph:
+def package_graph(modules: Modules) -> Graph:
     """Which folder imports which. A module beside folders stands for itself."""
-    files = package_files(root)
-    folders = {name for name, file in files.items() if file.name == "__init__.py"}
+    folders = {name for name, module in modules.items() if module.package}
+    parents = {name.rpartition(".")[0] for name in folders}
 
     def package(name: str) -> str:
         parent = name.rpartition(".")[0]
-        beside = any(other.rpartition(".")[0] == parent for other in folders)
-        return name if name in folders or beside else parent
+        return name if name in folders or parent in parents else parent
 
     graph: Graph = {}
-    for module, targets in file_graph(root).items():
+    for module, targets in file_graph(modules).items():
         arrows = graph.setdefault(package(module), set())
         arrows |= {package(target) for target in targets} - {package(module)}
     return graph
 
 
-def inside(prefix: str, root: Path = ROOT) -> Graph:
+def inside(prefix: str, modules: Modules) -> Graph:
     """The graph of the parts of one package, each with what is in it."""
     found: Graph = {}
-    for name, targets in package_graph(root).items():
+    for name, targets in package_graph(modules).items():
         if name.startswith(prefix):
             part = name.removeprefix(prefix).partition(".")[0]
             parts = {other.removeprefix(prefix).partition(".")[0] for other in targets if prefix in other}
@@ -120,39 +115,27 @@ def circle(graph: Graph) -> list[str]:
 
 
 @pytest.mark.parametrize("graph", [file_graph, package_graph])
-def test_nothing_imports_in_a_circle(graph: Callable[[Path], Graph]) -> None:
-    assert circle(graph(ROOT)) == []
+def test_nothing_imports_in_a_circle(graph: Callable[[Modules], Graph]) -> None:
+    assert circle(graph(package_modules())) == []
 
 
 def test_the_packages_of_nodes_import_what_the_table_says() -> None:
-    assert inside("shadowsync.nodes.") == NODES
-    assert inside("shadowsync.nodes.coordinator.") == COORDINATOR
+    assert inside("shadowsync.nodes.", package_modules()) == NODES
+    assert inside("shadowsync.nodes.coordinator.", package_modules()) == COORDINATOR
 
 
-def of_the_coordinator(root: Path) -> list[str]:
+def of_the_coordinator(modules: Modules) -> list[str]:
     """What attached loops and their hub import of the coordinator; they share `nodes/control` with it."""
     rooms = "shadowsync.nodes.coordinator"
-    attached = [one for one in all_imports(root) if one.module.startswith("shadowsync.attached")]
+    attached = [one for one in all_imports(modules) if one.module.startswith("shadowsync.attached")]
     assert any(one.target.startswith("shadowsync.nodes.control.") for one in attached)
     return [str(one) for one in attached if one.target == rooms or one.target.startswith(f"{rooms}.")]
 
 
-def test_attached_imports_nothing_of_the_coordinator(tmp_path: Path) -> None:
-    assert of_the_coordinator(ROOT) == []
+def test_attached_imports_nothing_of_the_coordinator() -> None:
+    assert of_the_coordinator(package_modules()) == []
     line = "def f():\n    from ...nodes.coordinator.state import phases"
-    assert len(of_the_coordinator(copy_of(tmp_path, "attached/hub/status.py", line))) == 1, "the control"
-
-
-def copy_of(root: Path, file: str, line: str) -> Path:
-    """The package's modules in another folder, and one of them with a line more."""
-    for source in package_files(ROOT).values():
-        copy = root / source.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(source.read_bytes())
-    assert (root / file).is_file(), f"{file} is no module of the package"
-    with (root / file).open("a", encoding="utf-8") as target:
-        target.write(f"\n{line}\n")
-    return root
+    assert len(of_the_coordinator(with_line("attached/hub/status.py", line))) == 1, "the control"
 
 
 @pytest.mark.parametrize(
@@ -163,13 +146,11 @@ def copy_of(root: Path, file: str, line: str) -> Path:
         ("departure.py", "from .planning import place_tables", ("departure", "planning")),
     ],
 )
-def test_a_planted_arrow_of_the_coordinator_is_found(
-    tmp_path: Path, file: str, line: str, arrow: tuple[str, str]
-) -> None:
+def test_a_planted_arrow_of_the_coordinator_is_found(file: str, line: str, arrow: tuple[str, str]) -> None:
     """The control: between packages, to a module beside one, and between modules; none is a circle."""
-    root = copy_of(tmp_path, f"nodes/coordinator/{file}", line)
-    assert circle(package_graph(root)) == []
-    found = inside("shadowsync.nodes.coordinator.", root)
+    planted = with_line(f"nodes/coordinator/{file}", line)
+    assert circle(package_graph(planted)) == []
+    found = inside("shadowsync.nodes.coordinator.", planted)
     assert {(name, one) for name, arrows in found.items() for one in arrows - COORDINATOR[name]} == {arrow}
 
 
@@ -177,7 +158,6 @@ def test_a_planted_arrow_of_the_coordinator_is_found(
     ("file", "line", "graph"),
     [
         ("nodes/runtime/settings.py", "from ..worker.worker import Worker", package_graph),
-        ("nodes/allreduce/transport.py", "def f():\n    from ..trainer import role", package_graph),
         (
             "pipeline/data/batch.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..input.plan import plan_input",
@@ -187,12 +167,8 @@ def test_a_planted_arrow_of_the_coordinator_is_found(
         ("nodes/replica/device.py", "def f():\n    from .cuda import CudaDevice", file_graph),
     ],
 )
-def test_a_planted_circle_is_found(
-    tmp_path: Path, file: str, line: str, graph: Callable[[Path], Graph]
-) -> None:
+def test_a_planted_circle_is_found(file: str, line: str, graph: Callable[[Modules], Graph]) -> None:
     """The control, with a lazy import and one for types among them."""
-    assert circle(graph(ROOT)) == []
-    root = copy_of(tmp_path, file, line)
     module = "shadowsync." + file.removesuffix(".py").replace("/", ".")
-    found = circle(graph(root))
+    found = circle(graph(with_line(file, line)))
     assert module in found or module.rpartition(".")[0] in found
