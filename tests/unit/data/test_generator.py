@@ -24,7 +24,7 @@ Format = Literal["criteo_tsv", "parquet"]
 
 
 def generate(directory: Path, **changed: Any) -> LogManifest:
-    order: dict[str, Any] = {"examples": 20_000, "eval_examples": 3_000, "seed": 7, "data_format": "parquet"}
+    order: dict[str, Any] = {"examples": 8_000, "eval_examples": 1_000, "seed": 7, "data_format": "parquet"}
     return generate_log(directory, **(order | changed))
 
 
@@ -62,7 +62,7 @@ def test_same_seed_same_bytes(tmp_path: Path, data_format: Format, compression: 
 def test_manifest_agrees_with_files(tmp_path: Path, data_format: Format) -> None:
     manifest = generate(tmp_path, data_format=data_format, files=2)
     teacher = Teacher(7)
-    for part, examples in ((manifest.train, 20_000), (manifest.eval, 3_000)):
+    for part, examples in ((manifest.train, 8_000), (manifest.eval, 1_000)):
         paths = [tmp_path / file.name for file in part.files]
         rows = pl.concat([read(path) for path in paths])
         assert len(rows) == part.examples == sum(file.examples for file in part.files) == examples
@@ -120,14 +120,14 @@ def test_text_is_criteos(tmp_path: Path) -> None:
 
 
 def test_files_and_length_change_no_row(tmp_path: Path) -> None:
-    one = generate(tmp_path / "one", examples=20_000)
-    seven = generate(tmp_path / "seven", examples=20_000, files=7)
-    longer = generate(tmp_path / "longer", examples=40_000, eval_examples=0)
+    one = generate(tmp_path / "one")
+    seven = generate(tmp_path / "seven", files=7)
+    longer = generate(tmp_path / "longer", examples=16_000, eval_examples=0)
     whole = read(tmp_path / "one" / one.train.files[0].name)
     pieces = pl.concat([read(tmp_path / "seven" / file.name) for file in seven.train.files])
     assert len(seven.train.files) == 7
     assert whole.equals(pieces, null_equal=True)
-    assert whole.equals(read(tmp_path / "longer" / "train-000.parquet")[:20_000], null_equal=True)
+    assert whole.equals(read(tmp_path / "longer" / "train-000.parquet")[:8_000], null_equal=True)
     for field in ("positives", "teacher_logloss", "teacher_ne", "distinct_ids"):
         assert getattr(one.train, field) == getattr(seven.train, field)
     assert longer.eval.files == ()

@@ -74,6 +74,20 @@ def page(make_report: MakeReport) -> Callable[[Comparison], str]:
     return render
 
 
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, str]:
+    """The page of SCORES, once it is drawn: five pictures take most of a second."""
+    return {}
+
+
+@pytest.fixture
+def usual(compared: Compared, page: Callable[[Comparison], str], drawn: dict[str, str]) -> str:
+    """The page of SCORES."""
+    if not drawn:
+        drawn["page"] = page(compared(SCORES))
+    return drawn["page"]
+
+
 def rename(comparison: Comparison, label: str, other: str) -> None:
     """As if the variant had been asked for by another name."""
     for variant in comparison.variants:
@@ -85,11 +99,8 @@ def rename(comparison: Comparison, label: str, other: str) -> None:
 SCORES = {REFERENCE: [0.80, 0.70], "none": [0.81, 0.71], "easgd@5": [0.79, 0.69], "easgd": [0.70, 0.90]}
 
 
-def test_the_page_has_a_row_a_cell_and_every_plot(
-    compared: Compared, page: Callable[[Comparison], str]
-) -> None:
-    text = page(compared(SCORES))
-    found = Reader(text)
+def test_the_page_has_a_row_a_cell_and_every_plot(usual: str) -> None:
+    found = Reader(usual)
     assert found.open == []
     rows = [row for row in found.rows if row]
     assert [row[0] for row in rows] == list(SCORES)
@@ -97,16 +108,15 @@ def test_the_page_has_a_row_a_cell_and_every_plot(
     assert rows[1][2:5] == ["0.7600", "+0.0100\n[+0.0100, +0.0100]", "worse"]
     assert [row[4] for row in rows] == ["–", "worse", "better", "inconclusive"]
     assert found.tags.count("svg") == 5
-    assert "nothing was measured" not in text
+    assert "nothing was measured" not in usual
     assert ("name", "viewport") in found.attributes
-    assert "prefers-color-scheme: dark" in text
+    assert "prefers-color-scheme: dark" in usual
 
 
-def test_the_page_needs_nothing_from_elsewhere(compared: Compared, page: Callable[[Comparison], str]) -> None:
-    text = page(compared(SCORES))
-    assert "://" not in text
-    assert not re.search(r"url\((?!#)|@import|<script|<link|<img|<iframe", text)
-    found = Reader(text)
+def test_the_page_needs_nothing_from_elsewhere(usual: str) -> None:
+    assert "://" not in usual
+    assert not re.search(r"url\((?!#)|@import|<script|<link|<img|<iframe", usual)
+    found = Reader(usual)
     links = [value or "" for name, value in found.attributes if name in ("href", "src", "xlink:href")]
     assert links, "the control: there are links, all within the page"
     assert all(link.startswith("#") for link in links)
@@ -114,21 +124,17 @@ def test_the_page_needs_nothing_from_elsewhere(compared: Compared, page: Callabl
     assert {link[1:] for link in links} <= set(ids)
 
 
-def test_pictures_do_not_take_each_others_parts(
-    compared: Compared, page: Callable[[Comparison], str]
-) -> None:
+def test_pictures_do_not_take_each_others_parts(usual: str) -> None:
     """What is referred to must be one thing, although five pictures share the page."""
-    text = page(compared(SCORES))
-    referred = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    referred = set(re.findall(r'(?:url\(#|href="#)([^")]+)', usual))
     assert referred
-    ids = re.findall(r'\bid="([^"]+)"', text)
+    ids = re.findall(r'\bid="([^"]+)"', usual)
     assert all(ids.count(name) == 1 for name in referred)
 
 
-def test_pictures_take_the_pages_colour(compared: Compared, page: Callable[[Comparison], str]) -> None:
-    text = page(compared(SCORES))
-    assert "#010203" not in text
-    assert text.count("currentColor") > 50
+def test_pictures_take_the_pages_colour(usual: str) -> None:
+    assert "#010203" not in usual
+    assert usual.count("currentColor") > 50
 
 
 def test_hostile_names_are_only_text(compared: Compared, page: Callable[[Comparison], str]) -> None:
@@ -149,7 +155,7 @@ def test_hostile_names_are_only_text(compared: Compared, page: Callable[[Compari
 
 
 def test_what_failed_and_what_is_missing_is_loud(
-    compared: Compared, page: Callable[[Comparison], str]
+    compared: Compared, page: Callable[[Comparison], str], usual: str
 ) -> None:
     comparison = compared({REFERENCE: [0.8, 0.8], "none": [0.8, None], "easgd": [0.7, 0.8]})
     good = compared(SCORES)
@@ -169,7 +175,7 @@ def test_what_failed_and_what_is_missing_is_loud(
         assert text.replace("&gt;", ">") in paper
     assert reported.count('class="loud"') == 3
     assert reported.count('<tr class="bad">') == 2
-    assert 'class="loud"' not in page(good), "the control"
+    assert 'class="loud"' not in usual, "the control"
     assert "INCOMPLETE" not in render_markdown(good, summarize(good))
 
 
@@ -187,8 +193,10 @@ def test_the_terminal_shows_failures_in_red(compared: Compared) -> None:
     assert max(map(len, plain)) <= 80
 
 
-def test_an_emulated_network_is_told(compared: Compared, page: Callable[[Comparison], str]) -> None:
+def test_an_emulated_network_is_told(
+    compared: Compared, page: Callable[[Comparison], str], usual: str
+) -> None:
     comparison = compared(SCORES)
-    assert "No slow network was emulated." in page(comparison)
+    assert "No slow network was emulated." in usual
     comparison.network, comparison.means = "a delay of 5 ms one way, on all links", "relay"
     assert "A slow network was emulated by relay: a delay of 5 ms one way, on all links." in page(comparison)

@@ -24,7 +24,6 @@ from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.tests.support.data.schemas import schema_job
 from shadowsync.tests.support.data.span_batches import cut_batches
-from shadowsync.tests.support.imports import first_with_torch
 
 BATCH, WINDOW = 256, 1024
 ROWS = 20_000
@@ -161,14 +160,6 @@ def test_a_window_and_a_block_are_in_memory_and_not_the_file(
     whole = of_span(path, data_format, 2 * ROWS, reads)
     assert whole.bytes_ahead >= size * 0.9
     assert whole.rows_held >= ROWS * 0.9
-
-
-def test_a_reader_needs_no_torch() -> None:
-    names = [
-        *("data.formats.criteo_tsv", "data.formats.parquet", "data.formats.records"),
-        *("data.batches.cutter", "data.batches.span_plan", "data.batch", "input.job_input"),
-    ]
-    assert first_with_torch([f"shadowsync.pipeline.{name}" for name in names]) is None
 
 
 def test_csv_of_a_schema_planned_by_time(tmp_path: Path, reads: list[int]) -> None:

@@ -28,7 +28,7 @@ from shadowsync.tests.support.data.schemas import schema_job, write_lines
 
 COLUMNS = {"y": "label", "x": "categorical", "w": "weight"}
 FRACTIONS = {"by": "fraction", "validation": 0.1, "test": 0.2}
-DAYS, ROWS = 300, 4
+DAYS, ROWS = 100, 12
 
 
 def hive(folder: Path, days: int = DAYS, rows: int = ROWS) -> str:
@@ -151,7 +151,7 @@ def test_negatives_of_files_of_one_name_are_drawn_apart(tmp_path: Path) -> None:
 def test_a_sample_has_as_many_examples_as_wanted_from_small_files(tmp_path: Path) -> None:
     job = job_of(hive(tmp_path / "d"))
     spans = plan_input(job).train
-    assert sum(map(len, sample_batches(job, spans, 500))) == 500
+    assert sum(map(len, sample_batches(job, spans, 600))) == 600
     assert sum(map(len, sample_batches(job, spans, 5_000))) == DAYS * ROWS
     batches = list(sample_batches(job, spans, 5_000))
     seen = sorted(int(weight) for batch in batches for weight in batch.weights)

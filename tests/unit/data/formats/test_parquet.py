@@ -45,10 +45,16 @@ def _same(got: Examples, want: Examples) -> None:
         assert getattr(got, part).dtype == getattr(want, part).dtype
 
 
-@pytest.mark.parametrize("missing", ["", None])
 @pytest.mark.parametrize(
-    "text_type",
-    [None, pa.large_string(), pa.binary(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    ("text_type", "missing"),
+    [
+        (None, ""),
+        (None, None),
+        (pa.large_string(), None),
+        (pa.binary(), None),
+        (pa.string_view(), None),
+        (pa.dictionary(pa.int32(), pa.string()), None),
+    ],
     ids=str,
 )
 def test_the_same_log_in_text_and_parquet(
@@ -63,7 +69,8 @@ def test_the_same_log_in_text_and_parquet(
     path = tmp_path / "a.parquet"
     _write(path, lines(1000), text_type, missing)
     want = Examples.join(list(read_tsv(whole(log), shape, BadRows(0))))
-    for batch_rows in (1, 77, 5000):
+    # One row at a time is slow, and what a string begins with in its buffer is the same for 77.
+    for batch_rows in (77, 5000):
         _same(_read(whole(path, "parquet"), shape, 0, batch_rows), want)
     _same(Examples.join([_read(s, shape) for s in plan_spans([str(path)], "parquet", 1)]), want)
 

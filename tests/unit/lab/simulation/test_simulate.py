@@ -115,17 +115,17 @@ def test_the_same_seed_gives_the_same_result() -> None:
 
 def test_deaths_cost_their_recovery_and_what_was_not_synchronized() -> None:
     """Each trainer dies every 60 s and is back after 10 s: it trains for 60 of 70 s."""
-    found = of(trainers=100, deaths_an_hour=60.0, seconds=200.0, link_bytes_per_second=1e10)
-    assert found.steps_per_second == pytest.approx(100 * 50 * 60 / 70, rel=0.06)
-    assert found.deaths == pytest.approx(100 * 200 / 70, rel=0.2)
+    found = of(trainers=40, deaths_an_hour=60.0, seconds=200.0, link_bytes_per_second=1e10)
+    assert found.steps_per_second == pytest.approx(40 * 50 * 60 / 70, rel=0.06)
+    assert found.deaths == pytest.approx(40 * 200 / 70, rel=0.2)
     lost = found.lost_share * found.steps_per_second * 200 / found.deaths
     assert 10 / 2 * 0.7 <= lost <= 10 * 1.5, "between half a gap and one and a half"
     assert of(trainers=4).lost_share == 0.0
 
 
 def test_without_a_sync_node_rounds_wait_and_trainers_do_not() -> None:
-    found = of(trainers=20, sync_deaths_an_hour=60.0, seconds=700.0, link_bytes_per_second=1e10)
-    assert found.steps_per_second == pytest.approx(20 * 50.0, rel=1e-6)
+    found = of(trainers=8, sync_deaths_an_hour=60.0, seconds=700.0, link_bytes_per_second=1e10)
+    assert found.steps_per_second == pytest.approx(8 * 50.0, rel=1e-6)
     assert found.gap == pytest.approx(10.0 * 70 / 60, rel=0.25)
 
 
