@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import zmq
@@ -44,6 +44,22 @@ from .shard_part import ShardPart
 log = logging.getLogger(__name__)
 
 
+@dataclass
+class _RestoredShard:
+    """A shard with the checkpoint that it starts from.
+
+    Attributes:
+        applied: the batches known to be applied to it.
+        absent: tables with first values, since the checkpoint lacks them.
+        digest: that of the checkpoint; "" without one.
+    """
+
+    store: ShardStore
+    applied: AppliedBatches = field(default_factory=AppliedBatches)
+    absent: tuple[str, ...] = ()
+    digest: str = ""
+
+
 class EmbeddingRole(ServingRole[ShardService]):
     """The control side of an embedding node; its service thread owns the rows."""
 
@@ -73,7 +89,8 @@ class EmbeddingRole(ServingRole[ShardService]):
         if self._service is not None:
             self._facts = replace(self._facts, restored_batches=len(self._service.applied))
             return self._facts
-        store, applied, absent, digest = await asyncio.to_thread(self._make, node)
+        shard = await asyncio.to_thread(self._make_shard, node)
+        store, applied = shard.store, shard.applied
         codecs = self._job.codecs.embedding()
         threads = self._job.embedding.threads
         shares = self._job.network.shares_memory
@@ -87,19 +104,15 @@ class EmbeddingRole(ServingRole[ShardService]):
             rows=store.rows,
             plan_digest=store.plan.digest,
             pieces=tuple((piece.table, piece.start, piece.stop) for piece in pieces),
-            fresh_tables=tuple(absent),
-            start_digest=digest,
+            fresh_tables=shard.absent,
+            start_digest=shard.digest,
             checkpoint_bytes=ShardPart.of(store, applied).bytes,
             restored_batches=len(applied),
         )
         return self._facts
 
-    def _make(self, node: NodeContext) -> tuple[ShardStore, AppliedBatches, list[str], str]:
-        """Make the shard.
-
-        Returns the shard, the batches known to be applied to it, the tables with first values that the
-        checkpoint lacks, and the digest of that checkpoint, "" without one.
-        """
+    def _make_shard(self, node: NodeContext) -> _RestoredShard:
+        """Make the shard, and restore the checkpoint that it starts from, if there is one."""
         plan, index = node.plan, node.index
         store = ShardStore(
             plan,
@@ -109,28 +122,30 @@ class EmbeddingRole(ServingRole[ShardService]):
         )
         start = self._job.start
         # A replacement starts from this run's own checkpoint, if there is one.
-        own = own_checkpoint(self._job.run.storage, node.folder) if node.late else None
-        if own is None and not start.checkpoint:
-            return store, AppliedBatches(), [], ""
-        which = start.which if own is None else "last"
-        folder, manifest = open_saved(start.checkpoint if own is None else own, which=which)
+        run_checkpoint = own_checkpoint(self._job.run.storage, node.folder) if node.late else None
+        if run_checkpoint is None and not start.checkpoint:
+            return _RestoredShard(store)
+        which = start.which if run_checkpoint is None else "last"
+        folder, manifest = open_saved(
+            start.checkpoint if run_checkpoint is None else run_checkpoint, which=which
+        )
         saved = SavedTables(folder, manifest)
-        absent = store.restore(saved)
+        absent = tuple(store.restore(saved))
         applied = AppliedBatches()
-        if start.resume or own is not None:
+        if start.resume or run_checkpoint is not None:
             if saved.placement_digest == plan.placement_digest:
                 applied = saved.applied(index)
             else:
                 # The saved nodes had applied different batches; all of them had those of the ledger.
                 ledger = SavedLedger.read(folder, manifest.files)
                 applied = AppliedBatches.from_array(ledger.applied_ranges())
-        if own is not None and open_saved(own)[1].digest != manifest.digest:
+        if run_checkpoint is not None and open_saved(run_checkpoint)[1].digest != manifest.digest:
             # Rows and applied batches would be from two moments.
             remedy = "start the node again"
             raise CheckpointError("was replaced while it was read", where=str(folder), remedy=remedy)
         if absent:
             log.warning("tables that the checkpoint lacks keep their initial values: %s", ", ".join(absent))
-        return store, applied, absent, manifest.digest
+        return _RestoredShard(store, applied, absent, manifest.digest)
 
     async def handle(self, request: Request[Any]) -> Reply:
         """Reply to ConnectPeers, TrainerJoined, Begin, NodeLost, FindLacking, Drain and WriteCheckpoint."""
@@ -154,13 +169,13 @@ class EmbeddingRole(ServingRole[ShardService]):
         return Done()
 
     def _lacking(self, applied: AppliedBatches, ranges: BatchRanges) -> LackingBatches:
-        found: list[tuple[int, int, int, int]] = []
+        lacking: list[tuple[int, int, int, int]] = []
         for examined, (epoch, span, first, stop) in enumerate(ranges):
             runs = applied.lacking(BatchId(epoch, span, first, self._job.run.seed), stop)
-            if len(found) + len(runs) > MAX_RANGES:
-                return LackingBatches(tuple(found), examined)
-            found += [(epoch, span, *run) for run in runs]
-        return LackingBatches(tuple(found), len(ranges))
+            if len(lacking) + len(runs) > MAX_RANGES:
+                return LackingBatches(tuple(lacking), examined)
+            lacking += [(epoch, span, *run) for run in runs]
+        return LackingBatches(tuple(lacking), len(ranges))
 
     async def _checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
         """Write the rows of one moment and the batches applied to them.
