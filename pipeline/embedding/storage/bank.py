@@ -2,14 +2,127 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
-from ...types import Float32Array, IndexArray, Int32Array
-from ..placement.plan import Bank
+from ...config.tables import TableSettings
+from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
+from ..lookup.request import BankShare
+from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
+from .first_values import row_values
 from .optimizers import make_row_optimizer
 from .row_storage import RowArray, make_row_storage
+from .saved_tables import SavedTables
+
+# Rows that are filled or read at once.
+FILL_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstValues:
+    """Vectors of a growing table's ids that have no row, or get one.
+
+    Attributes:
+        at: int64 [M]: their positions in a lookup; in a push the rows that begin with these values.
+        values: float32 [M, dim].
+    """
+
+    at: IndexArray
+    values: Float32Array
+
+
+@dataclass(frozen=True, slots=True)
+class BankPart:
+    """A bank with its checked part of a request.
+
+    Attributes:
+        rows: int32 [N]: the single rows, then those of bags; in a lookup any row for a key without one.
+        lengths: int32 [P, B]: number of rows of each bag.
+        known: int64 [K], ascending: in a push to a growing table, which of the keys have a row; `rows` are
+            then those rows, int32 [K]. None if all have one.
+        first: of a growing table, the first values of other keys (lookup) or of new rows (push).
+    """
+
+    bank: RowBank
+    share: BankShare
+    rows: Int32Array
+    lengths: Int32Array
+    known: IndexArray | None = None
+    first: FirstValues | None = None
+
+    def positions(self) -> IndexArray | None:
+        """Return the index of each row's gradient, int64 [N].
+
+        Returns None without bags: each row then has its own gradient, in order.
+        """
+        if not self.share.pieces:
+            return self.known
+        bags = np.repeat(np.arange(self.lengths.size, dtype=np.int64), self.lengths.reshape(-1))
+        every = np.concatenate([np.arange(self.share.single, dtype=np.int64), self.share.single + bags])
+        return every if self.known is None else every[self.known]
+
+
+class RequestArrays:
+    """A request's arrays, from which each bank takes what is its own, bank after bank.
+
+    Args:
+        rows: int32 [N], see `messages.Lookup`.
+        keys: uint64 [K], of growing tables.
+        bag_lengths: int32 [P, B].
+    """
+
+    def __init__(self, rows: Int32Array, keys: Uint64Array, bag_lengths: Int32Array) -> None:
+        self._rows, self._keys, self._lengths = rows, keys, bag_lengths
+
+    def take_rows(self, count: int) -> Int32Array:
+        rows, self._rows = self._rows[:count], self._rows[count:]
+        return rows
+
+    def take_keys(self, count: int) -> Uint64Array:
+        keys, self._keys = self._keys[:count], self._keys[count:]
+        return keys
+
+    def take_lengths(self, pieces: int) -> Int32Array:
+        lengths, self._lengths = self._lengths[:pieces], self._lengths[pieces:]
+        return lengths
+
+
+class BankRequest(ABC):
+    """A bank's checked part of a request.
+
+    Attributes:
+        share: its numbers of rows and floats.
+    """
+
+    share: BankShare
+
+    @abstractmethod
+    def lookup_part(self) -> BankPart:
+        """Return the part as a lookup; it changes nothing."""
+
+    @abstractmethod
+    def push_part(self) -> BankPart:
+        """Return the part as a push; ids of growing tables may get and lose rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RowsRequest(BankRequest):
+    """Rows of a bank, which are the same in a lookup and in a push."""
+
+    bank: RowBank
+    share: BankShare
+    rows: Int32Array
+    lengths: Int32Array
+
+    def lookup_part(self) -> BankPart:
+        return BankPart(self.bank, self.share, self.rows, self.lengths)
+
+    push_part = lookup_part
 
 
 class RowBank:
@@ -50,6 +163,38 @@ class RowBank:
         The arrays are the bank's own memory, not copies.
         """
         return {WEIGHTS: self.weights, **self._optimizer.state}
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return counts of each growing table by its name; any thread may call."""
+        return {}
+
+    def take_request(self, shares: Sequence[BankShare], arrays: RequestArrays) -> BankRequest:
+        """Take this bank's part of a request; raises ValueError for what the node does not have."""
+        (share,) = shares
+        lengths, rows = arrays.take_lengths(share.pieces), arrays.take_rows(share.rows)
+        self.check_rows(rows)
+        return _RowsRequest(self, share, rows, lengths)
+
+    def fill(self, piece: Piece, table: TableSettings, rows: slice, seed: int) -> None:
+        """Give the rows of a piece of a table, `rows` of this bank, their first values."""
+        weights = self.weights[rows]
+        for start in range(0, len(piece), FILL_ROWS):
+            stop = min(start + FILL_ROWS, len(piece))
+            numbers = np.arange(piece.start + start, piece.start + stop)
+            weights[start:stop] = row_values(seed, piece.table, numbers, table.dim, table.init_scale)
+
+    def restore(self, saved: SavedTables, table: TableSettings, piece: Piece, rows: slice) -> None:
+        """Load the rows of a piece of a table, `rows` of this bank, and their state.
+
+        Raises CheckpointError for a file that cannot be read.
+        """
+        arrays = {name: array[rows] for name, array in self.arrays().items()}
+        for start in range(0, len(piece), FILL_ROWS):
+            stop = min(start + FILL_ROWS, len(piece))
+            first, last = piece.start + start, piece.start + stop
+            arrays[WEIGHTS][start:stop] = saved.read(table.name, first, last)
+            for state, values in saved.read_state(table.name, first, last).items():
+                arrays[state][start:stop] = values
 
     def restart(self, rows: IndexArray, values: Float32Array) -> None:
         """Give rows first values, and the optimizer's first state.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,14 +14,11 @@ from ..growing.id_index import ABSENT
 from ..growing.row_directory import IDS, USED_AT, RowDirectory
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
-from .bank import RowBank
+from .bank import FILL_ROWS, BankPart, BankRequest, FirstValues, RequestArrays, RowBank
 from .first_values import keyed_values, mixed_key
 from .grown_rows import as_stored
 from .row_storage import RowArray
 from .saved_tables import SavedTables
-from .shard_work import BankPart, FirstValues
-
-_RESTORED_ROWS = 65_536
 
 
 class GrowingPiece(NamedTuple):
@@ -31,6 +29,23 @@ class GrowingPiece(NamedTuple):
 
     piece: Piece
     table: TableSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KeysRequest(BankRequest):
+    """Keys of a bank's growing tables, `counts` of each, with the lengths of their bags."""
+
+    bank: GrowingBank
+    share: BankShare
+    keys: Uint64Array
+    counts: Sequence[int]
+    lengths: Int32Array
+
+    def lookup_part(self) -> BankPart:
+        return self.bank.lookup_part(self.share, self.keys, self.counts, self.lengths)
+
+    def push_part(self) -> BankPart:
+        return self.bank.push_part(self.share, self.keys, self.counts, self.lengths)
 
 
 class GrowingBank(RowBank):
@@ -50,15 +65,16 @@ class GrowingBank(RowBank):
     """
 
     def __init__(self, node: int, bank: Bank, tables: Sequence[GrowingPiece | None], seed: int) -> None:
-        self._own = [one for one in tables if one is not None]
-        super().__init__(node, sum(len(one.piece) for one in self._own), bank)
-        self._numbers = [number for number, one in enumerate(tables) if one is not None]
+        self._parts = [part for part in tables if part is not None]
+        lengths = [len(part.piece) for part in self._parts]
+        super().__init__(node, sum(lengths), bank)
+        self._numbers = [number for number, part in enumerate(tables) if part is not None]
         self.directory = RowDirectory(
-            [(len(one.piece), one.table.growth) for one in self._own if one.table.growth is not None]
+            [(len(part.piece), part.table.growth) for part in self._parts if part.table.growth is not None]
         )
-        self._begins = np.cumsum([0, *(len(one.piece) for one in self._own)])
-        self._value_keys = np.array([mixed_key(seed, one.piece.table) for one in self._own], np.uint64)
-        self._scales = np.array([one.table.init_scale for one in self._own], np.float64)
+        self._begins = np.cumsum([0, *lengths])
+        self._value_keys = np.array([mixed_key(seed, part.piece.table) for part in self._parts], np.uint64)
+        self._scales = np.array([part.table.init_scale for part in self._parts], np.float64)
 
     def arrays(self) -> dict[str, RowArray]:
         """Return the arrays of `RowBank.arrays`, and those of `DIRECTORY_ARRAYS`."""
@@ -66,9 +82,18 @@ class GrowingBank(RowBank):
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the counts of `RowDirectory.counts` by table; any thread may call."""
-        return {one.table.name: self.directory.counts(at) for at, one in enumerate(self._own)}
+        return {part.table.name: self.directory.counts(number) for number, part in enumerate(self._parts)}
 
-    def joined(self, shares: Sequence[BankShare]) -> BankShare:
+    def take_request(self, shares: Sequence[BankShare], arrays: RequestArrays) -> BankRequest:
+        """Take this bank's part of a request; raises ValueError for keys of tables that the node lacks."""
+        share = self._join(shares)
+        lengths, keys = arrays.take_lengths(share.pieces), arrays.take_keys(share.rows)
+        return _KeysRequest(self, share, keys, [table.rows for table in shares], lengths)
+
+    def fill(self, piece: Piece, table: TableSettings, rows: slice, seed: int) -> None:
+        """Do nothing: an id gets its row, with first values, when it is trained."""
+
+    def _join(self, shares: Sequence[BankShare]) -> BankShare:
         """Return the shares of all tables as one.
 
         Tables whose bags are summed come last, so single keys come first, as in any bank. Raises ValueError
@@ -101,7 +126,7 @@ class GrowingBank(RowBank):
             return BankPart(self, share, rows, lengths)
         # Any row, since its values are replaced.
         rows[absent] = 0
-        owners = np.searchsorted(np.cumsum(self._of_own(counts)), absent, side="right")
+        owners = np.searchsorted(np.cumsum(self._of_parts(counts)), absent, side="right")
         first = FirstValues(absent, self._first_values(keys[absent], owners))
         return BankPart(self, share, rows, lengths, first=first)
 
@@ -112,7 +137,7 @@ class GrowingBank(RowBank):
 
         Gradients of ids that have none then are left out. The arguments are those of `lookup_part`.
         """
-        use = self.directory.use(keys, self._of_own(counts))
+        use = self.directory.use(keys, self._of_parts(counts))
         self.changed_at[use.evicted] = self.change_epoch
         if use.renumbered:
             self.changed_at[self.directory.used_at > 0] = self.change_epoch
@@ -126,33 +151,34 @@ class GrowingBank(RowBank):
             return BankPart(self, share, use.rows, lengths, first=first)
         return BankPart(self, share, use.rows[known], lengths, known, first)
 
-    def restore(self, saved: SavedTables, name: str) -> None:
+    def restore(self, saved: SavedTables, table: TableSettings, piece: Piece, rows: slice) -> None:
         """Load a table's rows that belong to this node, whatever nodes saved them.
 
         If there are more than its piece has rows, those used last are kept. Raises CheckpointError for a file
         that cannot be read.
         """
-        number = next(at for at, one in enumerate(self._own) if one.table.name == name)
-        piece, table = self._own[number]
-        directory = saved.read_directory(name)
-        own = np.flatnonzero(directory.owned(piece.start, piece.stop))
-        wanted: Int32Array = np.where(
-            (own >= piece.start) & (own < piece.stop), own - piece.start, ABSENT
-        ).astype(np.int32)
-        rows = self.directory.restore(number, directory.keys[own], directory.used_at[own], wanted)
-        own, rows = own[rows != ABSENT], rows[rows != ABSENT] + np.int32(self._begins[number])
+        number = next(number for number, part in enumerate(self._parts) if part.table.name == table.name)
+        directory = saved.read_directory(table.name)
+        sources = np.flatnonzero(directory.owned(piece.start, piece.stop))
+        in_piece = (sources >= piece.start) & (sources < piece.stop)
+        preferred: Int32Array = np.where(in_piece, sources - piece.start, ABSENT).astype(np.int32)
+        targets = self.directory.restore(
+            number, directory.keys[sources], directory.used_at[sources], preferred
+        )
+        kept = targets != ABSENT
+        sources, targets = sources[kept], targets[kept] + np.int32(rows.start)
         arrays = super().arrays()
-        for start in range(0, table.rows, _RESTORED_ROWS):
-            stop = min(start + _RESTORED_ROWS, table.rows)
-            first, last = np.searchsorted(own, [start, stop])
+        for start in range(0, table.rows, FILL_ROWS):
+            stop = min(start + FILL_ROWS, table.rows)
+            first, last = np.searchsorted(sources, [start, stop])
             if first == last:
                 continue
-            source, target = own[first:last] - start, rows[first:last].astype(np.int64)
-            self._storage.put(target, np.ascontiguousarray(saved.read(name, start, stop)[source]))
-            for state, values in saved.read_state(name, start, stop).items():
+            source, target = sources[first:last] - start, targets[first:last].astype(np.int64)
+            self._storage.put(target, np.ascontiguousarray(saved.read(table.name, start, stop)[source]))
+            for state, values in saved.read_state(table.name, start, stop).items():
                 arrays[state][target] = values[source]
 
-    def _of_own(self, counts: Sequence[int]) -> list[int]:
+    def _of_parts(self, counts: Sequence[int]) -> list[int]:
         """Return the counts of the tables that this node has a part of."""
         return [counts[number] for number in self._numbers]
 
@@ -162,4 +188,4 @@ class GrowingBank(RowBank):
         `owners` has the table of each.
         """
         values = keyed_values(self._value_keys[owners], self._scales[owners], keys, self.dim)
-        return as_stored(values, self._own[0].table.storage)
+        return as_stored(values, self._parts[0].table.storage)

@@ -8,28 +8,13 @@ number of threads. A node sums the bags of its own rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
 from ...types import Float32Array, IndexArray, Int32Array
-from ..lookup.request import BankShare
-from .bank import RowBank
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FirstValues:
-    """Vectors of a growing table's ids that have no row, or get one.
-
-    Attributes:
-        at: int64 [M]: their positions in a lookup; in a push the rows that begin with these values.
-        values: float32 [M, dim].
-    """
-
-    at: IndexArray
-    values: Float32Array
+from .bank import BankPart, FirstValues, RowBank
 
 
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:
@@ -54,37 +39,6 @@ def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: 
     np.cumsum(flat[:-1], out=starts[1:])
     sums = embedding_bag(torch.from_numpy(rows), weights, torch.from_numpy(starts), mode="sum")
     out.reshape(sums.shape)[...] = sums.numpy()
-
-
-@dataclass(frozen=True, slots=True)
-class BankPart:
-    """A bank with its checked part of a request.
-
-    Attributes:
-        rows: int32 [N]: the single rows, then those of bags; in a lookup any row for a key without one.
-        lengths: int32 [P, B]: number of rows of each bag.
-        known: int64 [K], ascending: in a push to a growing table, which of the keys have a row; `rows` are
-            then those rows, int32 [K]. None if all have one.
-        first: of a growing table, the first values of other keys (lookup) or of new rows (push).
-    """
-
-    bank: RowBank
-    share: BankShare
-    rows: Int32Array
-    lengths: Int32Array
-    known: IndexArray | None = None
-    first: FirstValues | None = None
-
-    def positions(self) -> IndexArray | None:
-        """Return the index of each row's gradient, int64 [N].
-
-        Returns None without bags: each row then has its own gradient, in order.
-        """
-        if not self.share.pieces:
-            return self.known
-        bags = np.repeat(np.arange(self.lengths.size, dtype=np.int64), self.lengths.reshape(-1))
-        every = np.concatenate([np.arange(self.share.single, dtype=np.int64), self.share.single + bags])
-        return every if self.known is None else every[self.known]
 
 
 class LookupWork:

@@ -5,57 +5,28 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...types import BatchId, Float32Array, Int32Array, Uint64Array
-from ..lookup.request import NO_BAG_LENGTHS, NO_KEYS, BankShare, bank_shares, count_floats
+from ..lookup.request import NO_BAG_LENGTHS, NO_KEYS, bank_shares, count_floats
 from ..lookup.vectors import FloatBuffer, flat_floats
 from ..placement.plan import Piece, TablePlan
-from ..placement.ranges import WEIGHTS
-from .bank import RowBank
+from .bank import BankRequest, RequestArrays, RowBank
 from .changed_rows import ChangedRows, Fetch, changed_bytes, changed_rows
-from .first_values import mixed_key, row_values
+from .first_values import mixed_key
 from .growing_bank import GrowingBank, GrowingPiece
 from .memory_check import check_memory
 from .row_storage import RowArray
 from .saved_tables import SavedTables
-from .shard_work import BankPart, LookupWork, PushWork
+from .shard_work import LookupWork, PushWork
 
-FILL_ROWS = 65_536
 FIRST_BATCH = BatchId(0, 0, 0, 0)
 # Far above the factors of schedules, 0 to 1, and small enough that a rate times a gradient is a float32.
 LARGEST_LR_SCALE = 1000.0
 # The largest number that `RowBank.changed_at` can hold.
 LAST_CHANGE_EPOCH = 255
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Request:
-    """A checked part of a request.
-
-    It has rows of a bank, or keys of growing tables.
-    """
-
-    bank: RowBank
-    share: BankShare
-    rows: Int32Array
-    lengths: Int32Array
-    keys: Uint64Array
-    # Number of keys of each growing table.
-    counts: tuple[int, ...]
-
-    def lookup_part(self) -> BankPart:
-        if isinstance(self.bank, GrowingBank):
-            return self.bank.lookup_part(self.share, self.keys, self.counts, self.lengths)
-        return BankPart(self.bank, self.share, self.rows, self.lengths)
-
-    def push_part(self) -> BankPart:
-        if isinstance(self.bank, GrowingBank):
-            return self.bank.push_part(self.share, self.keys, self.counts, self.lengths)
-        return BankPart(self.bank, self.share, self.rows, self.lengths)
 
 
 class ShardStore:
@@ -103,14 +74,8 @@ class ShardStore:
         # The bank of each number, and the first of its rows there.
         self._places = {number: (bank, row) for bank, rows in self._groups for number, row in rows.items()}
         for piece in plan.pieces_of(node):
-            table = plan.tables[piece.table]
-            if table.growth is not None:
-                continue
-            weights = self._own(piece, self._places[piece.bank][0].weights)
-            for start in range(0, len(piece), FILL_ROWS):
-                stop = min(start + FILL_ROWS, len(piece))
-                numbers = np.arange(piece.start + start, piece.start + stop)
-                weights[start:stop] = row_values(seed, piece.table, numbers, table.dim, table.init_scale)
+            bank, rows = self._rows_of(piece)
+            bank.fill(piece, plan.tables[piece.table], rows, seed)
 
     def _make_bank(self, numbers: list[int]) -> tuple[RowBank, dict[int, int]]:
         """Return the bank of these numbers, and where the rows of each begin."""
@@ -128,19 +93,20 @@ class ShardStore:
             rows += 0 if piece is None else len(piece)
         return GrowingBank(self.node, bank, tables, self._seed), begins
 
-    def _own(self, piece: Piece, values: RowArray) -> RowArray:
-        """Return the rows of a piece of an array of its bank."""
-        start = self._places[piece.bank][1] + piece.offset
-        return values[start : start + len(piece)]
+    def _rows_of(self, piece: Piece) -> tuple[RowBank, slice]:
+        """Return the bank of a piece, and the piece's rows in it."""
+        bank, begin = self._places[piece.bank]
+        start = begin + piece.offset
+        return bank, slice(start, start + len(piece))
 
     def growth_counts(self) -> dict[str, int]:
         """Return counts of each growing table here, as `growing/COUNT/TABLE`; any thread may call."""
-        counts: dict[str, int] = {}
-        for bank, _ in self._groups:
-            if isinstance(bank, GrowingBank):
-                for name, own in bank.counts().items():
-                    counts |= {f"growing/{what}/{name}": count for what, count in own.items()}
-        return counts
+        return {
+            f"growing/{what}/{table}": count
+            for bank, _ in self._groups
+            for table, counts in bank.counts().items()
+            for what, count in counts.items()
+        }
 
     def floats_of(
         self, rows: int, counts: Sequence[int] = (), bag_lengths: Int32Array = NO_BAG_LENGTHS
@@ -243,29 +209,17 @@ class ShardStore:
 
     def _requests(
         self, rows: Int32Array, counts: Sequence[int], bag_lengths: Int32Array, keys: Uint64Array
-    ) -> list[_Request]:
-        """Return each bank with its checked part of a request."""
+    ) -> list[BankRequest]:
+        """Return the checked part of a request of each bank."""
         shares = bank_shares(self.dims, len(rows) + len(keys), counts, self.bag_pieces, bag_lengths)
-        wanted = sum(s.rows for s, bank in zip(shares, self.plan.banks, strict=True) if bank.growing)
-        if keys.dtype != np.uint64 or keys.shape != (wanted,):
-            raise ValueError(f"keys must be uint64 [{wanted}], not {keys.dtype} {list(keys.shape)}")
-        found, at, key_at, piece = [], 0, 0, 0
-        for bank, numbers in self._groups:
-            own = [shares[number] for number in numbers]
-            share = bank.joined(own) if isinstance(bank, GrowingBank) else own[0]
-            lengths = bag_lengths[piece : piece + share.pieces]
-            piece += share.pieces
-            if isinstance(bank, GrowingBank):
-                own_keys = keys[key_at : key_at + share.rows]
-                counts_of_own = tuple(one.rows for one in own)
-                found.append(_Request(bank, share, rows[:0], lengths, own_keys, counts_of_own))
-                key_at += share.rows
-                continue
-            bank_rows = rows[at : at + share.rows]
-            bank.check_rows(bank_rows)
-            found.append(_Request(bank, share, bank_rows, lengths, keys[:0], ()))
-            at += share.rows
-        return found
+        key_count = sum(s.rows for s, bank in zip(shares, self.plan.banks, strict=True) if bank.growing)
+        if keys.dtype != np.uint64 or keys.shape != (key_count,):
+            raise ValueError(f"keys must be uint64 [{key_count}], not {keys.dtype} {list(keys.shape)}")
+        arrays = RequestArrays(rows, keys, bag_lengths)
+        return [
+            bank.take_request([shares[number] for number in numbers], arrays)
+            for bank, numbers in self._groups
+        ]
 
     def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:
         """Yield each piece with its rows and state, for checkpoints.
@@ -274,8 +228,8 @@ class ShardStore:
         thread may use them, and only until it applies the next push.
         """
         for piece in self.plan.pieces_of(self.node):
-            arrays = self._places[piece.bank][0].arrays()
-            yield piece, {name: self._own(piece, array) for name, array in arrays.items()}
+            bank, rows = self._rows_of(piece)
+            yield piece, {name: array[rows] for name, array in bank.arrays().items()}
 
     @property
     def change_epochs_left(self) -> int:
@@ -323,17 +277,17 @@ class ShardStore:
         Only the owning thread may call, or another one whose `fetch` runs each step, of about a millisecond,
         on the owning thread. Rows that change between the steps may be among them.
         """
-        found = []
+        changes = []
         for piece, arrays in self.pieces():
             rows = changed_rows(self._changed_at(piece), change_epoch, fetch)
             if len(rows):
-                found.append(ChangedRows(piece, rows, arrays))
-        return found
+                changes.append(ChangedRows(piece, rows, arrays))
+        return changes
 
     def _changed_at(self, piece: Piece) -> NDArray[np.uint8]:
         """Return `RowBank.changed_at` of a piece."""
-        changed_at: NDArray[np.uint8] = self._own(piece, self._places[piece.bank][0].changed_at)
-        return changed_at
+        bank, rows = self._rows_of(piece)
+        return bank.changed_at[rows]
 
     def restore(self, saved: SavedTables) -> list[str]:
         """Load rows and optimizer state from a checkpoint, by tables' names.
@@ -347,26 +301,12 @@ class ShardStore:
             CheckpointError: a table has another number of rows, dim or optimizer, or a file cannot be read;
                 in the last case some rows may have changed.
         """
-        absent, present = [], []
-        growing: list[tuple[GrowingBank, str]] = []
-        for piece, arrays in self.pieces():
-            table = self.plan.tables[piece.table]
-            if table.name in saved.names:
-                saved.require(table)
-                bank = self._places[piece.bank][0]
-                if isinstance(bank, GrowingBank):
-                    growing.append((bank, table.name))
-                else:
-                    present.append((table.name, piece, arrays))
-            else:
-                absent.append(table.name)
-        for name, piece, arrays in present:
-            for start in range(0, len(piece), FILL_ROWS):
-                stop = min(start + FILL_ROWS, len(piece))
-                first, last = piece.start + start, piece.start + stop
-                arrays[WEIGHTS][start:stop] = saved.read(name, first, last)
-                for state, values in saved.read_state(name, first, last).items():
-                    arrays[state][start:stop] = values
-        for bank, name in growing:
-            bank.restore(saved, name)
-        return absent
+        pieces = self.plan.pieces_of(self.node)
+        tables = [(piece, self.plan.tables[piece.table]) for piece in pieces]
+        present = [(piece, table) for piece, table in tables if table.name in saved.names]
+        for _, table in present:
+            saved.require(table)
+        for piece, table in present:
+            bank, rows = self._rows_of(piece)
+            bank.restore(saved, table, piece, rows)
+        return [table.name for _, table in tables if table.name not in saved.names]

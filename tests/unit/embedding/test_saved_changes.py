@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint import files as files_module
 from shadowsync.pipeline.checkpoint.files import FileEntry, write_tensors
-from shadowsync.pipeline.embedding.storage import store as store_module
+from shadowsync.pipeline.embedding.storage import bank as bank_module
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role, part_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
@@ -42,7 +42,7 @@ def test_any_number_of_nodes_restores_what_was_written_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restores: int
 ) -> None:
     # In chunks that end within the tables.
-    monkeypatch.setattr(store_module, "FILL_ROWS", 17)
+    monkeypatch.setattr(bank_module, "FILL_ROWS", 17)
     cluster, files = EmbeddingCluster(TABLES, 2), list[FileEntry]()
     for store in cluster.stores:
         files += ShardPart.of(store, AppliedBatches()).write(tmp_path)

@@ -14,7 +14,7 @@ from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.storage import store as store_module
+from shadowsync.pipeline.embedding.storage import bank as bank_module
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
@@ -99,7 +99,7 @@ def test_any_number_of_nodes_restores_what_any_number_wrote(
 
 def test_a_restored_store_goes_on_as_the_saved_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # In chunks that end within the tables.
-    monkeypatch.setattr(store_module, "FILL_ROWS", 17)
+    monkeypatch.setattr(bank_module, "FILL_ROWS", 17)
     cluster, other = trained(2), EmbeddingCluster(TABLES, 3)
     saved = save_shards(tmp_path, cluster.stores)
     for store in other.stores:
