@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import zmq
+from shadowsync.nodes.reader.reader import Reader
 from shadowsync.nodes.reader.role import ReaderRole
 from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.pipeline.errors import ResourceError
@@ -27,8 +28,10 @@ def _reader(listener: Mock, join: Any) -> ReaderRole:
     async def closed() -> None:
         """Nothing runs."""
 
-    role = ReaderRole.__new__(ReaderRole)
-    role._tasks, role._listener, role._parser = Mock(close=closed), listener, Mock(join=join)
+    reader = Reader.__new__(Reader)
+    reader._tasks, reader._parser = Mock(close=closed), Mock(join=join)
+    role = ReaderRole(Mock())
+    role._listener, role._reader = listener, reader
     return role
 
 
