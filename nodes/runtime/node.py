@@ -328,7 +328,10 @@ class Node:
         """Handle an order once, since a new coordinator may repeat it."""
         kind = type(request)
         if kind not in self._handled_once:
-            self._handled_once[kind] = asyncio.ensure_future(self.role.handle(request))
+            work = self.role.handle(request)
+            # A node that cannot begin fails: it would live and take no part, and nobody would miss it.
+            begins = isinstance(request, Begin)
+            self._handled_once[kind] = self._tasks.start(work) if begins else asyncio.ensure_future(work)
         return await asyncio.shield(self._handled_once[kind])
 
     def _send(self, message: Message) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import zmq
 from shadowsync.nodes.reader.deliveries import DeliveryState
+from shadowsync.nodes.worker import connections
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.nodes.worker.worker import Worker
@@ -18,7 +20,7 @@ from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import Fault
+from shadowsync.tests.support.jobs.node_faults import Fault, is_here
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder
 
 Changes = Mapping[str, Mapping[str, Any]]
@@ -166,3 +168,22 @@ def test_a_fixed_rate_with_several_workers(cluster: Clusters, algorithm: str, tr
     # How many more there are where rounds are shared depends on how often a worker has no input.
     assert report.sync.rounds >= (steps // 5 - 4 if algorithm == "easgd" else steps // 20)
     assert report.sync.bytes > 0
+
+
+def no_connections(patch: pytest.MonkeyPatch) -> None:
+    """The workers of the second trainer can connect to nobody, as with an address that zmq cannot use."""
+    connect = connections.Connection.__init__
+
+    def refuse(self: connections.Connection, context: Any, endpoint: str, identity: str) -> None:
+        if is_here("trainer-1"):
+            raise zmq.ZMQError(zmq.EINVAL)
+        connect(self, context, endpoint, identity)
+
+    patch.setattr(connections.Connection, "__init__", refuse)
+
+
+def test_a_trainer_that_cannot_begin_ends_the_job_and_says_why(cluster: Clusters) -> None:
+    """It would live without its workers, and the job would wait for it after training."""
+    own = cluster(faults=[no_connections]).start()
+    assert own.wait(90.0) == ExitCode.INTERNAL, own.coordinator.text()
+    assert "stopped: trainer-1: ZMQError: Invalid argument" in own.coordinator.text()
