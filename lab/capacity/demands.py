@@ -96,13 +96,14 @@ def require_same_model(job: Job, profile: Profile, where: str) -> PlanBasis:
             where=where,
             remedy=_PROFILE_AGAIN,
         )
-    wanted = cost_settings(job)
-    for key in sorted(basis.settings.keys() | wanted.keys()):
-        profiled, planned = basis.settings.get(key), wanted.get(key)
+    settings = cost_settings(job)
+    for key in sorted(basis.settings.keys() | settings.keys()):
+        profiled, planned = basis.settings.get(key, ""), settings.get(key, "")
         if profiled != planned:
+            made = f"with {key} = {profiled}" if profiled else f"without {key}"
             raise JobFileError(
-                f"the profile was made with {key} = {profiled}, and the job has {planned}, which changes what"
-                " an example costs",
+                f"the profile was made {made}, and the job has {planned or 'none'},"
+                " which changes what an example costs",
                 where=where,
                 remedy=_PROFILE_AGAIN,
             )

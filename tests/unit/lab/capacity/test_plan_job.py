@@ -131,8 +131,13 @@ def test_a_profile_of_another_model_is_refused(run: Path) -> None:
     with pytest.raises(JobFileError, match=r"trainer\.batch = 512, and the job has 64"):
         plan_job(costly, run, machines=1)
     fixed = load_job("job.toml", ['sync.mode="fixed"'])
-    with pytest.raises(JobFileError, match=r"sync\.every = None, and the job has 30"):
+    with pytest.raises(JobFileError, match=r"made without sync\.every, and the job has 30, which"):
         plan_job(fixed, run, machines=1)
+    made_fixed = profile_of(fixed).model_dump_json()
+    (run / "fixed").mkdir()
+    (run / "fixed" / "profile.json").write_text(made_fixed, encoding="utf-8")
+    with pytest.raises(JobFileError, match=r"made with sync\.every = 30, and the job has none, which"):
+        plan_job(load_job("job.toml"), run / "fixed", machines=1)
     several = ["trainer.count=7", "embedding.nodes=3", "sync.duty=0.05"]
     with pytest.raises(JobFileError, match=r"sync\.algorithm = easgd, and the job has bmuf"):
         plan_job(load_job("job.toml", several), run, machines=1)
