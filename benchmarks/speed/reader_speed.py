@@ -97,7 +97,7 @@ def _prepared(folder: Path, rows: int) -> dict[str, Any]:
     return {"prepared": str(out)}
 
 
-class ProfileMeasurements:
+class InputReader:
     """One job's input, read whole again and again."""
 
     def __init__(self, sections: dict[str, Any]) -> None:
@@ -165,9 +165,9 @@ def stages(medians: dict[str, float]) -> str:
 
 def measure(sections: dict[str, Any], rounds: int) -> dict[str, list[Figures]]:
     """All three stages of one input, in turn."""
-    measured = ProfileMeasurements(sections)
+    reader = InputReader(sections)
     runs: dict[str, Callable[[], Figures]] = {
-        name: partial(figures, getattr(measured, name)) for name in ("parse", "cut", "encode")
+        name: partial(figures, getattr(reader, name)) for name in ("parse", "cut", "encode")
     }
     return alternate(runs, rounds)
 
