@@ -78,7 +78,9 @@ class Connections:
         self._log = log
         self._refused = CountedLog(log)
         # In the order in which they came into their state.
-        self._by_state: dict[State, dict[asyncio.BaseTransport, Connection]] = {state: {} for state in State}
+        self._by_state: dict[State, dict[asyncio.BaseTransport, HttpConnection]] = {
+            state: {} for state in State
+        }
 
     def __len__(self) -> int:
         return sum(map(len, self._by_state.values()))
@@ -103,7 +105,7 @@ class Connections:
             if full and not self._make_room():
                 accepted.close()
             else:
-                await loop.connect_accepted_socket(lambda: Connection(self, protocol()), accepted)
+                await loop.connect_accepted_socket(lambda: HttpConnection(self, protocol()), accepted)
             # Who connects again and again gets no more of this process for it.
             await asyncio.sleep(PACE_SECONDS if full else 0)
 
@@ -128,7 +130,7 @@ class Connections:
 
         return attend
 
-    def enter(self, transport: asyncio.BaseTransport, connection: Connection, state: State) -> None:
+    def enter(self, transport: asyncio.BaseTransport, connection: HttpConnection, state: State) -> None:
         """Record that a connection came into a state."""
         self.leave(transport)
         self._by_state[state][transport] = connection
@@ -144,7 +146,7 @@ class Connections:
         self.counts.closed += count
         transport.abort()
 
-    def _of(self, transport: asyncio.BaseTransport | None) -> Connection:
+    def _of(self, transport: asyncio.BaseTransport | None) -> HttpConnection:
         for connections in self._by_state.values():
             if transport is not None and transport in connections:
                 return connections[transport]
@@ -163,7 +165,7 @@ class Connections:
         return False
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection of aiohttp's protocol, within the times of this module."""
 
     def __init__(self, owner: Connections, inner: asyncio.Protocol) -> None:
