@@ -236,14 +236,12 @@ class HubServer(ControlServer):
         self._shutdown.check()
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
-        if token != hello.token:
-            raise ProtocolError("the token is not that of the connection")
+        self.require_own_token(token, hello)
         if hello.role == EMBEDDING:
             self.tables.require_own(token)
         member = self.state.members.join(hello)
-        member.say_hello(asyncio.get_running_loop().time())
         self.state.places[token] = hello.host, hello.pid
-        self.spawn(self.notify())
+        self.greet(member)
         plan = self.tables.plan if hello.role == EMBEDDING else self._plan
         return HelloReply(member.info.name, member.info.index, "", plan)
 

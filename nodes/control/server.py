@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, ReplyType, Request
-from ...pipeline.wire.control.messages import RejoinGroup, ReportSlowPeer
+from ...pipeline.wire.control.messages import Hello, RejoinGroup, ReportSlowPeer
 from ...pipeline.wire.control.orders import Finish, FinishReply, GroupView, JobEnded, SetGroup
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.messages import IMPOSSIBLE, Heartbeat, HeartbeatReply
@@ -110,6 +110,16 @@ class ControlServer(ControlSocket):
             await asyncio.gather(*notices, return_exceptions=True)
         finally:
             await super().close()
+
+    def require_own_token(self, token: str, hello: Hello) -> None:
+        """Raise ClusterError for a hello with another token than its connection's."""
+        if hello.token != token:
+            raise ClusterError("the token differs from the connection's")
+
+    def greet(self, member: Member) -> None:
+        """Record when a new member said hello, and let those see it who wait for members."""
+        member.say_hello(asyncio.get_running_loop().time())
+        self.spawn(self.notify())
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
         """Send one node a request; return None if it is lost or refuses.

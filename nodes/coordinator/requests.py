@@ -162,8 +162,7 @@ class RequestHandler:
             self._recoveries[node.info.role](node)
 
     async def _hello(self, token: str, hello: Hello, number: int) -> Reply:
-        if hello.token != token:
-            raise ClusterError("the token differs from the connection's")
+        self._server.require_own_token(token, hello)
         self._require_unended()
         # Check first: a node of another job must not end a member.
         self._state.members.require_job(hello.role, hello.digest)
@@ -177,8 +176,7 @@ class RequestHandler:
         member = self._state.members.require(token)
         info = member.info
         if not member.begun and not member.joined_at:
-            member.say_hello(asyncio.get_running_loop().time())
-            self._server.spawn(self._server.notify())
+            self._server.greet(member)
         if info.role in self._successors:
             self._successors[info.role].arrived(token)
         log.info("%s joined (%s)", info.name, info.endpoint or "connects only")
