@@ -39,7 +39,7 @@ def find_hub(address: str, part: str, wanted: Mapping[str, Any], timeout_seconds
     """
     if address == ENV:
         return HUBS.join(part, wanted, timeout_seconds)
-    return HubSlot(address)
+    return HubSlot(address, part)
 
 
 def begin_or_end(

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ..nodes.runtime.settings import NodeSettings
+from ..pipeline.config.job import Job
 from ..pipeline.errors import ClusterError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.endpoints import AUTO
@@ -31,19 +32,31 @@ _NO_LOOPS_YET: Final = {"sync.algorithm": "none"}
 class HubSlot:
     """Where a part of a loop joins: `attach`, or a module with tables.
 
-    This one joins a hub that somebody else hosts, so nothing has to be done as it leaves.
+    Nothing has to be done as it leaves a hub that somebody else hosts.
+
+    Attributes:
+        hub: the hub of its launch; None for one that somebody else hosts.
+        part: LOOP or CLIENT.
     """
 
     endpoint: str
+    part: str
+    hub: LaunchHub | None = None
 
     def withdraw(self) -> None:
         """Take back that the part joins, since it could not."""
+        if self.hub is not None:
+            self.hub.withdraw(self.part)
 
     def leave(self) -> None:
         """Record that the part has left the hub."""
+        if self.hub is not None:
+            self.hub.leave(self.part)
 
     def await_others(self) -> None:
         """Wait until such parts have left everywhere, if this process hosts the hub."""
+        if self.hub is not None:
+            self.hub.await_others(self.part)
 
 
 class LaunchHubs:
@@ -73,35 +86,18 @@ class LaunchHubs:
                 remedy="start the processes with torchrun, or give the address of a hub: shadowsync hub",
             )
         with self._changing:
-            self._hubs = [one for one in self._hubs if not one.is_over]
-            hub = next((one for one in self._hubs if one.takes(part)), None)
+            self._hubs = [hub for hub in self._hubs if not hub.is_over]
+            hub = next((hub for hub in self._hubs if hub.accepts(part)), None)
             if hub is None:
                 self._count += 1
                 hub = LaunchHub(self._count)
                 self._hubs.append(hub)
-            hub.take(part)
+            hub.add(part)
         try:
-            return _LaunchSlot(hub.endpoint(part, settings, timeout_seconds), hub, part)
+            return HubSlot(hub.endpoint(part, settings, timeout_seconds), part, hub)
         except BaseException:
             hub.withdraw(part)
             raise
-
-
-@dataclass(frozen=True)
-class _LaunchSlot(HubSlot):
-    """Where a part joins a hub of its launch."""
-
-    hub: LaunchHub
-    part: str
-
-    def withdraw(self) -> None:
-        self.hub.withdraw(self.part)
-
-    def leave(self) -> None:
-        self.hub.leave(self.part)
-
-    def await_others(self) -> None:
-        self.hub.await_others(self.part)
 
 
 class LaunchHub:
@@ -119,7 +115,7 @@ class LaunchHub:
         key = f"shadowsync/hub/{restart}/{number}"
         self._keys = {CLIENT: key, LOOP: f"{key}/loops"}
         self._starting = threading.Lock()
-        self._here: set[str] = set()
+        self._present: set[str] = set()
         self._left: set[str] = set()
         # Of rank 0. The store may be served by this process, and ends with the last reference to it.
         self._expected = ExpectedMembers()
@@ -127,32 +123,32 @@ class LaunchHub:
         self._settled = False
         self._store: Any = None
 
-    def takes(self, part: str) -> bool:
+    def accepts(self, part: str) -> bool:
         """Return whether a part of this process may join it now."""
-        is_open = bool(self._here) or not self._left
-        return is_open and part not in self._here and part not in self._left
+        is_open = bool(self._present) or not self._left
+        return is_open and part not in self._present and part not in self._left
 
     @property
     def is_over(self) -> bool:
         """Whether all parts of this process have left, and a hosted hub has ended."""
-        is_left = bool(self._left) and not self._here
+        is_left = bool(self._left) and not self._present
         return is_left and (self._hosted is None or self._hosted.join(0))
 
-    def take(self, part: str) -> None:
+    def add(self, part: str) -> None:
         """Record that a part of this process joins."""
-        self._here.add(part)
+        self._present.add(part)
 
     def withdraw(self, part: str) -> None:
         """Record that a part could not join.
 
         It may try again. Nobody awaits the others for it.
         """
-        self._here.discard(part)
+        self._present.discard(part)
         self._expected.expect(part, 0)
 
     def leave(self, part: str) -> None:
         """Record that a part has left."""
-        self._here.discard(part)
+        self._present.discard(part)
         self._left.add(part)
 
     def await_others(self, part: str) -> None:
@@ -164,13 +160,13 @@ class LaunchHub:
         if self._hosted is None:
             return
         self._expected.await_gone(part)
-        if not self._here:
+        if not self._present:
             self._hosted.join()
 
     def endpoint(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> str:
         """Return the address; see `LaunchHubs.join`."""
         if int(os.environ["RANK"]) != 0:
-            return _told(self._keys[part], timeout_seconds)
+            return _published(self._keys[part], timeout_seconds)
         with self._starting:
             if part == CLIENT:
                 settings = _NO_LOOPS_YET
@@ -200,7 +196,7 @@ class LaunchHub:
         return hub
 
 
-def _job(settings: Mapping[str, Any], timeout_seconds: float) -> Any:
+def _job(settings: Mapping[str, Any], timeout_seconds: float) -> Job:
     return loop_job({**settings, "run.start_timeout_seconds": timeout_seconds})
 
 
@@ -208,19 +204,19 @@ def _require_rows(settings: Mapping[str, Any]) -> None:
     """Raise AttachError for settings of rows that come after the tables."""
     defaults = loop_job(_NO_LOOPS_YET).codecs
     for key in _OF_ROWS:
-        found = getattr(defaults, key.partition(".")[2])
-        if settings.get(key, found) != found:
+        of_tables = getattr(defaults, key.partition(".")[2])
+        if settings.get(key, of_tables) != of_tables:
             raise AttachError(
-                f"the loop wants {settings[key]!r}, and the tables that were made before have {found!r}",
+                f"the loop wants {settings[key]!r}, and the tables that were made before have {of_tables!r}",
                 where=key,
                 remedy="call attach before shadowsync.Embeddings, or leave it out",
             )
 
 
-def _told(key: str, timeout_seconds: float) -> str:
-    """Return what rank 0 tells by this key."""
+def _published(key: str, timeout_seconds: float) -> str:
+    """Return what rank 0 has published by this key."""
     try:
-        found: bytes = _store(timeout_seconds).get(key)
+        published: bytes = _store(timeout_seconds).get(key)
     except RuntimeError as error:
         what = "attach" if key.endswith("/loops") else "attach or shadowsync.Embeddings"
         raise ClusterError(
@@ -228,7 +224,7 @@ def _told(key: str, timeout_seconds: float) -> str:
             where=ENV,
             remedy="run the same program on all ranks, or give timeout_seconds=",
         ) from error
-    return found.decode()
+    return published.decode()
 
 
 def _store(timeout_seconds: float) -> Any:

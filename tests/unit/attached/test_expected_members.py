@@ -76,7 +76,7 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> LaunchHubs:
     """The hubs of rank 1; the addresses that rank 0 tells are their keys."""
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torchrun, "_told", lambda key, _: key)
+    monkeypatch.setattr(torchrun, "_published", lambda key, _: key)
     return LaunchHubs()
 
 
