@@ -11,7 +11,6 @@ import pytest
 import torch
 import zmq
 from shadowsync.nodes.reader.deliveries import DeliveryState
-from shadowsync.nodes.worker import connections
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.nodes.worker.worker import Worker
@@ -19,6 +18,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Fault, is_here
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder
@@ -172,14 +172,14 @@ def test_a_fixed_rate_with_several_workers(cluster: Clusters, algorithm: str, tr
 
 def no_connections(patch: pytest.MonkeyPatch) -> None:
     """The workers of the second trainer can connect to nobody, as with an address that zmq cannot use."""
-    connect = connections.Connection.__init__
+    connect = Connection.__init__
 
-    def refuse(self: connections.Connection, context: Any, endpoint: str, identity: str) -> None:
+    def refuse(self: Connection, context: Any, endpoint: str, identity: str) -> None:
         if is_here("trainer-1"):
             raise zmq.ZMQError(zmq.EINVAL)
         connect(self, context, endpoint, identity)
 
-    patch.setattr(connections.Connection, "__init__", refuse)
+    patch.setattr(Connection, "__init__", refuse)
 
 
 def test_a_trainer_that_cannot_begin_ends_the_job_and_says_why(cluster: Clusters) -> None:
