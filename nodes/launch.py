@@ -56,11 +56,11 @@ def check_sync(job: Job) -> None:
 def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:
     if job.sync.optimizer_state == "own":
         return
-    where, given = "sync.optimizer_state", '"synchronized" given'
+    where, what = "sync.optimizer_state", '"synchronized" given'
     if job.trainer.optimizer not in algorithm.optimizer_states:
         able = " or ".join(algorithm.optimizer_states)
         raise JobFileError(
-            f"{given}; {job.sync.algorithm} can synchronize the state of {able or 'no optimizer'}, and "
+            f"{what}; {job.sync.algorithm} can synchronize the state of {able or 'no optimizer'}, and "
             f'trainer.optimizer is "{job.trainer.optimizer}"',
             where=where,
             remedy="leave it out"
@@ -72,7 +72,7 @@ def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:
         name = getattr(codecs, direction)
         if name == AUTO or make_codec(name).lossy:
             raise JobFileError(
-                f'{given} with codecs.{direction} = "{name}"; a small sum of squares that a lossy codec '
+                f'{what} with codecs.{direction} = "{name}"; a small sum of squares that a lossy codec '
                 "rounds down makes steps too large",
                 where=where,
                 remedy=f'set codecs.{direction} = "float32", or leave sync.optimizer_state out',

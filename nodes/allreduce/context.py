@@ -82,7 +82,7 @@ class SendQueue:
 
 def _content_of(message: Message) -> Hashable:
     values = (getattr(message, name) for name in type(message).__dataclass_fields__)  # type: ignore[attr-defined]
-    return type(message), *(one.tobytes() if isinstance(one, np.ndarray) else one for one in values)
+    return type(message), *(value.tobytes() if isinstance(value, np.ndarray) else value for value in values)
 
 
 @dataclass

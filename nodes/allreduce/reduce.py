@@ -49,30 +49,30 @@ class WeightedMean:
         with np.errstate(over="ignore", invalid="ignore"):
             if len(parts) == 2 and shares[0] == shares[1] and self._halved(out, *parts):
                 return
-            for at in range(0, len(out), BLOCK):
-                self._block(out, parts, shares, at, min(at + BLOCK, len(out)))
+            for start in range(0, len(out), BLOCK):
+                self._block(out, parts, shares, start, min(start + BLOCK, len(out)))
 
-    def _halved(self, out: Float32Array, one: Float32Array, other: Float32Array) -> bool:
+    def _halved(self, out: Float32Array, first: Float32Array, second: Float32Array) -> bool:
         half, finite = np.float32(0.5), True
-        for at in range(0, len(out), HALVED_BLOCK):
-            block = out[at : at + HALVED_BLOCK]
-            np.add(one[at : at + HALVED_BLOCK], other[at : at + HALVED_BLOCK], out=block)
+        for start in range(0, len(out), HALVED_BLOCK):
+            block = out[start : start + HALVED_BLOCK]
+            np.add(first[start : start + HALVED_BLOCK], second[start : start + HALVED_BLOCK], out=block)
             np.multiply(block, half, out=block)
             # The sum is not finite if an element isn't, rarely otherwise; several times faster than isfinite.
             finite = finite and math.isfinite(block.sum())
         return finite
 
     def _block(
-        self, out: Float32Array, parts: Sequence[Float32Array], shares: Sequence[float], at: int, stop: int
+        self, out: Float32Array, parts: Sequence[Float32Array], shares: Sequence[float], start: int, stop: int
     ) -> None:
-        total, term = self._sum[: stop - at], self._term[: stop - at]
+        total, term = self._sum[: stop - start], self._term[: stop - start]
         for number, (part, share) in enumerate(zip(parts, shares, strict=True)):
             into = term if number else total
-            np.multiply(part[at:stop], share, out=into, dtype=np.float64)
+            np.multiply(part[start:stop], share, out=into, dtype=np.float64)
             if number:
                 np.add(total, term, out=total)
         np.divide(total, sum(shares), out=total)
-        out[at:stop] = total
+        out[start:stop] = total
 
 
 class Chunk(NamedTuple):
@@ -99,7 +99,7 @@ def even_slices(numel: int, members: Sequence[int]) -> list[tuple[int, Slice]]:
     """
     count = len(members)
     bounds = [numel * part // count for part in range(count + 1)]
-    return [(member, Slice(bounds[at], bounds[at + 1])) for at, member in enumerate(members)]
+    return [(member, Slice(bounds[number], bounds[number + 1])) for number, member in enumerate(members)]
 
 
 class ReduceRound:
@@ -131,7 +131,7 @@ class ReduceRound:
         self.coding = coding
         self._weights = {index: weight}
         self.chunks = cut_into_chunks(even_slices(len(values), members), chunk_elements)
-        self.owned_positions = [at for at, chunk in enumerate(self.chunks) if chunk.owner == index]
+        self.owned_positions = [number for number, chunk in enumerate(self.chunks) if chunk.owner == index]
         others = [member for member in members if member != index]
         self._staged: dict[int, dict[int, Float32Array]] = {}
         self._missing_chunks = {peer: set(self.owned_positions) for peer in others}
@@ -157,9 +157,9 @@ class ReduceRound:
 
     def outgoing(self) -> list[int]:
         """Return the positions that others reduce, interleaved over their owners."""
-        first = {chunk.owner: at for at, chunk in reversed(list(enumerate(self.chunks)))}
-        theirs = [at for at, chunk in enumerate(self.chunks) if chunk.owner != self._index]
-        return sorted(theirs, key=lambda at: at - first[self.chunks[at].owner])
+        first = {chunk.owner: position for position, chunk in reversed(list(enumerate(self.chunks)))}
+        theirs = [position for position, chunk in enumerate(self.chunks) if chunk.owner != self._index]
+        return sorted(theirs, key=lambda position: position - first[self.chunks[position].owner])
 
     @property
     def weight(self) -> float:
@@ -182,7 +182,11 @@ class ReduceRound:
 
     def missing_results(self, peer: int | None = None) -> list[int]:
         """Return positions without a result, ascending; of one peer's slice, or of all."""
-        return sorted(at for at in self._missing_results if peer is None or self.chunks[at].owner == peer)
+        return sorted(
+            position
+            for position in self._missing_results
+            if peer is None or self.chunks[position].owner == peer
+        )
 
     def take_chunk(self, peer: int, position: int, weight: float, packed: EncodedChunk) -> bool:
         """Accept a peer's values at a position of this member's slice.
@@ -255,6 +259,6 @@ class ReduceRound:
         self._missing_results.discard(position)
 
 
-def position_array(found: Iterable[int]) -> NDArray[np.int32]:
+def position_array(positions: Iterable[int]) -> NDArray[np.int32]:
     """Return positions as int32 for a message, at most MOST_REQUESTED_POSITIONS, ascending."""
-    return np.array(sorted(found)[:MOST_REQUESTED_POSITIONS], dtype=np.int32)
+    return np.array(sorted(positions)[:MOST_REQUESTED_POSITIONS], dtype=np.int32)

@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 def rules_of(text: str, target: str | None) -> CountRules:
     """Read MIN:MAX and a target such as 100k/s; raises JobFileError for any other text."""
-    found = re.fullmatch(r"([0-9]{1,5}):([0-9]{1,5})", text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"([0-9]{1,5}):([0-9]{1,5})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise JobFileError(
             f"--autoscale: {text!r} given; MIN:MAX trainers are needed", remedy="write --autoscale 1:8"
         )
-    least, most = int(found[1]), int(found[2])
+    least, most = int(match[1]), int(match[2])
     if target is None:
         return CountRules(least, most)
     return CountRules(least, most, target=parse_rate(target), worth=WORTH_OF_A_TARGET)
@@ -76,8 +76,8 @@ class Decision:
         if (margin := self.margin) is not None:
             least = self.rules.least
             whose = "one alone trains" if least == 1 else f"one of {least} trains"
-            wanted = "" if self.rules.target is not None else f"; {percent(self.rules.worth)} is worth it"
-            parts.append(f"the {self._further} {percent(margin)} of what {whose}{wanted}")
+            least_gain = "" if self.rules.target is not None else f"; {percent(self.rules.worth)} is worth it"
+            parts.append(f"the {self._further} {percent(margin)} of what {whose}{least_gain}")
         return "; ".join(parts)
 
     @property
@@ -160,14 +160,14 @@ class TrainerCounts:
             # There was nothing to train, which says nothing of the number of trainers.
             return None
         self._law.observe(trainers, rate)
-        wanted = self._law.wanted(trainers, status.progress.seconds_left)
-        if wanted == trainers and window.kept:
+        best = self._law.wanted(trainers, status.progress.seconds_left)
+        if best == trainers and window.kept:
             return None
-        if wanted != trainers and self._pause > 0:
+        if best != trainers and self._pause > 0:
             self._pause -= 1
             return None
         window.kept = True
-        return Decision(trainers, wanted, self.rates, self._law.expected(), self._rules)
+        return Decision(trainers, best, self.rates, self._law.expected(), self._rules)
 
     def answered(self, *, refused: bool) -> None:
         """Take the answer to a change.
@@ -224,26 +224,26 @@ async def _carry_out(decision: Decision, channel: RpcChannel, watched: WatchedJo
 
 def require_scalable(job: Job, rules: CountRules) -> None:
     """Raise JobFileError for a job whose trainers cannot join and leave within the rules."""
-    given = f"--autoscale {rules.least}:{rules.most}"
+    flag = f"--autoscale {rules.least}:{rules.most}"
     present = job.trainer.count
     if job.trainer.balance != "off":
         raise JobFileError(
-            f'{given} and trainer.balance = "{job.trainer.balance}" given; a balanced job keeps its trainers',
+            f'{flag} and trainer.balance = "{job.trainer.balance}" given; a balanced job keeps its trainers',
             remedy='set trainer.balance = "off"',
         )
     if job.network.slow is not None:
         raise JobFileError(
-            f"{given} given with an emulated network, which has no link for another trainer",
+            f"{flag} given with an emulated network, which has no link for another trainer",
             remedy="leave out --delay and --bandwidth, or --autoscale",
         )
     if present < 2:
         raise JobFileError(
-            f"{given} and trainer.count = {present} given; a job of one trainer takes no others",
+            f"{flag} and trainer.count = {present} given; a job of one trainer takes no others",
             remedy="set trainer.count = 2; with MIN = 1 the second leaves if it adds too little",
         )
     if not rules.least <= present <= rules.most:
         raise JobFileError(
-            f"{given} and trainer.count = {present} given, which is not within it",
+            f"{flag} and trainer.count = {present} given, which is not within it",
             remedy="give a range with trainer.count, the number to begin with",
         )
 

@@ -131,9 +131,9 @@ def fitted_rates(measured: Mapping[int, float], least: int, most: int) -> dict[i
         for used in itertools.combinations(range(3), size):
             if 0 not in used:
                 continue
-            found = np.linalg.lstsq(scaled[:, used], np.ones_like(counts), rcond=None)[0]
+            solution = np.linalg.lstsq(scaled[:, used], np.ones_like(counts), rcond=None)[0]
             whole = np.zeros(3)
-            whole[list(used)] = found
+            whole[list(used)] = solution
             error = float(np.sum((scaled @ whole - 1.0) ** 2))
             # A term more must explain something, and none may be negative.
             if np.all(whole >= 0.0) and whole[0] > 0.0 and error < best_error - 1e-9:

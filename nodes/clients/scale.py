@@ -20,15 +20,15 @@ SCALE_SECONDS = 600.0
 
 def parse_counts(counts: Sequence[str]) -> dict[str, int]:
     """Read counts such as `trainer=4`; raises JobFileError for any other text."""
-    found: dict[str, int] = {}
+    count_of_role: dict[str, int] = {}
     for text in counts:
         role, _, number = text.partition("=")
-        if not number.isascii() or not number.isdigit() or role in found:
+        if not number.isascii() or not number.isdigit() or role in count_of_role:
             raise JobFileError(f"{text!r} given; a role and a number are needed", remedy="write trainer=4")
-        found[role] = int(number)
-    if not found:
+        count_of_role[role] = int(number)
+    if not count_of_role:
         raise JobFileError("no number of nodes given", remedy="write trainer=4 after the run folder")
-    return found
+    return count_of_role
 
 
 async def scale_job(address: str, counts: Mapping[str, int]) -> None:

@@ -21,7 +21,7 @@ async def announce(server: ControlServer, member: Member, others: Iterable[Membe
     """
     others = list(others)
     replies = await server.call_all(others, TrainerJoined(member.info), REQUEST_SECONDS)
-    if silent := [one.info.name for one in others if one.alive and one.info.name not in replies]:
+    if silent := [other.info.name for other in others if other.alive and other.info.name not in replies]:
         raise AdmissionFailed(f"could not be announced to {', '.join(silent)}")
 
 
@@ -43,10 +43,10 @@ async def copy_replica(
     for name, elements in parts:
         for start in range(0, elements, CHUNK_ELEMENTS):
             read = ReadReplica(start, min(start + CHUNK_ELEMENTS, elements), name)
-            found = await server.call(source, read, REQUEST_SECONDS)
-            if found is None:
+            reply = await server.call(source, read, REQUEST_SECONDS)
+            if reply is None:
                 return source
-            write = WriteReplica(start, found.values, name)
+            write = WriteReplica(start, reply.values, name)
             if await server.call(target, write, REQUEST_SECONDS) is None:
                 return target
     return None

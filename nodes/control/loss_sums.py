@@ -43,8 +43,8 @@ class LossSums:
     @classmethod
     def over(cls, buckets: Buckets, last: int) -> LossSums | None:
         """Return the sums over the last buckets; None without any."""
-        found = [sums for _, sums in buckets.sums()[-last:]]
-        return cls([sum(column) for column in zip(*found, strict=True)]) if found else None
+        newest = [sums for _, sums in buckets.sums()[-last:]]
+        return cls([sum(column) for column in zip(*newest, strict=True)]) if newest else None
 
     @property
     def values(self) -> list[float]:

@@ -144,12 +144,12 @@ class Members:
 
     def everyone(self, role: str | None = None) -> list[Member]:
         """Return all members ever, of one role or of all, without the withdrawn ones."""
-        found = [
+        members = [
             member
             for member in self._members.values()
             if role in (None, member.info.role) and not member.withdrawn
         ]
-        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+        return sorted(members, key=lambda member: (member.info.role, member.info.index))
 
 
 class Membership(Members):
@@ -208,8 +208,10 @@ class Membership(Members):
             return []
         place = before.info.index if role == "embedding" else held
         if place is None or place not in free:
-            others = [one for one in self.everyone(role) if one is not before]
-            last = [one for one in others if one.info.index == place] if role == "embedding" else others
+            others = [member for member in self.everyone(role) if member is not before]
+            last = (
+                [member for member in others if member.info.index == place] if role == "embedding" else others
+            )
             taken = last[-1].info.name if last else "another node"
             raise ClusterError(f"{taken} has taken the place of {before.info.name}")
         return [place]
@@ -302,7 +304,11 @@ class Membership(Members):
         last = {member.info.name: member for member in self._members.values()}
         names = [f"{role}-{index}" for role, count in self._expected.items() for index in range(count)]
         holders = {name: last.get(name) for name in names}
-        return {name: one for name, one in holders.items() if one is None or not (one.alive and one.ready)}
+        return {
+            name: holder
+            for name, holder in holders.items()
+            if holder is None or not (holder.alive and holder.ready)
+        }
 
 
 def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:

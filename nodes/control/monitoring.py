@@ -178,20 +178,20 @@ def _flat(status: Status) -> dict[str, Any]:
 def _by_label(status: Status) -> dict[str, float]:
     """Return the figures of each of several labels, as "FIGURE/LABEL"."""
     last = status.validation[-1] if status.validation else None
-    found: dict[str, float | None] = {}
-    for place, (name, one) in enumerate(status.quality.labels.items()):
-        found |= {f"ne/{name}": one.ne, f"ne_recent/{name}": one.ne_recent}
+    figures: dict[str, float | None] = {}
+    for place, (name, label) in enumerate(status.quality.labels.items()):
+        figures |= {f"ne/{name}": label.ne, f"ne_recent/{name}": label.ne_recent}
         if last is not None:
             further = last.metrics.get(f"{status.validation_metric}/{name}")
-            found[f"validation/{name}"] = further if place else last.value
-    return {key: value for key, value in found.items() if value is not None}
+            figures[f"validation/{name}"] = further if place else last.value
+    return {key: value for key, value in figures.items() if value is not None}
 
 
 def _of_loops(status: Status) -> dict[str, float]:
     """Return the figures of attached loops, and of the data sets that they share."""
     if (loops := status.loops) is None:
         return {}
-    found: dict[str, float | None] = {
+    figures: dict[str, float | None] = {
         "steps": loops.steps,
         "synchronized_steps": loops.synchronized,
         "lost_steps": loops.lost,
@@ -199,7 +199,7 @@ def _of_loops(status: Status) -> dict[str, float]:
     }
     for node in status.nodes:
         if node.role == "loop":
-            found |= {
+            figures |= {
                 f"loop/steps/{node.name}": node.steps,
                 f"loop/synchronized/{node.name}": node.synchronized,
                 f"loop/rounds/{node.name}": node.rounds,
@@ -207,7 +207,7 @@ def _of_loops(status: Status) -> dict[str, float]:
                 f"loop/sent/{node.name}": node.sync_sent_bytes,
                 f"loop/received/{node.name}": node.sync_received_bytes,
             }
-    for one in loops.samples:
-        sums = one.model_dump(exclude={"stream"})
-        found |= {f"samples/{name}/{one.stream}": value for name, value in sums.items()}
-    return {key: value for key, value in found.items() if value is not None}
+    for stream in loops.samples:
+        sums = stream.model_dump(exclude={"stream"})
+        figures |= {f"samples/{name}/{stream.stream}": value for name, value in sums.items()}
+    return {key: value for key, value in figures.items() if value is not None}

@@ -102,7 +102,9 @@ class TrainingMetrics:
         self._sums = LossSums(snapshot.sums)
         self.first_seconds, self.last_seconds = snapshot.first_seconds, snapshot.last_seconds
         self._ne.restore(snapshot.ne)
-        self._throughput = {name: Buckets(0.5, 1).restore(one) for name, one in snapshot.throughput.items()}
+        self._throughput = {
+            name: Buckets(0.5, 1).restore(buckets) for name, buckets in snapshot.throughput.items()
+        }
         self._examples_of = snapshot.examples_of
         self._hours = {hour: LossSums(values) for hour, values in snapshot.hours.items()}
 
@@ -142,13 +144,13 @@ class TrainingMetrics:
         """NE of each of several labels: of all batches, and of the latest."""
         recent = LossSums.over(self._ne, _LATEST)
         return {
-            name: (self._sums.ne(at), recent.ne(at) if recent is not None else None)
-            for name, at in self._several()
+            name: (self._sums.ne(label), recent.ne(label) if recent is not None else None)
+            for name, label in self._several()
         }
 
     def _several(self) -> list[tuple[str, int]]:
         """Return the names and places of the labels; [] if there is one only."""
-        return [(name, at) for at, name in enumerate(self._labels)] if len(self._labels) > 1 else []
+        return [(name, label) for label, name in enumerate(self._labels)] if len(self._labels) > 1 else []
 
     def examples_per_second(self) -> float | None:
         """Examples per second over all trainers."""
@@ -169,8 +171,8 @@ class TrainingMetrics:
                 ne=sums.ne(),
                 label_rate=sums.rate(),
                 labels={
-                    name: HourOfLabel(ne=sums.ne(at), label_rate=sums.rate(at))
-                    for name, at in self._several()
+                    name: HourOfLabel(ne=sums.ne(label), label_rate=sums.rate(label))
+                    for name, label in self._several()
                 },
             )
             for hour, sums in sorted(self._hours.items())
@@ -254,8 +256,8 @@ class NodeRates:
 
     def total(self, nodes: list[str], key: str, now: float) -> float | None:
         """Return the sum over nodes; None if no node has it."""
-        found = [rate for node in nodes if (rate := self.of(node, key, now)) is not None]
-        return sum(found) if found else None
+        rates = [rate for node in nodes if (rate := self.of(node, key, now)) is not None]
+        return sum(rates) if rates else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,17 +58,21 @@ class ReplicaSampler:
         """Return the replicas by trainer; none unless all replied with finite values."""
         trainers = self._state.members.alive("trainer")
         replies = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
-        wanted = FLOAT_BYTES * len(range(0, elements, stride))
+        expected_bytes = FLOAT_BYTES * len(range(0, elements, stride))
         for trainer in trainers:
             reply = replies.get(trainer.info.name)
-            if reply is not None and len(reply.values) != wanted:
+            if reply is not None and len(reply.values) != expected_bytes:
                 del replies[trainer.info.name]
-                self._server.expel(trainer, f"a sample of {len(reply.values)} bytes instead of {wanted}")
+                self._server.expel(
+                    trainer, f"a sample of {len(reply.values)} bytes instead of {expected_bytes}"
+                )
         if len(replies) < max(2, len(trainers)):
             return {}
         points = {
-            name: ReplicaPoint(np.frombuffer(one.values, dtype=np.float32), one.iterations, one.rounds)
-            for name, one in replies.items()
+            name: ReplicaPoint(
+                np.frombuffer(sample.values, dtype=np.float32), sample.iterations, sample.rounds
+            )
+            for name, sample in replies.items()
         }
         # A model that has diverged is told by its losses.
         return points if all(is_finite(point.values) for point in points.values()) else {}
@@ -83,8 +87,12 @@ class ReplicaSampler:
     async def _order(self, settings: SyncSettings) -> None:
         """Send the settings to nodes that have not confirmed them."""
         members = [*self._state.members.alive("trainer"), *self._state.members.alive("sync")]
-        late = [one for one in members if self._confirmed.get(one.info.token, self._first) != settings]
-        self._confirmed.update((one.info.token, None) for one in late)
+        late = [
+            member for member in members if self._confirmed.get(member.info.token, self._first) != settings
+        ]
+        self._confirmed.update((member.info.token, None) for member in late)
         order = SetSync(settings.gap, settings.elastic_rate or 0.0)
         replies = await self._server.call_all(late, order, REQUEST_SECONDS)
-        self._confirmed.update((one.info.token, settings) for one in late if one.info.name in replies)
+        self._confirmed.update(
+            (member.info.token, settings) for member in late if member.info.name in replies
+        )

@@ -106,7 +106,7 @@ class ControlServer(ControlSocket):
         try:
             watchers = self.sessions.watchers(asyncio.get_running_loop().time())
             ended = JobEnded(self.outcome)
-            notices = [one.call(ended, timeout_seconds=END_NOTICE_SECONDS) for one in watchers]
+            notices = [watcher.call(ended, timeout_seconds=END_NOTICE_SECONDS) for watcher in watchers]
             await asyncio.gather(*notices, return_exceptions=True)
         finally:
             await super().close()
@@ -235,7 +235,7 @@ class ControlServer(ControlSocket):
         if view is not None:
             self.group_formed(view)
             trainers = self.state.members.everyone("trainer")
-            slow = next(one.info.name for one in trainers if one.info.index == request.index)
+            slow = next(trainer.info.name for trainer in trainers if trainer.info.index == request.index)
             self.event(slow, f"was removed from the group: {member.info.name} waited for it without success")
         # Also without a change: the reporter does not know the current view.
         self.broadcast_group(view or group.view)

@@ -59,8 +59,12 @@ class SessionRegistry:
 
     def watchers(self, now: float) -> list[RpcChannel]:
         """Return the sessions of present watchers that subscribed to the end."""
-        there = [one for one in self._watchers if now - self._seen_at.get(one, now) < PRESENT_SECONDS]
-        return [self._sessions[one] for one in there if one in self._sessions]
+        present = [
+            identity
+            for identity in self._watchers
+            if now - self._seen_at.get(identity, now) < PRESENT_SECONDS
+        ]
+        return [self._sessions[identity] for identity in present if identity in self._sessions]
 
     def end(self, identity: bytes, why: str) -> None:
         """End a session; requests that wait for its reply fail."""

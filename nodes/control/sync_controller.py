@@ -113,8 +113,10 @@ class SyncController:
         then, before = self._last
         self._last = (seconds, iterations)
         if iterations > before and seconds > then:
-            wanted = HORIZON_ITERATIONS / SAMPLES_PER_HORIZON * (seconds - then) / (iterations - before)
-            self.pause_seconds = min(max(wanted, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            ideal_seconds = (
+                HORIZON_ITERATIONS / SAMPLES_PER_HORIZON * (seconds - then) / (iterations - before)
+            )
+            self.pause_seconds = min(max(ideal_seconds, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
 
 def control_of(

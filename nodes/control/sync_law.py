@@ -146,8 +146,8 @@ class SyncLaw:
             return False
         self._window.append(sample)
         spanned = sample.iterations - self._window[0].iterations
-        wanted = max(WINDOW_ITERATIONS, WINDOW_ROUNDS * self._settings.gap)
-        if len(self._window) < WINDOW_SAMPLES or spanned < wanted:
+        needed = max(WINDOW_ITERATIONS, WINDOW_ROUNDS * self._settings.gap)
+        if len(self._window) < WINDOW_SAMPLES or spanned < needed:
             return False
         window, self._window = self._window, []
         return self._decide(window)
@@ -182,10 +182,10 @@ class SyncLaw:
         if settings == self._settings:
             return False
         self._settings = settings
-        at = window[-1]
-        self._from_iterations = at.iterations + max(WINDOW_ITERATIONS, SETTLING_ROUNDS * settings.gap)
+        last = window[-1]
+        self._from_iterations = last.iterations + max(WINDOW_ITERATIONS, SETTLING_ROUNDS * settings.gap)
         made = ControlDecision(
-            seconds=at.seconds, gap=settings.gap, elastic_rate=settings.elastic_rate, ratio=ratio, why=why
+            seconds=last.seconds, gap=settings.gap, elastic_rate=settings.elastic_rate, ratio=ratio, why=why
         )
         self._decision_count += 1
         if len(self._decisions) == MAX_DECISIONS:
@@ -200,12 +200,12 @@ class SyncLaw:
         self._within_bound.pass_window()
         self._held_up = gap > HELD_UP_FACTOR * now.gap + 1
         if self._held_up and now.gap < self._max_gap:
-            found = round(min(gap, self._max_gap))
-            self._held_up_at.show(found)
+            kept_gap = round(min(gap, self._max_gap))
+            self._held_up_at.show(kept_gap)
             came = (
                 f"rounds came only every {gap:.0f} iterations" if gap < math.inf else "no round was completed"
             )
-            return replace(now, gap=found), f"{came}, limited by the duty cycle or the link"
+            return replace(now, gap=kept_gap), f"{came}, limited by the duty cycle or the link"
         return self._tighter(ratio) if ratio > self._bound else self._looser(ratio)
 
     def _tighter(self, ratio: float) -> tuple[SyncSettings, str]:
@@ -224,12 +224,12 @@ class SyncLaw:
 
     def _looser(self, ratio: float) -> tuple[SyncSettings, str]:
         now, why = self._settings, f"{number(ratio, 2)} is clearly below the bound"
-        wanted = self._bound * LOOSEN_BELOW
+        target = self._bound * LOOSEN_BELOW
         if self._rates:
             # A step toward the closest rate at most halves the ratio, so undoing it at most doubles it.
-            undone = replace(now, elastic_rate=self._rates.pop()) if ratio <= wanted / 2 else now
+            undone = replace(now, elastic_rate=self._rates.pop()) if ratio <= target / 2 else now
             return undone, why
-        expected = now.gap * (wanted / ratio) ** (1 / RATIO_POWER) if ratio else math.inf
+        expected = now.gap * (target / ratio) ** (1 / RATIO_POWER) if ratio else math.inf
         limits = LOOSEN_FACTOR * now.gap, self._within_bound.value or self._max_gap, self._max_gap
         gap = math.floor(min(expected, *limits))
         return replace(now, gap=max(gap, now.gap)), why

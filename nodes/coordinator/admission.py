@@ -198,7 +198,11 @@ class TrainerAdmission(Admission):
 
     async def _take_center(self, node: Member) -> str:
         """Have the node take the center's weights; return a text for the event."""
-        before = [one.facts.weights_digest for one in self._state.members.everyone("trainer") if one.begun]
+        before = [
+            trainer.facts.weights_digest
+            for trainer in self._state.members.everyone("trainer")
+            if trainer.begun
+        ]
         if set(before) != {node.facts.weights_digest}:
             raise AdmissionFailed("its model differs from that of the dead trainers")
         if not center_has_model(self._state):

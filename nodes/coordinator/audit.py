@@ -152,7 +152,9 @@ def _is_unheard_shard(state: JobState, outcome: Outcome, member: Member) -> bool
 
 def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:
     """Return the living trainers without a final reply."""
-    living = [one.info.name for one in state.members.alive("trainer")] if state.members.started else []
+    living = (
+        [trainer.info.name for trainer in state.members.alive("trainer")] if state.members.started else []
+    )
     return [name for name in living if name not in outcome.trainers]
 
 
@@ -160,9 +162,9 @@ def _uncertain_trainers(state: JobState, outcome: Outcome) -> dict[str, str]:
     """Return the trainers of which it is unknown what they still had, and why."""
     silent = dict.fromkeys(_silent_trainers(state, outcome), "did not say what it still had")
     unstopped = {
-        one.info.name: "had a worker that did not stop in time, so what it still had is not known"
-        for one in state.members.everyone("trainer")
-        if one.info.name in outcome.drained.unstopped and one.alive
+        trainer.info.name: "had a worker that did not stop in time, so what it still had is not known"
+        for trainer in state.members.everyone("trainer")
+        if trainer.info.name in outcome.drained.unstopped and trainer.alive
     }
     return silent | unstopped
 
@@ -170,8 +172,8 @@ def _uncertain_trainers(state: JobState, outcome: Outcome) -> dict[str, str]:
 def _unheard(state: JobState, outcome: Outcome) -> list[Member]:
     uncertain = _uncertain_trainers(state, outcome)
     # A trainer that left has reported its batches.
-    trainers = [one for one in state.members.everyone("trainer") if not one.left]
-    return [one for one in trainers if not one.alive or one.info.name in uncertain]
+    trainers = [trainer for trainer in state.members.everyone("trainer") if not trainer.left]
+    return [trainer for trainer in trainers if not trainer.alive or trainer.info.name in uncertain]
 
 
 def _read_identity(state: JobState, outcome: Outcome, left_out: str, examples: ExampleCounts) -> Identity:
@@ -221,7 +223,7 @@ def _shard_name(shard: str) -> str:
 def _shard_identity(state: JobState, name: str, counts: Counts, halves: Iterable[BatchId]) -> Identity:
     applied, distinct = int(counts.get("applied_batches", 0)), state.ledger.totals.distinct_batches
     # A replacement has the dead node's index, but another name.
-    place = {one.info.name: one.info.index for one in state.members.everyone("embedding")}.get(name)
+    place = {member.info.name: member.info.index for member in state.members.everyone("embedding")}.get(name)
     first = name if place is None else f"embedding-{place}"
     before = state.origin.applied_before.get(first, ())
     applied_of = set(halves)
@@ -274,7 +276,7 @@ def _pushed_before(state: JobState) -> int:
 
 def _pushed_and_lost(state: JobState) -> bool:
     # A reader that left counts like a dead one: only what its trainers received was sent.
-    trainers = [one for one in _dead(state, "trainer") if not one.left]
+    trainers = [trainer for trainer in _dead(state, "trainer") if not trainer.left]
     return bool(trainers and _dead(state, "reader"))
 
 

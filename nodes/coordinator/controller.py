@@ -134,11 +134,11 @@ class JobController:
         """Raise ClusterError if the nodes do not fit together."""
         members = self._state.members
         facts = [member.facts for member in members.alive("trainer")]
-        for found, what in (
+        for digests, what in (
             ({fact.weights_digest for fact in facts}, "first weights"),
             ({fact.dense_elements for fact in facts}, "models"),
         ):
-            if len(found) > 1:
+            if len(digests) > 1:
                 raise ClusterError(
                     f"the trainers built different {what}",
                     where="model.name",
@@ -167,8 +167,8 @@ class JobController:
         facts = [member.facts for member in self._state.members.alive()]
         parameters = [name for fact in facts for name in fact.fresh_parameters]
         tables = [name for fact in facts for name in fact.fresh_tables]
-        for what, found in (("dense parameters", parameters), ("tables", tables)):
-            names = list(dict.fromkeys(found))
+        for what, parts in (("dense parameters", parameters), ("tables", tables)):
+            names = list(dict.fromkeys(parts))
             if names:
                 some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
                 text = (

@@ -93,11 +93,11 @@ class Evaluator:
             passes = [await self._score(self._model.origin, [t for t in trainers if t.info.name in same])]
         else:
             passes = [await self._score(ModelOrigin.REPLICAS, [trainer]) for trainer in trainers]
-        scored = [one for one in passes if one is not None]
+        scored = [scored_pass for scored_pass in passes if scored_pass is not None]
         if not scored:
             return None
         bad_rows = own_bad_rows(self._spans, scored[0].bad_rows)
-        return Score(self._model.scored(len(scored)), [one.sums for one in scored], bad_rows)
+        return Score(self._model.scored(len(scored)), [scored_pass.sums for scored_pass in scored], bad_rows)
 
     async def _score(self, model: str, trainers: list[Member]) -> PassScores | None:
         """Score one pass; repeat it without nodes that die in it.
@@ -117,7 +117,7 @@ class Evaluator:
             if len(able) < len(scoring):
                 for name in sorted(ready.keys() - able):
                     self._note(f"{name} could not read {self._model.words}, and does not score it")
-                unable = {one.info.name for one in scoring} - able
+                unable = {member.info.name for member in scoring} - able
                 trainers, doubt = [t for t in trainers if t.info.name not in unable], Doubt()
                 continue
             alive = self._state.members.alive("reader")
@@ -167,8 +167,8 @@ class Evaluator:
         """
         tokens = tuple(trainer.info.token for trainer in trainers)
         calls = [
-            self._deliver_all(reader, tokens, self._spans[at :: len(readers)])
-            for at, reader in enumerate(readers)
+            self._deliver_all(reader, tokens, self._spans[number :: len(readers)])
+            for number, reader in enumerate(readers)
         ]
         died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
         replies = await race(asyncio.gather(*calls), died)
@@ -179,8 +179,8 @@ class Evaluator:
     ) -> EvaluateReply | None:
         """Let one reader send its spans of the pass, several messages if need be."""
         replies: list[EvaluateReply | None] = []
-        for at in range(0, max(1, len(spans)), SPANS_AT_ONCE):
-            some = Evaluate(self._pass, tokens, tuple(spans[at : at + SPANS_AT_ONCE]))
+        for start in range(0, max(1, len(spans)), SPANS_AT_ONCE):
+            some = Evaluate(self._pass, tokens, tuple(spans[start : start + SPANS_AT_ONCE]))
             replies.append(await self._server.call(reader, some, EVAL_SECONDS))
             if replies[-1] is None:
                 break
@@ -192,7 +192,7 @@ def _sum_replies(replies: Sequence[EvaluateReply | None]) -> EvaluateReply | Non
     whole = [reply for reply in replies if reply is not None]
     if len(whole) < len(replies):
         return None
-    return EvaluateReply(sum(one.examples for one in whole), sum(one.bad_rows for one in whole))
+    return EvaluateReply(sum(answer.examples for answer in whole), sum(answer.bad_rows for answer in whole))
 
 
 MODEL = "the trainers' replicas, each before its step"
@@ -209,8 +209,8 @@ async def read_progressive(
     trained = await server.store.run(lambda store: store.trained_examples_in(spans)) if spans else {}
     # Another trainer's acknowledgement of a batch may have been the first.
     repeated = server.state.ledger.totals.replayed_examples
-    most = {name: trained.get(name, 0) + one.in_flight + repeated for name, one in drained.items()}
-    return read_scores(server, {name: one.progressive for name, one in drained.items()}, most)
+    most = {name: trained.get(name, 0) + reply.in_flight + repeated for name, reply in drained.items()}
+    return read_scores(server, {name: reply.progressive for name, reply in drained.items()}, most)
 
 
 def read_scores(
@@ -221,7 +221,7 @@ def read_scores(
     A trainer whose scores cannot be is declared dead, and missing in the result. `most` has the number of
     examples that each can have scored.
     """
-    found: dict[str, QualitySums] = {}
+    scores: dict[str, QualitySums] = {}
     data = server.state.job.data
     further = len(data.label_names) - 1
     weighted = bool(data.columns_as("weight"))
@@ -239,8 +239,8 @@ def read_scores(
         except ValueError as error:
             server.expel(trainer, f"its scores: {error}")
         else:
-            found[trainer.info.name] = sums
-    return found
+            scores[trainer.info.name] = sums
+    return scores
 
 
 def sum_scores(parts: Iterable[QualitySums]) -> QualitySums:
@@ -274,6 +274,6 @@ def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, Progressive
     if not sums.others:
         return {}
     return {
-        name: ProgressiveLabel(ne=one.ne, auc=one.auc, auc_error=one.auc_error, logloss=one.logloss)
-        for name, one in sums.by_label(labels).items()
+        name: ProgressiveLabel(ne=label.ne, auc=label.auc, auc_error=label.auc_error, logloss=label.logloss)
+        for name, label in sums.by_label(labels).items()
     }

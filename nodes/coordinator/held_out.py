@@ -15,42 +15,44 @@ from .state.outcome import Score
 
 def held_out_quality(score: Score | None, eval_files: list[str], labels: Sequence[str]) -> Evaluation | None:
     """Return one model's figures, or the mean over replicas; None if nothing was scored."""
-    found = [sums for sums in score.sums if sums.examples] if score is not None else []
-    if score is None or not found:
+    sums_of_models = [sums for sums in score.sums if sums.examples] if score is not None else []
+    if score is None or not sums_of_models:
         return None
     teacher = teacher_ne(source_files(eval_files))
-    means = _means(found)
+    means = _means(sums_of_models)
     others = {
         "model": score.model,
-        "examples": found[0].examples,
+        "examples": sums_of_models[0].examples,
         "bad_rows": score.bad_rows,
         "teacher_ne": teacher,
         "gain_ratio": gain_ratio(means["ne"], teacher),
-        "labels": _by_label(found, labels),
+        "labels": _by_label(sums_of_models, labels),
     }
     return Evaluation.model_validate(means | others)
 
 
-def _by_label(found: list[QualitySums], labels: Sequence[str]) -> dict[str, LabelQuality]:
+def _by_label(sums_of_models: list[QualitySums], labels: Sequence[str]) -> dict[str, LabelQuality]:
     """Return the figures of each of several labels, the first one's too."""
-    if not found[0].others:
+    if not sums_of_models[0].others:
         return {}
-    each = [sums.by_label(labels) for sums in found]
-    return {name: LabelQuality.model_validate(_means([one[name] for one in each])) for name in labels}
-
-
-def _means(found: list[QualitySums]) -> dict[str, Any]:
-    each = [metrics_of(sums, ranking_metrics(sums)) for sums in found]
+    each = [sums.by_label(labels) for sums in sums_of_models]
     return {
-        **{name: _mean([metrics[name] for metrics in each]) for name in each[0]},
-        "auc_error": _mean([sums.auc_error for sums in found]),
-        "calibration_curve": _curve(found),
+        name: LabelQuality.model_validate(_means([by_label[name] for by_label in each])) for name in labels
     }
 
 
-def _curve(found: list[QualitySums]) -> list[CalibrationPart]:
-    together = QualitySums(found[0].bins)
-    for sums in found:
+def _means(sums_of_models: list[QualitySums]) -> dict[str, Any]:
+    each = [metrics_of(sums, ranking_metrics(sums)) for sums in sums_of_models]
+    return {
+        **{name: _mean([metrics[name] for metrics in each]) for name in each[0]},
+        "auc_error": _mean([sums.auc_error for sums in sums_of_models]),
+        "calibration_curve": _curve(sums_of_models),
+    }
+
+
+def _curve(sums_of_models: list[QualitySums]) -> list[CalibrationPart]:
+    together = QualitySums(sums_of_models[0].bins)
+    for sums in sums_of_models:
         together.merge(sums)
     return [CalibrationPart(**part._asdict()) for part in calibration_curve(*together.histogram())]
 

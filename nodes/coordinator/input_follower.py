@@ -49,18 +49,18 @@ class NewFiles:
         self._known: dict[str, Version | None] = dict.fromkeys(known)
         self._seen: dict[str, Version] = {}
 
-    def look(self, found: Mapping[str, Version]) -> tuple[list[str], list[str]]:
+    def look(self, present: Mapping[str, Version]) -> tuple[list[str], list[str]]:
         """Return the new complete files, and the known files that changed.
 
         `found` has all files that are there now, by identity. Each new file and each change is returned
         once.
         """
-        fresh = {file: version for file, version in found.items() if file not in self._known}
+        fresh = {file: version for file, version in present.items() if file not in self._known}
         whole = [
             file for file, version in fresh.items() if version[0] != 0 and self._seen.get(file) == version
         ]
-        changed = [file for file, version in found.items() if self._known.get(file) not in (None, version)]
-        self._known |= {file: version for file, version in found.items() if file in self._known}
+        changed = [file for file, version in present.items() if self._known.get(file) not in (None, version)]
+        self._known |= {file: version for file, version in present.items() if file in self._known}
         self._known |= {file: fresh[file] for file in whole}
         self._seen = fresh
         return whole, changed
@@ -117,8 +117,8 @@ class GrowingInput:
         notes: list[str] = []
         files = 0
         try:
-            found = match_files(self._patterns, self._kafka, may_be_none=True)
-            paths = {file_identity(path): path for path in found}
+            matching = match_files(self._patterns, self._kafka, may_be_none=True)
+            paths = {file_identity(path): path for path in matching}
             for path in filter(is_topic, paths.values()):
                 new, lost = self._messages(path, self._count + len(spans))
                 spans += new
@@ -197,11 +197,11 @@ class InputFollower:
             queue, classes = state.ledger.queue, state.training.input.id_classes
             growing = await self._elsewhere(lambda: GrowingInput(state.job, queue.spans, classes))
             while state.ledger.queue.follows:
-                found = await self._elsewhere(growing.look)
-                for note in found.notes:
+                new = await self._elsewhere(growing.look)
+                for note in new.notes:
                     self._server.event("coordinator", note)
-                if found.spans and state.ledger.queue.follows:
-                    await self._add(found)
+                if new.spans and state.ledger.queue.follows:
+                    await self._add(new)
                 await asyncio.sleep(state.job.data.follow_seconds)
         except ShadowSyncError as error:
             what = "the topic" if isinstance(error, KafkaRefused) else "a new file of data.path"
@@ -212,8 +212,8 @@ class InputFollower:
         """Return what `work` returns; silent brokers delay no end of the job."""
         return await on_daemon_thread(work, "input")
 
-    async def _add(self, found: FoundSpans) -> None:
-        self._state.add_spans(found.spans, found.id_classes)
-        await self._server.journal.decided(SpansAdded(found.spans, dict(found.id_classes)))
-        log.info("%s more, of %s", counted(len(found.spans), "span"), counted(found.files, "new file"))
+    async def _add(self, new: FoundSpans) -> None:
+        self._state.add_spans(new.spans, new.id_classes)
+        await self._server.journal.decided(SpansAdded(new.spans, dict(new.id_classes)))
+        log.info("%s more, of %s", counted(len(new.spans), "span"), counted(new.files, "new file"))
         await offer_spans(self._server)

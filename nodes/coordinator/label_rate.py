@@ -68,5 +68,5 @@ def sampled_label_rates(
 
 def lacks_label_rates(job: Job, spans: Sequence[Span], rates: Sequence[float]) -> bool:
     """Return whether there are no rates although the input could have been sampled."""
-    wanted = job.model.output_bias == "label_rate" and bool(spans)
-    return wanted and not rates and not any(span.kind == "sorted" for span in spans)
+    needed = job.model.output_bias == "label_rate" and bool(spans)
+    return needed and not rates and not any(span.kind == "sorted" for span in spans)

@@ -135,8 +135,8 @@ async def run_coordinator(
         )
     state, store, restored = await make_state(settings, plan, takeover)
     process.log_to(state.folder, "coordinator")
-    for found in job_warnings(job):
-        log.warning("%s", found)
+    for warning in job_warnings(job):
+        log.warning("%s", warning)
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server, partial(build_status, state))
     try:

@@ -256,7 +256,7 @@ def _curves(state: JobState, outcome: Outcome) -> Curves:
         throughput=metrics.throughput_curves(),
         sync_gap=metrics.gap_curves(),
         divergence=list(outcome.training.divergence_curve),
-        validation=[(float(one.examples), one.value) for one in state.checkpointing.scored],
+        validation=[(float(score.examples), score.value) for score in state.checkpointing.scored],
     )
 
 
@@ -372,7 +372,9 @@ def _holders(state: JobState) -> list[Member]:
 
     A replacement has those of the dead node.
     """
-    return list({one.info.index: one for one in state.members.everyone("embedding") if one.begun}.values())
+    return list(
+        {member.info.index: member for member in state.members.everyone("embedding") if member.begun}.values()
+    )
 
 
 def _shard_counts(state: JobState, outcome: Outcome) -> CountsByNode:
@@ -398,7 +400,9 @@ def _refused(state: JobState) -> list[Event]:
         if count := member.count("refused_messages"):
             events.append((member.info.name, f"refused {counted(count, 'message')}; see its log"))
     refused = {"coordinator": state.refused_connections}
-    refused |= {one.info.name: one.count("refused_connections") or 0 for one in state.members.everyone()}
+    refused |= {
+        named.info.name: named.count("refused_connections") or 0 for named in state.members.everyone()
+    }
     events += [(name, _refused_connections(count)) for name, count in refused.items() if count]
     return [Event(seconds=state.seconds(), node=node, what=what) for node, what in events]
 

@@ -201,7 +201,7 @@ class RequestHandler:
             members = state.members
             holders = [*members.alive(role), *members.joining(role)]
             seen = [sessions.seen_at(holder.info.token) for holder in holders]
-            return any(at is not None and at <= arrived for at in seen)
+            return any(seen_at is not None and seen_at <= arrived for seen_at in seen)
 
         def is_decided() -> bool:
             members = state.members
@@ -314,7 +314,7 @@ class RequestHandler:
         So a trainer that lies costs one reader and itself.
         """
         readers = self._state.members.everyone("reader")
-        reader = next((one for one in readers if one.info.name == name), None)
+        reader = next((other for other in readers if other.info.name == name), None)
         before = self._reported.setdefault(member.info.token, name)
         if reader is None:
             self._server.expel(member, f"a report of {name!r}, which is no reader")

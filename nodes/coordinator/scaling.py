@@ -66,7 +66,7 @@ class Scaling:
 
     def _staying(self, role: str) -> list[Member]:
         """Return a role's living nodes that were not told to leave."""
-        return [one for one in self._state.members.everyone(role) if one.alive and not one.leaves]
+        return [member for member in self._state.members.everyone(role) if member.alive and not member.leaves]
 
     def _check(self, role: str, count: int) -> None:
         state = self._state
@@ -108,9 +108,12 @@ class Scaling:
         await server.wait_for(
             lambda: not state.lifecycle.is_training or all(map(is_decided, tokens)), patience
         )
-        found = [member for token in tokens if (member := state.members.find(token)) is not None]
-        there = [member for member in found if member.begun and member.alive]
-        joined = [member.info.name for member in sorted(there, key=lambda one: one.info.index)]
+        members = [member for token in tokens if (member := state.members.find(token)) is not None]
+        joined_members = [member for member in members if member.begun and member.alive]
+        joined = [
+            member.info.name
+            for member in sorted(joined_members, key=lambda joined_member: joined_member.info.index)
+        ]
         if len(joined) < missing:
             raise ClusterError(
                 f"{counted(missing - len(joined), role)} of {missing} did not join",
@@ -143,4 +146,4 @@ class Scaling:
                     f"{member.info.name} cannot leave now",
                     remedy='"Leaving a running job" in docs/guarantees.md says when it can',
                 )
-        return [one.info.name for one in reversed(members) if await self._departures.release(one)]
+        return [leaving.info.name for leaving in reversed(members) if await self._departures.release(leaving)]

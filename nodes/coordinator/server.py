@@ -101,9 +101,9 @@ class CoordinatorServer(ControlServer):
 
     def health(self) -> Health:
         state = self.state
-        there = {role: len(state.members.alive(role)) for role in state.job.expected}
+        present = {role: len(state.members.alive(role)) for role in state.job.expected}
         examples = state.training.metrics.examples
-        return coordinator_health(state.lifecycle.phase.value, examples, state.job.expected, there)
+        return coordinator_health(state.lifecycle.phase.value, examples, state.job.expected, present)
 
     @property
     def outcome(self) -> str:
@@ -142,13 +142,13 @@ class CoordinatorServer(ControlServer):
         return seconds
 
     async def call_until_answered(
-        self, member: Member, request: Request[Any], unable: str, wanted: Callable[[], bool]
+        self, member: Member, request: Request[Any], unable: str, still_needed: Callable[[], bool]
     ) -> None:
         """Repeat a request until a node replies or dies, while it is `wanted`.
 
         A node without a session gets it when it is back. One that refuses is declared dead: it was `unable`.
         """
-        while member.alive and wanted():
+        while member.alive and still_needed():
             try:
                 await self.call_or_raise(member, request, REQUEST_SECONDS)
                 return

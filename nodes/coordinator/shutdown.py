@@ -112,7 +112,7 @@ def _cpu_seconds(state: JobState, own_at_start: float) -> dict[str, float]:
     if before is None:
         return {}
     members = state.members.everyone()
-    now = {one.info.name: float(one.metrics.get("cpu_seconds", 0.0)) for one in members}
+    now = {member.info.name: float(member.metrics.get("cpu_seconds", 0.0)) for member in members}
     used = {name: max(0.0, seconds - before.get(name, 0.0)) for name, seconds in now.items()}
     return used | {"coordinator": time.process_time() - own_at_start}
 
@@ -171,7 +171,7 @@ class JobFinalizer:
 
         Returns the last reply of each, of those too.
         """
-        finalize, found = Finalize(closing_round=closing_round), dict[str, FinalizeReply]()
+        finalize, replies_by_name = Finalize(closing_round=closing_round), dict[str, FinalizeReply]()
         while trainers:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
             self._server.journal.decided(GroupFormed(view))
@@ -179,12 +179,12 @@ class JobFinalizer:
             replies = await self._server.call_all(trainers, finalize, self._bound_seconds)
             for name, reply in replies.items():
                 self._model.finalized(name, reply)
-            found |= replies
+            replies_by_name |= replies
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
                 break
             trainers = left
-        return found
+        return replies_by_name
 
     @property
     def _bound_seconds(self) -> float:

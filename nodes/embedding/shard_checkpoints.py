@@ -232,11 +232,11 @@ class ShardCheckpoints:
             files.append(await asyncio.to_thread(self._write_pass, now, target))
         return files, now
 
-    def _write_pass(self, one: _Pass, target: PartTarget) -> Files:
-        part, store = one.part, self._service.store
+    def _write_pass(self, next_pass: _Pass, target: PartTarget) -> Files:
+        part, store = next_pass.part, self._service.store
         if part is None:
-            changed = store.changed_since(one.since, self._fetch)
-            part = ShardPart.of_changes(store, None, changed, one.number).served(self._fetch)
+            changed = store.changed_since(next_pass.since, self._fetch)
+            part = ShardPart.of_changes(store, None, changed, next_pass.number).served(self._fetch)
         return tuple(part.write(target))
 
     def _copied(self, part: ShardPart) -> ShardPart:

@@ -79,8 +79,8 @@ class Lease:
 
     def holds(self, values: Float32Array) -> bool:
         """Return whether these values begin where this lease begins."""
-        own, other = (array.__array_interface__["data"][0] for array in (self.values, values))
-        return bool(own == other)
+        address, other_address = (array.__array_interface__["data"][0] for array in (self.values, values))
+        return bool(address == other_address)
 
 
 class SharedMemoryClient:

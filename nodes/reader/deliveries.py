@@ -151,8 +151,8 @@ class DeliveryState:
         while self._waiting and progress:
             progress = False
             for identity, worker in self._workers.items():
-                if worker.sent < worker.limit and (found := self._take_for(identity)) is not None:
-                    out.append((identity, self._send(worker, *found, now)))
+                if worker.sent < worker.limit and (taken := self._take_for(identity)) is not None:
+                    out.append((identity, self._send(worker, *taken, now)))
                     progress = True
         return out
 
@@ -196,10 +196,10 @@ class DeliveryState:
 
     def resolve_lost(self, token: str, again: Iterable[BatchId]) -> None:
         """Queue a lost trainer's batches that must be trained again; drop the others."""
-        wanted = set(again)
+        needed = set(again)
         for key in [key for key in self._unresolved if key[0] == token]:
             batch = self._unresolved.pop(key)
-            if key[1] in wanted and not self._draining:
+            if key[1] in needed and not self._draining:
                 self._waiting.add_again(TRAINING, batch)
             else:
                 self.retained_bytes -= size_of(batch)

@@ -71,14 +71,14 @@ class WaitingBatches:
 
     def take(self, worker: bytes, may_have: Callable[[int], bool]) -> tuple[int, Batch] | None:
         """Return the next batch of a worker and its pass; None without one."""
-        own = self._turns.get(worker)
-        may_begin = self._is_over(own)
+        worker_turn = self._turns.get(worker)
+        may_begin = self._is_over(worker_turn)
         for position, waiting in enumerate(self._queue):
             turn = waiting.turn
-            is_free = turn in (None, own) or (may_begin and turn not in self._held)
+            is_free = turn in (None, worker_turn) or (may_begin and turn not in self._held)
             if not is_free or not may_have(waiting.pass_number):
                 continue
-            if turn is not None and turn != own:
+            if turn is not None and turn != worker_turn:
                 self.release(worker)
                 self._turns[worker], self._held[turn] = turn, worker
             del self._queue[position]

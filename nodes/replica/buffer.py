@@ -85,7 +85,7 @@ class FlatReplica:
         if isinstance(self._buffer, ScatteredBuffer):
             self._buffer.add_(part.start, part.stop, delta, scale)
         else:
-            self._change(self._buffer, part, delta, lambda own, given: own.add_(given, alpha=scale))
+            self._change(self._buffer, part, delta, lambda weights, values: weights.add_(values, alpha=scale))
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
         """Compute `w[part] <- (1 - rate) w[part] + rate * target` in place."""
@@ -93,7 +93,7 @@ class FlatReplica:
         if isinstance(self._buffer, ScatteredBuffer):
             self._buffer.lerp_(part.start, part.stop, target, rate)
         else:
-            self._change(self._buffer, part, target, lambda own, given: own.lerp_(given, rate))
+            self._change(self._buffer, part, target, lambda weights, values: weights.lerp_(values, rate))
 
     def _locate(self) -> None:
         """Find the values, before they are used."""
@@ -111,7 +111,7 @@ class FlatReplica:
         self,
         buffer: torch.Tensor,
         part: Slice,
-        given: torch.Tensor,
+        values: torch.Tensor,
         change: Callable[[torch.Tensor, torch.Tensor], object],
     ) -> None:
         """Have `change` change a slice in place, by `given`; negative squares become 0.
@@ -120,11 +120,11 @@ class FlatReplica:
         worker may read a negative one, whose root is NaN, so squares are changed in a copy.
         """
         first = min(max(part.start, self._squares_start), part.stop)
-        change(buffer[part.start : first], given[: first - part.start])
+        change(buffer[part.start : first], values[: first - part.start])
         for start in range(first, part.stop, self.squares_at_once):
             squares = buffer[start : min(start + self.squares_at_once, part.stop)]
-            changed, at = squares.clone(), start - part.start
-            change(changed, given[at : at + len(squares)])
+            changed, offset = squares.clone(), start - part.start
+            change(changed, values[offset : offset + len(squares)])
             squares.copy_(changed.clamp_(min=0.0))
 
 
@@ -134,8 +134,8 @@ def write_elements(target: torch.Tensor, start: int, values: bytes, name: str) -
     `target` is float32 [numel], on any device; others may write it meanwhile. Raises ValueError, with `name`,
     for elements that do not fit.
     """
-    given = elements_of(start, values, len(target), name)
-    target[start : start + len(given)].copy_(given)
+    elements = elements_of(start, values, len(target), name)
+    target[start : start + len(elements)].copy_(elements)
 
 
 def elements_of(start: int, values: bytes, numel: int, name: str) -> torch.Tensor:
@@ -143,7 +143,7 @@ def elements_of(start: int, values: bytes, numel: int, name: str) -> torch.Tenso
 
     Raises ValueError, with `name`, if they do not fit among `numel` from `start` on.
     """
-    given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
-    if start + len(given) > numel:
-        raise ValueError(f"{name}: {len(given)} elements from {start} given; it has {numel}")
-    return given
+    elements = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
+    if start + len(elements) > numel:
+        raise ValueError(f"{name}: {len(elements)} elements from {start} given; it has {numel}")
+    return elements

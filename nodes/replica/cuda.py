@@ -183,15 +183,15 @@ class DeviceReplica(FlatReplica):
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """Enqueue `w[part] += scale * delta` in place."""
         with self._lock, self._streams.on(self._stream):
-            given = self._upload(delta)
-            super().add_(part, given, scale)
+            uploaded = self._upload(delta)
+            super().add_(part, uploaded, scale)
             self._changed.record(self._stream)
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
         """Enqueue `w[part] <- (1 - rate) w[part] + rate * target` in place."""
         with self._lock, self._streams.on(self._stream):
-            given = self._upload(target)
-            super().interpolate_(part, given, rate)
+            uploaded = self._upload(target)
+            super().interpolate_(part, uploaded, rate)
             self._changed.record(self._stream)
 
     def _fetch(self, places: range) -> torch.Tensor:
@@ -207,9 +207,9 @@ class DeviceReplica(FlatReplica):
     def _upload(self, values: torch.Tensor) -> torch.Tensor:
         host = self._streams.pinned(values.numel())
         host.copy_(values)
-        there = torch.empty(values.numel(), dtype=torch.float32, device=self._streams.torch_device)
-        self._streams.copy(self._stream, there, host)
-        return there
+        uploaded = torch.empty(values.numel(), dtype=torch.float32, device=self._streams.torch_device)
+        self._streams.copy(self._stream, uploaded, host)
+        return uploaded
 
     def _locate(self) -> None:
         """Find the values, and wait on the device for the steps that write them."""
@@ -283,8 +283,8 @@ class _CudaStream:
         lengths: Mapping[int, Int32Array] = NO_LENGTHS,
     ) -> Staged:
         """Copy the batch to the device in one pinned block of floats."""
-        given = (labels, weights, dense, *lengths.values())
-        arrays = [torch.from_numpy(array) for array in given if array is not None]
+        inputs = (labels, weights, dense, *lengths.values())
+        arrays = [torch.from_numpy(array) for array in inputs if array is not None]
         parts = [*arrays, *(embedding.detach() for embedding in embeddings)]
         sizes = [part.numel() for part in parts]
         host = self._streams.pinned(sum(sizes))

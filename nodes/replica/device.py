@@ -189,7 +189,7 @@ class _CpuStream:
             None if weights is None else torch.from_numpy(weights),
             torch.from_numpy(dense),
             list(embeddings),
-            lengths={table: torch.from_numpy(own) for table, own in lengths.items()},
+            lengths={table: torch.from_numpy(of_table) for table, of_table in lengths.items()},
         )
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:  # noqa: ARG002

@@ -178,10 +178,13 @@ def find_device(name: str) -> Device:
         return CpuDevice()
     index = int(name.partition(":")[2] or 0)
     if index >= gpus:
-        there = ["cpu", *(f"cuda:{at} ({torch.cuda.get_device_name(at)})" for at in range(gpus))]
+        devices = [
+            "cpu",
+            *(f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(gpus)),
+        ]
         built = "" if torch.version.cuda else "; this torch is built without CUDA"
         raise JobFileError(
-            f"{name!r} given; this machine has: {', '.join(there)}{built}",
+            f"{name!r} given; this machine has: {', '.join(devices)}{built}",
             where="trainer.device",
             remedy='give one of these, or "auto"',
         )

@@ -32,7 +32,7 @@ class ScatteredBuffer:
     def __init__(self, layout: FlatLayout, parameters: Sequence[nn.Parameter]) -> None:
         self._layout = layout
         self._parameters = list(parameters)
-        self._values = [one.data for one in self._parameters]
+        self._values = [parameter.data for parameter in self._parameters]
         self._moved = list(self._values)
         self._device = self._values[0].device
         self._pieces: dict[tuple[int, int], tuple[list[torch.Tensor], list[int]]] = {}
@@ -58,13 +58,13 @@ class ScatteredBuffer:
         """
         with self._lock:
             before = len(self._moved)
-            for at, (parameter, value) in enumerate(zip(self._parameters, self._values, strict=True)):
+            for number, (parameter, value) in enumerate(zip(self._parameters, self._values, strict=True)):
                 is_there = parameter.data_ptr() == value.data_ptr()
                 if is_there and parameter.stride() == value.stride():
                     continue
                 now = parameter.data
                 if (now.dtype, now.device, now.shape) == (value.dtype, value.device, value.shape):
-                    self._values[at] = now
+                    self._values[number] = now
                     self._moved.append(now)
             if len(self._moved) > before:
                 self._pieces.clear()
@@ -80,29 +80,29 @@ class ScatteredBuffer:
         count = len(range(start, stop, stride))
         result = torch.zeros(count, device=self.device)
         if stride == 1:
-            owns, given = self._beside(start, stop, result)
+            pieces, targets = self._beside(start, stop, result)
         else:
-            owns, given = [], []
-            for place, own in self._strided(start, stop, stride):
-                owns.append(own)
-                given.append(result[place : place + len(own)])
-        if owns:
-            torch._foreach_copy_(given, owns)
+            pieces, targets = [], []
+            for place, piece in self._strided(start, stop, stride):
+                pieces.append(piece)
+                targets.append(result[place : place + len(piece)])
+        if pieces:
+            torch._foreach_copy_(targets, pieces)
         return result
 
     def add_(self, start: int, stop: int, delta: torch.Tensor, scale: float) -> None:
         """Add `scale * delta`, float32 [stop - start] on the parameters' device."""
-        owns, given = self._beside(start, stop, delta)
+        pieces, values = self._beside(start, stop, delta)
         with self._changing():
-            if owns:
-                torch._foreach_add_(owns, given, alpha=scale)
+            if pieces:
+                torch._foreach_add_(pieces, values, alpha=scale)
 
     def lerp_(self, start: int, stop: int, target: torch.Tensor, rate: float) -> None:
         """Move toward `target`, float32 [stop - start] on the parameters' device, by `rate`."""
-        owns, given = self._beside(start, stop, target)
+        pieces, values = self._beside(start, stop, target)
         with self._changing():
-            if owns:
-                torch._foreach_lerp_(owns, given, rate)
+            if pieces:
+                torch._foreach_lerp_(pieces, values, rate)
 
     def watch(self) -> None:
         """Look from now on whether anybody but `add_` and `lerp_` changes values.
@@ -155,29 +155,30 @@ class ScatteredBuffer:
         with self._lock:
             if (start, stop) not in self._pieces:
                 self._pieces[start, stop] = self._cut(start, stop)
-            owns, sizes = self._pieces[start, stop]
+            pieces, sizes = self._pieces[start, stop]
         beside = torch.split(flat, sizes)[1::2]
         shaped = [
-            one if own.dim() == 1 else one.view(own.shape) for own, one in zip(owns, beside, strict=True)
+            values if piece.dim() == 1 else values.view(piece.shape)
+            for piece, values in zip(pieces, beside, strict=True)
         ]
-        return owns, shaped
+        return pieces, shaped
 
     def _cut(self, start: int, stop: int) -> tuple[list[torch.Tensor], list[int]]:
         """Return the pieces; and sizes, in turn of gaps and pieces."""
-        owns: list[torch.Tensor] = []
+        pieces: list[torch.Tensor] = []
         sizes: list[int] = []
-        at = start
+        done = start
         for span, value in zip(self._layout.spans, self._values, strict=True):
             first, last = max(span.start, start), min(span.start + span.numel, stop)
             if first >= last:
                 continue
-            sizes.append(first - at)
+            sizes.append(first - done)
             for block in _blocks(value, first - span.start, last - span.start):
-                owns.append(block)
+                pieces.append(block)
                 sizes += [block.numel(), 0]
             sizes.pop()
-            at = last
-        return owns, [*sizes, stop - at]
+            done = last
+        return pieces, [*sizes, stop - done]
 
     def _strided(self, start: int, stop: int, stride: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield every stride-th element of each parameter, and its place in the result."""

@@ -90,6 +90,6 @@ class Traffic:
 def summed(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Sum numbers by name."""
     total: Counter[str] = Counter()
-    for one in metrics:
-        total.update(one)
+    for counts in metrics:
+        total.update(counts)
     return dict(total)

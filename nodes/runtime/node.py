@@ -291,10 +291,10 @@ class Node:
                 )
 
     def _metrics(self) -> dict[str, Any]:
-        own = process_metrics()
+        figures = process_metrics()
         # What it used before it was declared dead counts for that one.
-        own["cpu_seconds"] -= self._used_before
-        total = own | self.role.metrics()
+        figures["cpu_seconds"] -= self._used_before
+        total = figures | self.role.metrics()
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
         total["refused_connections"] = (
             self._authenticator.refusals.count if self._authenticator is not None else 0
@@ -359,15 +359,15 @@ class Node:
         self._on_signal(Interrupt if self._is_leaving else Leave)
         self._is_leaving = True
 
-    def _on_signal(self, wanted: type[Interrupt | Leave]) -> None:
+    def _on_signal(self, request: type[Interrupt | Leave]) -> None:
         if not self._joined:
             self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
         else:
-            self._tasks.start(self._request_end(wanted()))
+            self._tasks.start(self._request_end(request()))
 
-    async def _request_end(self, wanted: Interrupt | Leave) -> None:
+    async def _request_end(self, request: Interrupt | Leave) -> None:
         with contextlib.suppress(ConnectionLost, RemoteError):
-            await self._channel.call(wanted, timeout_seconds=5.0)
+            await self._channel.call(request, timeout_seconds=5.0)
 
     def _end_as_orphan(self) -> None:
         # The coordinator notices it too, and needs its nodes for a checkpoint.

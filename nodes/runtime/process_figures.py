@@ -39,10 +39,10 @@ class NodeProfile:
         if self._sampler is None:
             self._sampler = Sampler()
             self._sampler.start()
-        found = measure_process(self._metrics(), self._sampler)
+        measured = measure_process(self._metrics(), self._sampler)
         if last:
             self.close()
-        return found
+        return measured
 
     async def trace(self, seconds: float) -> TraceReply:
         """Return what each thread does in the next `seconds`.
@@ -118,8 +118,8 @@ async def serve_metrics(
     from ...watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
 
     def line() -> tuple[bool, str]:
-        found = health()
-        return found.healthy, found.text
+        state = health()
+        return state.healthy, state.text
 
     names = names_of(address[0], settings.advertise)
     server = MetricsServer(HeartbeatCollector(run, role, name, counts), line, *address, names)

@@ -79,12 +79,12 @@ def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
 
 def insecurities(settings: NodeSettings) -> list[str]:
     """Return the report's warnings about the coordinator's settings."""
-    found = socket_warnings(settings.listen_at())
+    warnings = socket_warnings(settings.listen_at())
     if settings.job.watch.web:
-        found += http_token.http_warnings("The page", *parse_page_address(settings.job.watch.web))
+        warnings += http_token.http_warnings("The page", *parse_page_address(settings.job.watch.web))
     if (address := metrics_address(settings)) is not None:
-        found += http_token.http_warnings("The coordinator's metrics", *address)
-    return found
+        warnings += http_token.http_warnings("The coordinator's metrics", *address)
+    return warnings
 
 
 def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
@@ -102,7 +102,7 @@ def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
             f"{first + len(nodes) - 1}, but the highest port is {MAX_PORT}",
             remedy="give a lower port",
         )
-    return {node: first + at if first else 0 for at, node in enumerate(nodes)}
+    return {node: first + number if first else 0 for number, node in enumerate(nodes)}
 
 
 RETRY_SECONDS = 0.5

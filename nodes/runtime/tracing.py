@@ -198,13 +198,13 @@ def thread_figures() -> dict[str, tuple[float, float]]:
 
     Threads of one name are summed. Empty if the system does not report them.
     """
-    found: dict[str, tuple[float, float]] = {}
+    figures: dict[str, tuple[float, float]] = {}
     for thread in threading.enumerate():
         path = Path(f"/proc/self/task/{thread.native_id}/schedstat")
         if (ran := _schedule(path)) is not None:
-            cpu, waited = found.get(thread.name, (0.0, 0.0))
-            found[thread.name] = (cpu + ran[0], waited + ran[1])
-    return found
+            cpu, waited = figures.get(thread.name, (0.0, 0.0))
+            figures[thread.name] = (cpu + ran[0], waited + ran[1])
+    return figures
 
 
 def _opened(path: str) -> int | None:

@@ -70,8 +70,8 @@ class _OpenExchange:
         Encoding changes the reference, so a repeat sends the chunk as first encoded.
         """
         if start not in self._chunks:
-            at = start - self._start
-            version, encoded = self._reference.encode(at, self._values[at : at + stop - start])
+            offset = start - self._start
+            version, encoded = self._reference.encode(offset, self._values[offset : offset + stop - start])
             fields = (self.number, start, stop - start, version, encoded.payload)
             named = self.named
             self._chunks[start] = (
@@ -278,7 +278,7 @@ class CenterClient:
         """
         array = flat.numpy() if is_kept else flat.numpy().copy()
 
-        async def one(connection: CenterConnection) -> None:
+        async def seed_one(connection: CenterConnection) -> None:
             request, part = self._number(), connection.part
 
             def chunk(start: int, stop: int) -> CenterSeed:
@@ -292,7 +292,7 @@ class CenterClient:
 
         connections = self._connections
         seeded = connections if number is None else connections[number : number + 1]
-        await asyncio.gather(*(one(connection) for connection in seeded))
+        await asyncio.gather(*(seed_one(connection) for connection in seeded))
 
     async def replace(self, number: int, member: MemberInfo) -> None:
         """Replace the node of one slice.

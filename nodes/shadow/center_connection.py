@@ -231,17 +231,17 @@ class CenterConnection:
         if pending.is_exchange:
             self.traffic.went_down(size, message.elements)
         if pending.target is not None:
-            at = message.start - self.part.start
-            stop = min(at + self.chunk, len(pending.target))
-            if message.elements != stop - at:
-                self._refuse(f"answered with {message.elements} elements; {stop - at} are expected")
+            offset = message.start - self.part.start
+            stop = min(offset + self.chunk, len(pending.target))
+            if message.elements != stop - offset:
+                self._refuse(f"answered with {message.elements} elements; {stop - offset} are expected")
                 return
             try:
                 values = decode_chunk(pending.codec, message.payload, message.elements, coded=message.coded)
             except CodecError as error:
                 self._refuse(f"answered with values that cannot be decoded: {error}")
                 return
-            pending.target[at:stop] = values
+            pending.target[offset:stop] = values
             pending.payload_bytes += message.payload.nbytes
         pending.missing.discard(message.start)
         if not pending.missing and not pending.done.done():

@@ -104,14 +104,14 @@ class LinkCodecChooser:
         """Exchanges since the codec was changed last."""
         return sum(self.exchanges.values()) - self._left.exchanges if self._left is not None else math.inf
 
-    def _decide(self, wanted: float) -> str | None:
+    def _decide(self, due_seconds: float) -> str | None:
         now, taken = self.codec, median(self._seconds)
         # Waits for the allowed rate count as well, as if the link were slower.
         expected = {name: self._expected(name, taken) for name in self._bytes}
-        self.fits = expected[now] <= wanted
-        chosen = self._chosen(expected, wanted)
+        self.fits = expected[now] <= due_seconds
+        chosen = self._chosen(expected, due_seconds)
         # Trying a larger codec that may fit is an attempt; dropping one that saved nothing is not.
-        is_attempt = self._bytes[chosen] > self._bytes[now] and expected[chosen] <= wanted
+        is_attempt = self._bytes[chosen] > self._bytes[now] and expected[chosen] <= due_seconds
         if chosen == now or (is_attempt and self._since_change < self._patience):
             return None
         if self._since_change >= FORGOTTEN_PATIENCES * self._patience:
@@ -121,24 +121,26 @@ class LinkCodecChooser:
         self._left = _Left(now, taken, sum(self.exchanges.values()))
         self.codec = chosen
         self._seconds.clear()
-        return f"an exchange by {now} takes {duration(taken)}, but a round is due every {duration(wanted)}"
+        return (
+            f"an exchange by {now} takes {duration(taken)}, but a round is due every {duration(due_seconds)}"
+        )
 
-    def _chosen(self, expected: Mapping[str, float], wanted: float) -> str:
+    def _chosen(self, expected: Mapping[str, float], due_seconds: float) -> str:
         room = ROOM_ABOVE
         for name, seconds in expected.items():
             if name == self.codec:
                 room = 1.0
-            if seconds <= room * wanted:
+            if seconds <= room * due_seconds:
                 return name
         least = min(expected.values())
         return next(name for name, seconds in expected.items() if least >= SAVES_NOTHING * seconds)
 
     def _expected(self, name: str, taken: float) -> float:
         """Estimate an exchange's seconds with another codec."""
-        own, other = self._bytes[self.codec], self._bytes[name]
-        slope = taken / own
+        chosen_bytes, other_bytes = self._bytes[self.codec], self._bytes[name]
+        slope = taken / chosen_bytes
         if (left := self._left) is not None and self._since_change < KNOWN_PATIENCES * self._patience:
-            between = (taken - left.seconds) / (own - self._bytes[left.codec])
+            between = (taken - left.seconds) / (chosen_bytes - self._bytes[left.codec])
             slope = min(max(between, 0.0), slope)
-        seconds = max(taken + slope * (other - own), 0.0)
-        return seconds if self._allowed is None else max(seconds, other / self._allowed)
+        seconds = max(taken + slope * (other_bytes - chosen_bytes), 0.0)
+        return seconds if self._allowed is None else max(seconds, other_bytes / self._allowed)

@@ -54,16 +54,16 @@ class ZmqPeers:
     @property
     def sent_bytes(self) -> int:
         """Bytes sent over all connections; any thread may read it."""
-        return sum(one.sent_bytes for one in (self._center, self.transport) if one is not None)
+        return sum(link.sent_bytes for link in (self._center, self.transport) if link is not None)
 
     @property
     def received_bytes(self) -> int:
         """Bytes received over all connections; any thread may read it."""
-        return sum(one.received_bytes for one in (self._center, self.transport) if one is not None)
+        return sum(link.received_bytes for link in (self._center, self.transport) if link is not None)
 
     def metrics(self) -> dict[str, int]:
         """Return the counts of all connections; see `CenterClient.metrics`. Any thread may call."""
-        return summed(one.metrics() for one in (self._center, self.transport) if one is not None)
+        return summed(link.metrics() for link in (self._center, self.transport) if link is not None)
 
     def want_rounds_every(self, seconds: float | None) -> None:
         if self._center is not None:
@@ -81,9 +81,9 @@ class ZmqPeers:
 
     def close(self) -> None:
         """Close all connections."""
-        for one in (self._center, self.transport):
-            if one is not None:
-                one.close()
+        for link in (self._center, self.transport):
+            if link is not None:
+                link.close()
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Emulation:
         self._nodes: list[NodeKey] = []
         if self._slow is not None:
             roles = job.expected if self._slow.every_link else dict.fromkeys(("trainer", "sync"))
-            self._nodes = [(role, at) for role in roles for at in range(job.expected[role])]
+            self._nodes = [(role, index) for role in roles for index in range(job.expected[role])]
         if self._slow is not None and self._slow.every_link:
             self._nodes.insert(0, ("coordinator", 0))
         self._options: dict[NodeKey, list[str]] = {}
@@ -130,13 +130,13 @@ class Emulation:
     async def _endpoints(self) -> list[str]:
         assert self.relay is not None
         deadline = asyncio.get_running_loop().time() + START_SECONDS
-        while (found := self._printed("listeners")) is None:
+        while (listeners := self._printed("listeners")) is None:
             if self.relay.ended.is_set() or asyncio.get_running_loop().time() > deadline:
                 printed = self.relay.last_line() or "it printed nothing"
                 raise ClusterError(f"the relay of the slow network did not start ({printed})")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.relay.ended.wait(), 0.02)
-        return [str(endpoint) for endpoint in found]
+        return [str(endpoint) for endpoint in listeners]
 
     def _printed(self, key: str) -> Any:
         assert self.relay is not None
@@ -149,6 +149,6 @@ def _find_free_ports(host: str, nodes: list[NodeKey]) -> list[int]:
     """Return ports that nobody listens on now, all different."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in nodes]
-        for one in sockets:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for bound in sockets:
+            bound.bind((host, 0))
+        return [bound.getsockname()[1] for bound in sockets]

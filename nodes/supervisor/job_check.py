@@ -47,12 +47,12 @@ async def have_checked(starter: Starter, job_file: Path, *, devices: bool = True
         child.signal(signal.SIGKILL)
         await child.close()
     lines = list(child.lines)
-    found = json.loads(lines.pop()) if child.code == ExitCode.USAGE else None
+    refusal = json.loads(lines.pop()) if child.code == ExitCode.USAGE else None
     for line in lines:
         # A user's own model may print, and warn.
         print(line, file=sys.stderr)
-    if found is not None:
-        raise JobFileError(found["what"], where=found["where"], remedy=found["remedy"])
+    if refusal is not None:
+        raise JobFileError(refusal["what"], where=refusal["where"], remedy=refusal["remedy"])
     if child.code != ExitCode.OK:
         raise ShadowSyncError(f"the check of the job ended with {exit_status_text(child.code)}")
 

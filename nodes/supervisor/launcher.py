@@ -54,8 +54,8 @@ class NodeStart:
 
     def arguments(self) -> list[str]:
         """Return the interpreter's arguments."""
-        own = ["-m", CLI, self.role, str(self.job_file), "--supervised", "--token", self.token]
-        return [*own, *self.addresses, *self.options]
+        command = ["-m", CLI, self.role, str(self.job_file), "--supervised", "--token", self.token]
+        return [*command, *self.addresses, *self.options]
 
 
 class RunningNode(Protocol):

@@ -127,14 +127,14 @@ def start_method() -> str:
     """
     # Forking after imports is safe on Linux alone, and so are descriptors of processes there.
     able = sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
-    given = os.environ.get(METHOD_VARIABLE) or ("forkserver" if able else "spawn")
-    if given not in METHODS or (given == "forkserver" and not able):
+    method = os.environ.get(METHOD_VARIABLE) or ("forkserver" if able else "spawn")
+    if method not in METHODS or (method == "forkserver" and not able):
         raise JobFileError(
-            f"{given!r} given; here it can be {' or '.join(METHODS if able else METHODS[1:])}",
+            f"{method!r} given; here it can be {' or '.join(METHODS if able else METHODS[1:])}",
             where=METHOD_VARIABLE,
             remedy="leave it unset",
         )
-    return given
+    return method
 
 
 def make_starter() -> Starter:
@@ -215,7 +215,7 @@ class _ForkedProcess:
         self,
         pid: int,
         process: int,
-        given: int,
+        their_stdin: int,
         output: asyncio.StreamReader,
         transport: asyncio.ReadTransport,
     ) -> None:
@@ -224,7 +224,7 @@ class _ForkedProcess:
         self._transport = transport
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._process = process
-        self._input = given
+        self._input = their_stdin
 
     def signal(self, number: int) -> None:
         if not self.code.done():
@@ -232,9 +232,9 @@ class _ForkedProcess:
                 signal.pidfd_send_signal(self._process, number)
 
     def close(self) -> None:
-        given, self._input = self._input, -1
-        if given >= 0:
-            os.close(given)
+        descriptor, self._input = self._input, -1
+        if descriptor >= 0:
+            os.close(descriptor)
         self._transport.close()
 
     async def wait(self) -> int:

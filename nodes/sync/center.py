@@ -203,10 +203,10 @@ class CenterState:
         in the cache, and nothing of the slice's length is allocated, which would cost a page fault every
         4 KiB.
         """
-        given, taken = torch.from_numpy(values), torch.from_numpy(reply)
-        for at in range(0, len(values), RULE_ELEMENTS):
-            part = slice(at, at + RULE_ELEMENTS)
-            taken[part] = self._rule(center[part], given[part])
+        sent, taken = torch.from_numpy(values), torch.from_numpy(reply)
+        for start in range(0, len(values), RULE_ELEMENTS):
+            part = slice(start, start + RULE_ELEMENTS)
+            taken[part] = self._rule(center[part], sent[part])
         self.applied_slices += 1
 
     def _add_seed(self, identity: bytes) -> None:
@@ -234,8 +234,8 @@ class _Seed:
     def place(self, message: CenterSeed) -> None:
         """Copy a chunk that has not arrived yet."""
         start, values = message.start, message.values
-        at = start - self._start
-        if at < 0 or len(values) == 0 or at + len(values) > len(self.values):
+        offset = start - self._start
+        if offset < 0 or len(values) == 0 or offset + len(values) > len(self.values):
             stop = self._start + len(self.values)
             raise ValueError(
                 f"{len(values)} elements from {start} are outside the slice {self._start} to {stop}"
@@ -243,7 +243,7 @@ class _Seed:
         if has_arrived(self._arrived, start, len(values)):
             return
         require_finite(values, start)
-        self.values[at : at + len(values)] = values
+        self.values[offset : offset + len(values)] = values
         self._arrived[start] = len(values)
 
 

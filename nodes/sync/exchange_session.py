@@ -92,17 +92,17 @@ class ExchangeSession:
 
     def place(self, message: CenterExchange) -> None:
         """Accept a chunk; a repeat changes nothing. Raises ValueError for an invalid one."""
-        at = self._offset_of(message)
+        offset = self._offset_of(message)
         if has_arrived(self._arrived, message.start, message.elements):
             return
         if isinstance(message, CenterNamedExchange) and message.codec != self._named:
             raise ValueError(
                 f"codec {message.codec!r:.40} is not allowed here; use {self._named!r:.40}, as before"
             )
-        values = self._reference.decode(at, message.reference, message.payload, message.elements)
+        values = self._reference.decode(offset, message.reference, message.payload, message.elements)
         require_finite(values, message.start)
         target = self._reference.values if self._reference.is_enabled else self.buffer()
-        target[at : at + message.elements] = values
+        target[offset : offset + message.elements] = values
         self._arrived[message.start] = message.elements
         self._missing -= message.elements
 
@@ -116,8 +116,8 @@ class ExchangeSession:
         `delta` is the answer, in the session's buffer.
         """
         for start, size in sorted(self._arrived.items()):
-            at = start - self._start
-            encoded = self._feedback.encode(at, delta[at : at + size])
+            offset = start - self._start
+            encoded = self._feedback.encode(offset, delta[offset : offset + size])
             self._replies[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
         if self._named is None:
             self._feedback.commit()
@@ -130,13 +130,13 @@ class ExchangeSession:
             self._buffer = None
 
     def _offset_of(self, message: CenterExchange) -> int:
-        at = message.start - self._start
-        if at < 0 or message.elements <= 0 or at + message.elements > self._elements:
+        offset = message.start - self._start
+        if offset < 0 or message.elements <= 0 or offset + message.elements > self._elements:
             raise ValueError(
                 f"{message.elements} elements from {message.start} are outside the slice "
                 f"{self._start} to {self._start + self._elements}"
             )
-        return at
+        return offset
 
 
 def has_arrived(arrived: dict[int, int], start: int, elements: int) -> bool:

@@ -223,13 +223,13 @@ class TrainerCheckpoint:
 
     async def compose(self, request: ComposeModel) -> WriteCheckpointReply:
         """Write the single model composed of the `files` in `directory`; see `compose_model`."""
-        origin, given = request.model, list(request.files)
+        origin, files = request.model, list(request.files)
 
         def write() -> list[FileEntry]:
             layout, synchronized = self._context.layout, self._context.replica.numel
             # A center may hold the optimizer's state after the weights.
             numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
-            flat = compose_model(parts_place(request.directory), given, origin, numel)
+            flat = compose_model(parts_place(request.directory), files, origin, numel)
             target = part_target(request.directory, yields=request.yields)
             return write_dense(target, layout, flat[: layout.numel], origin, self._context.constants)
 

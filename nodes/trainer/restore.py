@@ -96,11 +96,13 @@ def restore_optimizer(context: TrainerContext, index: int, run_folder: str) -> s
         return ""
     start = context.job.start
     try:
-        own = own_checkpoint(context.job.run.storage, run_folder)
-        if own is None and not start.resume:
+        run_checkpoint = own_checkpoint(context.job.run.storage, run_folder)
+        if run_checkpoint is None and not start.resume:
             return _new_optimizer(context)
-        which = start.which if own is None else "last"
-        folder, manifest = open_saved(start.checkpoint if own is None else own, which=which)
+        which = start.which if run_checkpoint is None else "last"
+        folder, manifest = open_saved(
+            start.checkpoint if run_checkpoint is None else run_checkpoint, which=which
+        )
         _copy_optimizer(context, SavedTrainers(folder, manifest), index)
     except ShadowSyncError as error:
         log.warning("the optimizer starts anew: %s", error)
@@ -215,8 +217,8 @@ class SavedTrainers:
             name = saved_names.get(canonical_name(job, span.name))
             copied, whole = 0, False
             if name is not None:
-                given = self._model.read(name)
-                copied, whole = copy_matching(view, given, axes.get(span.name), saved_axes.get(name))
+                saved = self._model.read(name)
+                copied, whole = copy_matching(view, saved, axes.get(span.name), saved_axes.get(name))
             if whole and name is not None:
                 self.unused.discard(name)
             shares[span.name] = copied / max(1, span.numel)

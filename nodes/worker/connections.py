@@ -51,8 +51,8 @@ class ReplyWatch:
         limit_seconds: longest time without an answer.
     """
 
-    def __init__(self, own: str, limit_seconds: float) -> None:
-        self._own, self._limit = own, limit_seconds
+    def __init__(self, trainer: str, limit_seconds: float) -> None:
+        self._trainer, self._limit = trainer, limit_seconds
         self._waited_seconds: dict[str, float] = {}
         self._checked_at: float | None = None
 
@@ -72,7 +72,7 @@ class ReplyWatch:
         for node, seconds in self._waited_seconds.items():
             if seconds > self._limit:
                 raise PeerUnreachable(
-                    f"has not answered {self._own} for {duration(self._limit)}, although both are alive",
+                    f"has not answered {self._trainer} for {duration(self._limit)}, although both are alive",
                     where=node,
                     remedy="check the network between them",
                 )
@@ -124,13 +124,13 @@ class WorkerConnections(Generic[B]):
             self._poller.register(connection.socket, zmq.POLLIN)
         self._poller.register(waker, zmq.POLLIN)
         self._checked_at = time.monotonic()
-        own = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
+        trainer = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
         self._lost: set[str] = set()
         # Living readers: each credit expects an answer.
         self._living_readers = set(self.readers)
         # A step of the model may take long, and nothing is checked meanwhile.
         self._clock = PauseAwareClock(2 * RESEND_CHECK_SECONDS)
-        self._watch = ReplyWatch(own, NO_REPLY_TIMEOUTS * job.run.node_timeout_seconds)
+        self._watch = ReplyWatch(trainer, NO_REPLY_TIMEOUTS * job.run.node_timeout_seconds)
         self._has_waited = False
         self._round_trip_seconds = 0.0
         self._round_trips = 0
@@ -278,9 +278,9 @@ class WorkerConnections(Generic[B]):
         names, segments = self.shards.names, self.shards.shared_memory
         by_name = [*self._former_memory, *zip(names, segments, strict=False)]
         return {
-            "shared_bytes": sum(one.shared_bytes for _, one in by_name),
-            "unshared_links": sum(one.refused for one in segments),
-            **{f"shared/{name}": one.shared_bytes for name, one in by_name},
+            "shared_bytes": sum(segment.shared_bytes for _, segment in by_name),
+            "unshared_links": sum(segment.refused for segment in segments),
+            **{f"shared/{name}": segment.shared_bytes for name, segment in by_name},
         }
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ class DividedBatch:
         self._staged = staged
         examples = len(staged.labels)
         micro_batches = min(micro_batches, examples)
-        edges = [examples * at // micro_batches for at in range(micro_batches + 1)]
+        edges = [examples * number // micro_batches for number in range(micro_batches + 1)]
         self._bounds = list(pairwise(edges))
         self._shares = _shares(self._bounds, weights)
         self._gradients: list[torch.Tensor] = []
@@ -57,17 +57,17 @@ class DividedBatch:
             dense=whole.dense[start:stop],
             embeddings=leaves,
             leaves=leaves,
-            lengths={table: own[start:stop] for table, own in whole.lengths.items()},
+            lengths={table: of_table[start:stop] for table, of_table in whole.lengths.items()},
         )
         return self._micro_batch
 
     def add(self, computed: Computed) -> None:
         """Add the results of the last returned micro-batch, after its backward pass."""
-        at = len(self._done)
-        start, stop = self._bounds[at]
+        number = len(self._done)
+        start, stop = self._bounds[number]
         for gradient, leaf in zip(self._gradients, self._micro_batch.leaves, strict=True):
             if leaf.grad is not None:
-                torch.mul(leaf.grad, self._shares[at], out=gradient[start:stop])
+                torch.mul(leaf.grad, self._shares[number], out=gradient[start:stop])
         self._done.append(computed)
 
     def whole(self) -> Computed:
@@ -75,11 +75,11 @@ class DividedBatch:
 
         The norm is the largest of the micro-batches' norms.
         """
-        losses = [one.loss * share for one, share in zip(self._done, self._shares, strict=True)]
+        losses = [step.loss * share for step, share in zip(self._done, self._shares, strict=True)]
         return Computed(
             loss=torch.stack(losses).sum(),
-            norm=torch.stack([one.norm for one in self._done]).max(),
-            logits=torch.cat([one.logits for one in self._done]),
+            norm=torch.stack([step.norm for step in self._done]).max(),
+            logits=torch.cat([step.logits for step in self._done]),
             gradients=self._gradients,
         )
 
@@ -90,4 +90,4 @@ def _shares(bounds: list[tuple[int, int]], weights: Float32Array | None) -> list
     else:
         sums = [float(weights[start:stop].sum(dtype="float64")) for start, stop in bounds]
     total = sum(sums)
-    return [one / total if total else 0.0 for one in sums]
+    return [count / total if total else 0.0 for count in sums]

@@ -343,7 +343,9 @@ def _losses_of_others(logits: Float32Array, delivery: Delivery) -> tuple[float, 
     weights = _weights(delivery)
     host = None if weights is None else torch.tensor(weights)
     each = zip(logits.T[1:], delivery.other_labels, strict=True)
-    return tuple(float(mean_log_loss(torch.tensor(own), torch.tensor(label), host)) for own, label in each)
+    return tuple(
+        float(mean_log_loss(torch.tensor(logit), torch.tensor(label), host)) for logit, label in each
+    )
 
 
 def _weights(delivery: Delivery) -> Float32Array | None:

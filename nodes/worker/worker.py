@@ -410,7 +410,9 @@ class Worker(Service):
 
     def _is_drained(self) -> bool:
         last = self._drain_until or {}
-        arrived = all(one.is_lost or one.received >= last.get(name, 0) for name, one in self._readers.items())
+        arrived = all(
+            client.is_lost or client.received >= last.get(name, 0) for name, client in self._readers.items()
+        )
         waiting = sum(1 for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training)
         unconfirmed = sum(reader.unfinished for reader in self._readers.values()) - waiting
         return arrived and self._shards.pending_pushes == 0 and unconfirmed <= 0

@@ -116,8 +116,8 @@ def _trained_again(early: Mapping[str, frozenset[BatchId]], ledger: SavedLedger)
 
     Batches that the resumed run left out are not trained again.
     """
-    found = frozenset[BatchId]().union(*early.values())
-    return sum(batch.number not in ledger.left_out.get((batch.epoch, batch.span), ()) for batch in found)
+    batches = frozenset[BatchId]().union(*early.values())
+    return sum(batch.number not in ledger.left_out.get((batch.epoch, batch.span), ()) for batch in batches)
 
 
 def _saved_plan(job: Job, saved: SavedTables) -> TablePlan | None:
@@ -160,10 +160,10 @@ def _must_stay(key: str, data: DataSection) -> bool:
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the settings by their dotted keys."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _short(value: Any) -> str:
@@ -208,11 +208,11 @@ def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> 
     saved = manifest.ledger["input"]
     # If it followed its input, files may have come since then, and those of complete spans may be gone.
     compare = changed_files if "known" in saved else input_differences
-    found = compare(saved, describe_input(spans))
-    if found:
-        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    differences = compare(saved, describe_input(spans))
+    if differences:
+        more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise DataError(
-            f"the input differs from that of {manifest.run}: {'; '.join(found[:SHOWN])}{more}",
+            f"the input differs from that of {manifest.run}: {'; '.join(differences[:SHOWN])}{more}",
             where="data.path",
             remedy="give the same files, or start a new run from it, with start.checkpoint",
         )
@@ -238,14 +238,14 @@ def _applied_early(
 ) -> dict[str, frozenset[BatchId]]:
     """Return, by embedding node, the batches that it had applied but the ledger lacks."""
     saved = SavedTables(folder, manifest)
-    found = {}
+    early = {}
     for node in range(saved.nodes):
         ranges = saved.applied(node).to_array()
-        found[f"embedding-{node}"] = frozenset(
+        early[f"embedding-{node}"] = frozenset(
             BatchId(epoch, span, number, seed)
             for epoch, span, seed, start, stop in ranges.tolist()
             if (epoch, span) not in ledger.complete or (epoch, span) in ledger.left_out
             for number in range(start, stop)
             if not ledger.has(epoch, span, number)
         )
-    return found
+    return early

@@ -129,16 +129,18 @@ def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if saved["digest"] == now["digest"] and saved["files"] == now["files"]:
         return []
     old, new = saved["files"], now["files"]
-    found = [f"{path} is missing" for path in old if path not in new]
-    found += [f"{path} was not there" for path in new if path not in old]
+    differences = [f"{path} is missing" for path in old if path not in new]
+    differences += [f"{path} was not there" for path in new if path not in old]
     for path in (path for path in old if path in new):
         if old[path].get("prepared") != new[path].get("prepared"):
-            found.append(f"{path} was prepared again")
+            differences.append(f"{path} was prepared again")
         elif old[path]["bytes"] != new[path]["bytes"]:
-            found.append(_other_size(path, old, new))
+            differences.append(_other_size(path, old, new))
         elif old[path] != new[path]:
-            found.append(f"{path} is cut into {new[path]['spans']} spans instead of {old[path]['spans']}")
-    return found or ["the spans are cut differently"]
+            differences.append(
+                f"{path} is cut into {new[path]['spans']} spans instead of {old[path]['spans']}"
+            )
+    return differences or ["the spans are cut differently"]
 
 
 def changed_files(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:

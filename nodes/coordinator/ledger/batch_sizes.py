@@ -27,20 +27,26 @@ class BatchSizes:
         if number in self:
             return
         self._count += 1
-        at, after = bisect_right(self._starts, number), number + 1
-        extends_previous = at > 0 and (self._stops[at - 1], self._sizes[at - 1]) == (number, examples)
-        extends_next = at < len(self._starts) and (self._starts[at], self._sizes[at]) == (after, examples)
+        index, after = bisect_right(self._starts, number), number + 1
+        extends_previous = index > 0 and (self._stops[index - 1], self._sizes[index - 1]) == (
+            number,
+            examples,
+        )
+        extends_next = index < len(self._starts) and (self._starts[index], self._sizes[index]) == (
+            after,
+            examples,
+        )
         if extends_previous and extends_next:
-            self._stops[at - 1] = self._stops[at]
-            del self._starts[at], self._stops[at], self._sizes[at]
+            self._stops[index - 1] = self._stops[index]
+            del self._starts[index], self._stops[index], self._sizes[index]
         elif extends_previous:
-            self._stops[at - 1] = after
+            self._stops[index - 1] = after
         elif extends_next:
-            self._starts[at] = number
+            self._starts[index] = number
         else:
-            self._starts.insert(at, number)
-            self._stops.insert(at, after)
-            self._sizes.insert(at, examples)
+            self._starts.insert(index, number)
+            self._stops.insert(index, after)
+            self._sizes.insert(index, examples)
 
     def cut(self, stop: int) -> list[tuple[int, int]]:
         """Remove the batches from number `stop` on; return their numbers and examples."""
@@ -85,8 +91,8 @@ class BatchSizes:
                 yield number, examples
 
     def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._starts, number)
-        return at > 0 and number < self._stops[at - 1]
+        index = bisect_right(self._starts, number)
+        return index > 0 and number < self._stops[index - 1]
 
     def __iter__(self) -> Iterator[int]:
         return (number for number, _ in self.items())

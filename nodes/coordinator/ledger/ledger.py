@@ -121,21 +121,21 @@ class LedgerState:
             epoch, span = self._again.popleft()
             self._open.change((epoch, span.number)).reader = reader
             return epoch, span
-        if (found := self.queue.pop()) is None:
+        if (granted := self.queue.pop()) is None:
             return None
-        epoch, span = found
+        epoch, span = granted
         self._open.hand_out((epoch, span.number), reader)
         self._incomplete += 1
         return epoch, span
 
     def grant_replay(self, reader: str) -> Replay | None:
         """Return one span's batches to retrain; None if there are none."""
-        found = self.owed.grant(reader, lambda key: self._open[key].complete)
-        if found is None:
+        granted = self.owed.grant(reader, lambda key: self._open[key].complete)
+        if granted is None:
             return None
-        (epoch, number), wanted = found
+        (epoch, number), needed = granted
         batches = self._open[epoch, number].batches or 0
-        return Replay(epoch, self.queue[number], [batch for batch in range(batches) if batch not in wanted])
+        return Replay(epoch, self.queue[number], [batch for batch in range(batches) if batch not in needed])
 
     @property
     def has_replays(self) -> bool:
@@ -427,9 +427,9 @@ class LedgerState:
     def restore(self, snapshot: LedgerSnapshot, spans: Iterable[list[Any]]) -> None:
         """Take over a snapshot and all open spans by place; none may be open yet."""
         for saved in spans:
-            if (found := self.queue.pop()) is None:
+            if (opened := self.queue.pop()) is None:
                 raise ValueError("the input has fewer spans than were handed out")
-            self._open.restore((found[0], found[1].number), saved)
+            self._open.restore((opened[0], opened[1].number), saved)
         self._again = deque((epoch, self.queue[number]) for epoch, number in snapshot.again)
         self._read_again, self._lost_spans = set(snapshot.read_again), set(snapshot.lost_spans)
         self._incomplete, self._complete_of = snapshot.incomplete, Counter(snapshot.complete_of)

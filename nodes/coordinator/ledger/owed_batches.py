@@ -148,7 +148,9 @@ class OwedBatches:
 
     def release(self, reader: str) -> None:
         """Requeue a lost reader's owed batches, once no trainer has any of them."""
-        self._handed_out = {key: one for key, one in self._handed_out.items() if one.reader != reader}
+        self._handed_out = {
+            key: handed_out for key, handed_out in self._handed_out.items() if handed_out.reader != reader
+        }
 
     def missing(self) -> int | None:
         """Count the delivered batches that are still owed.
@@ -157,9 +159,9 @@ class OwedBatches:
         """
         if any(key not in self._handed_out for key in self._owed):
             return None
-        if not all(one.read for one in self._handed_out.values()):
+        if not all(handed_out.read for handed_out in self._handed_out.values()):
             return None
-        return sum(len(one.numbers) for one in self._handed_out.values())
+        return sum(len(handed_out.numbers) for handed_out in self._handed_out.values())
 
     def _next(self, is_complete: Callable[[SpanKey], bool]) -> SpanKey | None:
         free = (key for key in self._owed if key not in self._handed_out and is_complete(key))

@@ -148,7 +148,7 @@ class LedgerSnapshot:
         return cls(
             read_again=[(epoch, number) for epoch, number in values.pop("read_again")],
             lost_spans=[(epoch, number) for epoch, number in values.pop("lost_spans")],
-            owed_left_out=[BatchId(*one) for one in values.pop("owed_left_out")],
+            owed_left_out=[BatchId(*fields) for fields in values.pop("owed_left_out")],
             totals=LedgerTotals(**values.pop("totals")),
             **values,
         )

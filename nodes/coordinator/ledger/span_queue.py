@@ -73,10 +73,10 @@ class SpanQueue:
 
     def pop(self) -> tuple[int, Span] | None:
         """Return the next (epoch, span); None if there is none now."""
-        found = self._next
-        if found is not None:
+        first = self._next
+        if first is not None:
             self._next = next(self._planned, None) or self._pop_added()
-        return found
+        return first
 
     def add(self, spans: Sequence[Span]) -> None:
         """Append spans, whose numbers continue those of the queue.

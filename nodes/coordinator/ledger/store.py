@@ -117,10 +117,13 @@ class LedgerStore:
         """Store what the resumed run had trained and left out."""
         spans = [(*key, span.batches, span.examples) for key, span in ledger.complete.items()]
         self._write("INSERT INTO restored_spans VALUES (?, ?, ?, ?)", spans)
-        for table, found in (("restored_batches", ledger.partial), ("restored_left_out", ledger.left_out)):
+        for table, numbers_by_span in (
+            ("restored_batches", ledger.partial),
+            ("restored_left_out", ledger.left_out),
+        ):
             batches = [
                 (*key, number, examples)
-                for key, numbers in found.items()
+                for key, numbers in numbers_by_span.items()
                 for number, examples in numbers.items()
             ]
             self._write(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", batches)
@@ -268,10 +271,10 @@ class LedgerStore:
             " GROUP BY span, trainer",
             (min(spans), max(spans)),
         )
-        found: Counter[str] = Counter()
+        by_trainer: Counter[str] = Counter()
         for span, trainer, examples in rows:
-            found[trainer] += examples if span in spans else 0
-        return dict(found)
+            by_trainer[trainer] += examples if span in spans else 0
+        return dict(by_trainer)
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""

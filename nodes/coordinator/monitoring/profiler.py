@@ -86,24 +86,24 @@ class NodeClocks:
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
-        self._found: dict[str, tuple[float, float]] = {}
+        self._offsets: dict[str, tuple[float, float]] = {}
 
     def record(self, node: str, reply: MeasureReply, requested_at: float, replied_at: float) -> None:
         """Add a reply with `clock` and `machine`; both times are of this process's clock."""
         offset, error = reply.clock - (requested_at + replied_at) / 2, (replied_at - requested_at) / 2
         if reply.machine == self._machine:
             offset = error = 0.0
-        if node not in self._found or error < self._found[node][1]:
-            self._found[node] = (offset, error)
+        if node not in self._offsets or error < self._offsets[node][1]:
+            self._offsets[node] = (offset, error)
 
     def offset_seconds(self, node: str) -> float:
         """The node's clock minus this one; 0 for an unknown node."""
-        return self._found.get(node, (0.0, 0.0))[0]
+        return self._offsets.get(node, (0.0, 0.0))[0]
 
     @property
     def error_seconds(self) -> float:
         """The largest error of an offset."""
-        return max((error for _, error in self._found.values()), default=0.0)
+        return max((error for _, error in self._offsets.values()), default=0.0)
 
 
 SELF: Final = "coordinator"
@@ -240,12 +240,12 @@ class Profiler:
     async def _request_all_measures(self, *, last: bool = False) -> RepliesByNode:
         members = self._state.members.alive()
         replies = await asyncio.gather(*(self._request_measures(member, last=last) for member in members))
-        found = {
+        measures = {
             member.info.name: RoleReply(member.info.role, reply)
             for member, reply in zip(members, replies, strict=True)
             if reply is not None
         }
-        return found | {SELF: self._measure_self()}
+        return measures | {SELF: self._measure_self()}
 
     async def _request_measures(self, member: Member, *, last: bool) -> MeasureReply | None:
         requested_at = time.monotonic()

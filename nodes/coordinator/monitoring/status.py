@@ -71,8 +71,8 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         edges=edges_of(state, now),
         validation_metric=state.job.validation.metric,
         validation=[
-            ValidationStatus(examples=one.examples, value=one.value, metrics=one.metrics)
-            for one in state.checkpointing.scored
+            ValidationStatus(examples=score.examples, value=score.value, metrics=score.metrics)
+            for score in state.checkpointing.scored
         ],
         incidents=incidents_of(state.events, known_incidents),
         curves=curve_parts(state, cursor) if cursor is not None else {},
@@ -94,7 +94,7 @@ def _phase_of(state: JobState) -> str:
 def _quality(state: JobState) -> Quality:
     metrics = state.training.metrics
     labels = {name: LabelNe(ne=ne, ne_recent=recent) for name, (ne, recent) in metrics.ne_by_label.items()}
-    hours = [HourNe(hour=one.hour, examples=one.examples, ne=one.ne) for one in metrics.hours()[-_HOURS:]]
+    hours = [HourNe(hour=hour.hour, examples=hour.examples, ne=hour.ne) for hour in metrics.hours()[-_HOURS:]]
     shown = hours if len(hours) > 1 else []
     return Quality(ne=metrics.ne_progressive, ne_recent=metrics.ne_recent, labels=labels, hours=shown)
 

@@ -143,8 +143,8 @@ class ReaderRecovery:
 
     async def _require_a_reader(self, dead: Member) -> None:
         """Stop the job if it has no reader, and none joins in time."""
-        there = await another_is_there(self._server, self._successors, dead)
-        if not there and self._state.lifecycle.is_training and not self._state.ledger.complete:
+        has_successor = await another_is_there(self._server, self._successors, dead)
+        if not has_successor and self._state.lifecycle.is_training and not self._state.ledger.complete:
             name = dead.info.name
             text = f"{name}, the last reader, died; its undelivered batches were not trained"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))
@@ -241,7 +241,7 @@ class ShardRecovery:
     async def _lacking(self, node: Member, trained: Iterable[BatchRange]) -> list[BatchRange] | None:
         """Return the batches that the node lacks; None without a reply."""
         waiting = list(_short_ranges(trained))
-        found: list[BatchRange] = []
+        ranges: list[BatchRange] = []
         while waiting:
             try:
                 find = FindLacking(tuple(waiting[:MAX_RANGES]))
@@ -249,9 +249,9 @@ class ShardRecovery:
             except ShadowSyncError as error:
                 self._server.mark_dead(node.info.token, f"did not say what it has applied: {error}")
                 return None
-            found += reply.ranges
+            ranges += reply.ranges
             waiting = waiting[max(1, reply.examined) :]
-        return found
+        return ranges
 
 
 def _short_ranges(ranges: Iterable[BatchRange]) -> Iterator[BatchRange]:

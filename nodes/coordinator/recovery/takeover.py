@@ -107,9 +107,9 @@ class Takeover:
     def _snapshot(self) -> tuple[int, ReadSnapshot | None]:
         """Return a snapshot's last change and the snapshot, or 0 and None."""
         try:
-            if (found := self.store.saved()) is None:
+            if (saved := self.store.saved()) is None:
                 return 0, None
-            return found[0], ReadSnapshot.of(found[1])
+            return saved[0], ReadSnapshot.of(saved[1])
         except SnapshotDamagedError as error:
             log.warning(
                 "the snapshot in %s cannot be used: %s; the whole journal is read", self.store.path, error
@@ -134,8 +134,8 @@ class Takeover:
 
     def _add_replies(self, replies: dict[str, dict[int, Reply]]) -> None:
         """Add those of the snapshot, each node's in the order of its requests."""
-        for token, given in replies.items():
-            ordered = sorted({**self.replies.get(token, {}), **given}.items())
+        for token, by_number in replies.items():
+            ordered = sorted({**self.replies.get(token, {}), **by_number}.items())
             self.replies[token] = dict(ordered[-REMEMBERED_REPLIES:])
 
 

@@ -60,13 +60,13 @@ class BadBatchCounter:
             )
 
     def snapshot(self) -> BadBatchSnapshot:
-        first = [one.model_dump(mode="json") for one in self.first]
+        first = [batch.model_dump(mode="json") for batch in self.first]
         return BadBatchSnapshot(self.count, self.examples, first)
 
     def restore(self, snapshot: BadBatchSnapshot) -> None:
         """Take over a snapshot."""
         self.count, self.examples = snapshot.count, snapshot.examples
-        self.first = [BadBatch.model_validate(one) for one in snapshot.first]
+        self.first = [BadBatch.model_validate(batch) for batch in snapshot.first]
 
     def report(self) -> BadBatches | None:
         """Return the entry of the report; None without bad batches."""

@@ -289,13 +289,13 @@ def _require_batch(state: JobState, batch: BatchId, examples: int) -> OpenSpan:
 
 def _require_trained(state: JobState, request: TrainedBatches) -> None:
     """Raise ValueError for what cannot be, before any of it is recorded."""
-    for one in request.batches:
-        _require_batch(state, one.id, one.examples)
-        most = max(positives for _, positives in ((one.loss_sum, one.positives), *one.others))
+    for batch in request.batches:
+        _require_batch(state, batch.id, batch.examples)
+        most = max(positives for _, positives in ((batch.loss_sum, batch.positives), *batch.others))
         # Sums of float32 weights, in another order.
-        if most > one.weight * (1 + ROUNDING):
+        if most > batch.weight * (1 + ROUNDING):
             raise ValueError(
-                f"batch {tuple(one.id)} has positives of {most:g}, and a weight of {one.weight:g}"
+                f"batch {tuple(batch.id)} has positives of {most:g}, and a weight of {batch.weight:g}"
             )
     for left_out in request.left_out:
         _require_batch(state, left_out.id, left_out.examples)

@@ -136,7 +136,9 @@ class JobState(ClusterState):
         trainers, many = self.members.alive("trainer"), self.job.trainer.count > 1
         if not trainers:
             return (many or not self.members.joining("trainer")) and center_has_model(self)
-        return many and (any(one.facts.recenters for one in trainers) or not self.vacancies.empty_slices())
+        return many and (
+            any(trainer.facts.recenters for trainer in trainers) or not self.vacancies.empty_slices()
+        )
 
     def heartbeat(self, member: Member, metrics: Counts) -> float | None:
         """Record the counts of a living node; `metrics` is kept, not copied.

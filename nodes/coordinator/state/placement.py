@@ -54,8 +54,8 @@ class TablePlacement:
     @classmethod
     def of_before(cls, job: Job, plan: dict[str, Any], how: str) -> TablePlacement:
         """Restore the plan of a dead coordinator."""
-        found = TablePlan.from_body(job.tables, job.embedding.nodes, plan)
-        return cls(found, next(known for known in get_args(How) if known == how))
+        known_plan = TablePlan.from_body(job.tables, job.embedding.nodes, plan)
+        return cls(known_plan, next(known for known in get_args(How) if known == how))
 
     def record(self) -> PlanRecord:
         """Return the content of plan.json."""

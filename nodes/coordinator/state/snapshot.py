@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 def remember(replies: dict[str, dict[int, T]], token: str, number: int, reply: T) -> None:
     """Add a node's reply; only its latest REMEMBERED_REPLIES are kept."""
-    given = replies.setdefault(token, {})
-    given[number] = reply
-    if len(given) > REMEMBERED_REPLIES:
-        del given[next(iter(given))]
+    by_number = replies.setdefault(token, {})
+    by_number[number] = reply
+    if len(by_number) > REMEMBERED_REPLIES:
+        del by_number[next(iter(by_number))]
 
 
 def plain_reply(reply: Reply) -> list[Any] | None:
@@ -53,8 +53,8 @@ def plain_reply(reply: Reply) -> list[Any] | None:
 def plain_replies(replies: Replies) -> dict[str, dict[int, list[Any]]]:
     """Return those that a snapshot has, by token and number."""
     return {
-        token: {number: plain for number, reply in given.items() if (plain := plain_reply(reply))}
-        for token, given in replies.items()
+        token: {number: plain for number, reply in by_number.items() if (plain := plain_reply(reply))}
+        for token, by_number in replies.items()
     }
 
 
@@ -95,8 +95,8 @@ class JobSnapshot:
             lost_dense_updates=training.lost_dense_updates,
             synced_iterations=training.synced_iterations,
             replies={
-                token: list(given.items())
-                for token, given in replies.items()
+                token: list(by_number.items())
+                for token, by_number in replies.items()
                 if (member := state.members.find(token)) is not None and member.alive
             },
         )
@@ -165,16 +165,16 @@ class ReadSnapshot:
             spans.append(body)
         if len(spans) != job.ledger.spans:
             raise SnapshotDamagedError(f"it has {len(spans)} spans of {job.ledger.spans}")
-        return cls(job, spans, {token: dict(_replies(given)) for token, given in job.replies.items()})
+        return cls(job, spans, {token: dict(_replies(by_number)) for token, by_number in job.replies.items()})
 
     def restore(self, state: JobState) -> None:
         """Give it to a state that has only the changes of other kinds."""
         self.job.restore(state, map(_values, self.packed_spans))
 
 
-def _replies(given: Iterable[tuple[int, list[Any]]]) -> Iterable[tuple[int, Reply]]:
+def _replies(numbered: Iterable[tuple[int, list[Any]]]) -> Iterable[tuple[int, Reply]]:
     try:
-        for number, (name, values) in given:
+        for number, (name, values) in numbered:
             yield number, REPLIES.decode_values(name, values)
     except ProtocolError as error:
         raise SnapshotDamagedError(str(error)) from error

@@ -68,7 +68,7 @@ class _MicroBatchCost:
     def add(self, micro_batches: float, ratio: float) -> None:
         """Add a measurement."""
         new = (1.0, micro_batches, ratio, micro_batches * micro_batches, micro_batches * ratio)
-        self._sums = [FADING * old + one for old, one in zip(self._sums, new, strict=True)]
+        self._sums = [FADING * old + value for old, value in zip(self._sums, new, strict=True)]
         weight, k, r, kk, kr = self._sums
         variance = kk / weight - (k / weight) ** 2
         if variance >= (SMALLEST_SPREAD * k / weight) ** 2:
@@ -115,15 +115,18 @@ class _Pace:
         """
         since = max(seconds, self._earlier[0].seconds, other._earlier[0].seconds)
         until = min(self.last.seconds, other.last.seconds)
-        own = self._batches_at(until) - self._batches_at(since)
-        return (other._batches_at(until) - other._batches_at(since)) / own if own > 0.0 else None
+        batches = self._batches_at(until) - self._batches_at(since)
+        return (other._batches_at(until) - other._batches_at(since)) / batches if batches > 0.0 else None
 
     def _batches_at(self, seconds: float) -> float:
         """Return the batches trained by then, interpolated between two heartbeats."""
-        at = bisect_right(self._earlier, seconds, key=lambda one: one.seconds)
-        if not at:
+        index = bisect_right(self._earlier, seconds, key=lambda counts: counts.seconds)
+        if not index:
             return float(self._earlier[0].batches)
-        before, after = self._earlier[at - 1], self._earlier[at] if at < len(self._earlier) else self.last
+        before, after = (
+            self._earlier[index - 1],
+            self._earlier[index] if index < len(self._earlier) else self.last,
+        )
         passed = after.seconds - before.seconds
         share = min(1.0, (seconds - before.seconds) / passed) if passed > 0.0 else 1.0
         return before.batches + share * (after.batches - before.batches)
@@ -166,8 +169,8 @@ class _Pace:
         return min(float(MAX_MICRO_BATCHES), max(1.0, of_examples / self._cost.ratio))
 
 
-def _differ(one: float, other: float, factor: float) -> bool:
-    return not other / factor <= one <= other * factor
+def _differ(first: float, second: float, factor: float) -> bool:
+    return not second / factor <= first <= second * factor
 
 
 class UpdateBalancer:
@@ -198,10 +201,10 @@ class UpdateBalancer:
         pace.record_heartbeat(counts)
         if not pace.is_due(counts.seconds):
             return None
-        wanted = self._wanted(pace)
-        if abs(wanted - counts.micro_batches) <= SMALLEST_CHANGE * counts.micro_batches:
+        best = self._wanted(pace)
+        if abs(best - counts.micro_batches) <= SMALLEST_CHANGE * counts.micro_batches:
             return None
-        return wanted
+        return best
 
     def lose(self, trainer: str) -> None:
         """Forget a trainer that is gone."""
@@ -209,17 +212,17 @@ class UpdateBalancer:
 
     def _wanted(self, pace: _Pace) -> float:
         """Measure a trainer if due; return its number of micro-batches."""
-        own, recently = pace.last, pace.last.seconds - FASTEST_SECONDS
+        last, recently = pace.last, pace.last.seconds - FASTEST_SECONDS
         recent = {name: pace.ratio_since(recently, other) or 0.0 for name, other in self._paces.items()}
-        name = max(recent, key=lambda found: recent[found])
+        name = max(recent, key=lambda trainer: recent[trainer])
         fastest = self._paces[name]
         if not pace.measure(fastest):
-            return own.micro_batches
-        if fastest is pace or (own.micro_batches == 1.0 and recent[name] < self._limit(pace)):
+            return last.micro_batches
+        if fastest is pace or (last.micro_batches == 1.0 and recent[name] < self._limit(pace)):
             return 1.0
-        missing_seconds = (fastest.last.updates - own.updates) * fastest.batch_seconds
+        missing_seconds = (fastest.last.updates - last.updates) * fastest.batch_seconds
         more = min(LARGEST_CATCH_UP, max(-LARGEST_CATCH_UP, missing_seconds / CATCH_UP_SECONDS))
-        most = min(LARGEST_GROWTH * own.micro_batches, pace.most_micro_batches())
+        most = min(LARGEST_GROWTH * last.micro_batches, pace.most_micro_batches())
         micro_batches = min(pace.ratio * (1.0 + more), most)
         return round(micro_batches, 3) if micro_batches > 1.0 + SMALLEST_CHANGE else 1.0
 

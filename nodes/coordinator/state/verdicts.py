@@ -114,7 +114,7 @@ def _can_replace_last_trainer(state: JobView) -> bool:
 
 def _has_central_model(trainers: Iterable[Member]) -> bool:
     facts = [trainer.facts for trainer in trainers if trainer.ready]
-    return any(one.needs_center and one.model_origin == ModelOrigin.CENTER for one in facts)
+    return any(fact.needs_center and fact.model_origin == ModelOrigin.CENTER for fact in facts)
 
 
 def _stop(text: str) -> Stop:
