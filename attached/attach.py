@@ -85,16 +85,27 @@ def attach(
         ClusterError: there is no such hub, or the other loops have another model; nothing was changed.
     """
     optimizers = check_model(module, optimizer)
-    wanted = _settings(algorithm, options, mode, every, gap, duty, codecs)
+    if options is not None:
+        options = dict(options)
+    of_sync = {
+        "algorithm": algorithm,
+        "options": options,
+        "mode": mode,
+        "every": every,
+        "gap": gap,
+        "duty": duty,
+    }
+    sync = {f"sync.{name}": value for name, value in of_sync.items() if value is not None}
+    sync |= {f"codecs.{name}": value for name, value in (codecs or {}).items()}
     address = hub_address(join, key)
     parameters = LoopParameters(module)
     with contextlib.ExitStack() as undoing:
         parameters.claim()
         undoing.callback(parameters.release)
-        slot = find_hub(address, LOOP, wanted, timeout_seconds)
+        slot = find_hub(address, LOOP, sync, timeout_seconds)
         undoing.callback(slot.withdraw)
         settings = _node_settings(slot.endpoint, bind, advertise, timeout_seconds)
-        thread = NodeThread(lambda: LoopRole(parameters, wanted, start), settings, "attached loop")
+        thread = NodeThread(lambda: LoopRole(parameters, sync, start), settings, "attached loop")
         role = thread.start()
         undoing.callback(_give_up, thread, timeout_seconds)
         await_begun(thread, role.begun)
@@ -107,7 +118,7 @@ def attach(
             role,
             slot,
             raise_if_lost=on_lost == "raise",
-            seek=_seek_with(parameters, wanted, settings) if comes_back else None,
+            seek=_seek_with(parameters, sync, settings) if comes_back else None,
             hub_wait_seconds=hub_wait_seconds,
         )
         undoing.pop_all()
@@ -117,27 +128,6 @@ def attach(
 def _give_up(thread: NodeThread[LoopRole], timeout_seconds: float) -> None:
     thread.fail(ClusterError("the loop was not attached"))
     thread.join(timeout_seconds)
-
-
-def _settings(
-    algorithm: str | None,
-    options: Mapping[str, Any] | None,
-    mode: str | None,
-    every: int | None,
-    gap: int | None,
-    duty: float | None,
-    codecs: Mapping[str, str] | None,
-) -> dict[str, Any]:
-    given = {
-        "sync.algorithm": algorithm,
-        "sync.options": None if options is None else dict(options),
-        "sync.mode": mode,
-        "sync.every": every,
-        "sync.gap": gap,
-        "sync.duty": duty,
-    }
-    wanted = {name: value for name, value in given.items() if value is not None}
-    return wanted | {f"codecs.{name}": value for name, value in (codecs or {}).items()}
 
 
 def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: float) -> NodeSettings:
@@ -150,7 +140,7 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
 
 
 def _seek_with(
-    parameters: LoopParameters, wanted: Mapping[str, Any], settings: NodeSettings
+    parameters: LoopParameters, sync: Mapping[str, Any], settings: NodeSettings
 ) -> Callable[[NodeThread[LoopRole], LoopRole], HubReconnect]:
     """Return what looks for a hub that comes back."""
     numbers = itertools.count(1)
@@ -159,7 +149,7 @@ def _seek_with(
         if not thread.join(END_SECONDS) or not before.is_quiet:
             raise ClusterError("what synchronized the loop before has not ended")
         again = replace(settings, token=f"{settings.token}.{next(numbers)}")
-        made = NodeThread(lambda: LoopRole(parameters, wanted, "mine", before), again, "attached loop")
+        made = NodeThread(lambda: LoopRole(parameters, sync, "mine", before), again, "attached loop")
         role = made.start()
         begin_or_end(made, role.begun, "the loop did not come back", END_SECONDS)
         return made, role
