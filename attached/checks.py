@@ -15,7 +15,7 @@ _DEVICES = ("cpu", "cuda")
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
-def check_model(module: object, given: object) -> list[torch.optim.Optimizer]:
+def check_model(module: object, optimizer: object) -> list[torch.optim.Optimizer]:
     """Return the optimizers that step the module, of one or several that were given.
 
     Raises AttachError, which names the parameter, unless the model can be attached.
@@ -28,7 +28,7 @@ def check_model(module: object, given: object) -> list[torch.optim.Optimizer]:
         )
     if not isinstance(module, nn.Module):
         raise AttachError(f"a {type(module).__name__} given; give the torch module that the loop trains")
-    optimizers = _optimizers_of(given)
+    optimizers = _optimizers_of(optimizer)
     if not optimizers:
         raise AttachError("no optimizer given", remedy="give the one that the loop steps")
     _check_wrappers(module)
@@ -45,34 +45,37 @@ def check_model(module: object, given: object) -> list[torch.optim.Optimizer]:
     return optimizers
 
 
-def _optimizers_of(given: object) -> list[torch.optim.Optimizer]:
+def _optimizers_of(argument: object) -> list[torch.optim.Optimizer]:
     """Return the optimizers that step, of one or several: Accelerate and Lightning give wrappers."""
-    one = _unwrapped(given)
-    several = isinstance(given, Iterable) and not isinstance(given, str | Mapping | nn.Module | type)
-    found = [one] if isinstance(one, torch.optim.Optimizer) else [*given] if several else [given]  # type: ignore[misc]
-    return [_require_optimizer(_unwrapped(each)) for each in found]
+    unwrapped = _unwrapped(argument)
+    several = isinstance(argument, Iterable) and not isinstance(argument, str | Mapping | nn.Module | type)
+    if isinstance(unwrapped, torch.optim.Optimizer):
+        optimizers: list[object] = [unwrapped]
+    else:
+        optimizers = [*argument] if several else [argument]  # type: ignore[misc]
+    return [_require_optimizer(_unwrapped(each)) for each in optimizers]
 
 
-def _require_optimizer(given: object) -> torch.optim.Optimizer:
-    if isinstance(given, torch.optim.Optimizer):
-        return given
-    if isinstance(given, type):
+def _require_optimizer(optimizer: object) -> torch.optim.Optimizer:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    if isinstance(optimizer, type):
         raise AttachError(
-            f"the class {given.__name__} given, not an optimizer",
+            f"the class {optimizer.__name__} given, not an optimizer",
             where="optimizer",
-            remedy=f"make one: {given.__name__}(model.parameters(), ...); the loop has to step that one",
+            remedy=f"make one: {optimizer.__name__}(model.parameters(), ...); the loop has to step that one",
         )
     raise AttachError(
-        f"a {type(given).__name__} given as optimizer",
+        f"a {type(optimizer).__name__} given as optimizer",
         where="optimizer",
         remedy="give a torch.optim.Optimizer, or a list of them",
     )
 
 
-def _unwrapped(given: object) -> object:
-    inner = getattr(given, "optimizer", None)
-    is_wrapper = isinstance(inner, torch.optim.Optimizer) and not isinstance(given, LRScheduler)
-    return _unwrapped(inner) if is_wrapper else given
+def _unwrapped(optimizer: object) -> object:
+    inner = getattr(optimizer, "optimizer", None)
+    is_wrapper = isinstance(inner, torch.optim.Optimizer) and not isinstance(optimizer, LRScheduler)
+    return _unwrapped(inner) if is_wrapper else optimizer
 
 
 def _check_wrappers(module: nn.Module) -> None:
@@ -168,7 +171,7 @@ def _check_memory(trainable: Sequence[tuple[str, nn.Parameter]]) -> None:
 def _check_optimizers(
     trainable: Sequence[tuple[str, nn.Parameter]], optimizers: Sequence[torch.optim.Optimizer]
 ) -> None:
-    stepped = [p for one in optimizers for group in one.param_groups for p in group["params"]]
+    stepped = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     ours, theirs = {id(p) for _, p in trainable}, {id(p) for p in stepped}
     for name, parameter in trainable:
         if id(parameter) not in theirs:

@@ -48,15 +48,15 @@ def loop_job(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
     return job
 
 
-def require_settings(job: Job, wanted: Mapping[str, Any]) -> None:
+def require_settings(job: Job, settings: Mapping[str, Any]) -> None:
     """Raise AttachError if a loop wants another setting than the hub has."""
     tree = job.model_dump(mode="json")
-    for key, value in wanted.items():
+    for key, value in settings.items():
         section, _, name = key.partition(".")
-        found = tree.get(section, {}).get(name)
-        if found != value:
+        of_hub = tree.get(section, {}).get(name)
+        if of_hub != value:
             raise AttachError(
-                f"the loop wants {value!r}, and the hub has {found!r}",
+                f"the loop wants {value!r}, and the hub has {of_hub!r}",
                 where=key,
                 remedy="leave it out of attach, or start the hub with it",
             )

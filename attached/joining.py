@@ -32,13 +32,13 @@ def hub_address(join: str | None, key: str | PathLike[str] | None) -> str:
     return address
 
 
-def find_hub(address: str, part: str, wanted: Mapping[str, Any], timeout_seconds: float) -> HubSlot:
+def find_hub(address: str, part: str, sync: Mapping[str, Any], timeout_seconds: float) -> HubSlot:
     """Return where a part joins; with "env://" rank 0 hosts the hub.
 
     `part` is LOOP or CLIENT. `wanted` are settings of the loops of that hub, by key.
     """
     if address == ENV:
-        return HUBS.join(part, wanted, timeout_seconds)
+        return HUBS.join(part, sync, timeout_seconds)
     return HubSlot(address, part)
 
 

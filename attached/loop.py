@@ -192,20 +192,20 @@ class AttachedLoop:
         """
         self._require_here()
         origin = _ORIGINS[self._role.algorithm.model]
-        wanted = origin if which is None else which
-        if wanted not in (origin, "mine"):
+        chosen = origin if which is None else which
+        if chosen not in (origin, "mine"):
             raise AttachError(
-                f"model({wanted!r}) wanted; {self._role.job.sync.algorithm} makes the model {origin!r}",
+                f"model({chosen!r}) wanted; {self._role.job.sync.algorithm} makes the model {origin!r}",
                 remedy=f'give "{origin}" or "mine"',
             )
         result = copy.deepcopy(self._parameters.module)
-        if wanted == "mine":
+        if chosen == "mine":
             return result
         self._parameters.require_all()
         flat = self._role.last_model if self._is_over else self._single_model()
         if flat is None:
             raise ClusterError(
-                f"the {wanted} of all loops cannot be had{self._why_no_model()}",
+                f"the {chosen} of all loops cannot be had{self._why_no_model()}",
                 remedy='model("mine") has this loop\'s parameters; the hub may have a checkpoint',
             )
         parameters = dict(result.named_parameters())

@@ -62,9 +62,9 @@ class LoopParameters:
         for span in self.layout.spans:
             path, _, key = span.name.rpartition(".")
             owner = module
-            for at, part in enumerate(path.split(".") if path else []):
+            for depth, part in enumerate(path.split(".") if path else []):
                 inner = owner.get_submodule(part)
-                name = ".".join(path.split(".")[: at + 1])
+                name = ".".join(path.split(".")[: depth + 1])
                 links[id(owner), part] = _Link(owner, part, name, inner)
                 owner = inner
             parameter = parameters[span.name]
@@ -82,7 +82,9 @@ class LoopParameters:
     @property
     def shapes(self) -> tuple[ParameterShape, ...]:
         """Names and shapes in order, to compare with those of other loops."""
-        return tuple(ParameterShape(one.name.replace(_WRAPPER, ""), one.shape) for one in self.layout.spans)
+        return tuple(
+            ParameterShape(span.name.replace(_WRAPPER, ""), span.shape) for span in self.layout.spans
+        )
 
     def claim(self) -> None:
         """Mark the parameters as attached; raises AttachError if one is already."""
@@ -124,7 +126,9 @@ class LoopParameters:
 
     def check_stepped(self, stepped: Iterable[torch.Tensor]) -> None:
         """Raise AttachError if an optimizer steps a parameter that is not synchronized."""
-        stray = [one for one in stepped if id(one) not in self.ids and one.requires_grad]
+        stray = [
+            parameter for parameter in stepped if id(parameter) not in self.ids and parameter.requires_grad
+        ]
         if not stray:
             return
         names = self._names(stray)
@@ -148,9 +152,9 @@ class LoopParameters:
 
     def require_all(self) -> None:
         """Raise AttachError unless the module still has every parameter by its name."""
-        there = dict(self.module.named_parameters())
+        parameters = dict(self.module.named_parameters())
         for place in self._places:
-            if there.get(place.name) is not place.parameter:
+            if parameters.get(place.name) is not place.parameter:
                 raise _replaced(place.name)
 
     def values(self, flat: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -158,12 +162,12 @@ class LoopParameters:
         for span, view in self.layout.views(flat):
             yield span.name, view
 
-    def _names(self, wanted: Iterable[torch.Tensor]) -> list[str]:
-        ids = {id(one) for one in wanted}
-        return [name for name, one in self.module.named_parameters() if id(one) in ids]
+    def _names(self, tensors: Iterable[torch.Tensor]) -> list[str]:
+        ids = {id(parameter) for parameter in tensors}
+        return [name for name, parameter in self.module.named_parameters() if id(parameter) in ids]
 
     def _check_kind(self, place: _Place) -> None:
-        now, span = place.parameter, next(one for one in self.layout.spans if one.name == place.name)
+        now, span = place.parameter, next(other for other in self.layout.spans if other.name == place.name)
         if now.dtype != torch.float32 or now.device != self.buffer.device or tuple(now.shape) != span.shape:
             raise AttachError(
                 f"is now {str(now.dtype).removeprefix('torch.')} {list(now.shape)} on {now.device}; it is"

@@ -84,14 +84,14 @@ class LoopRole(SynchronizedRole):
     def __init__(
         self,
         parameters: LoopParameters,
-        wanted: Mapping[str, Any],
+        sync: Mapping[str, Any],
         start: Start,
         before: LoopRole | None = None,
     ) -> None:
         super().__init__()
         self._before = before.context if before is not None else None
         self._counts_before = before.metrics() if before is not None else {}
-        self._parameters, self._wanted, self._start = parameters, dict(wanted), start
+        self._parameters, self._wanted, self._start = parameters, dict(sync), start
         self._node: NodeContext | None = None
         self._job: Job | None = None
         self._algorithm: Algorithm | None = None
@@ -360,8 +360,8 @@ class LoopRole(SynchronizedRole):
                 self._first_model = torch.zeros(numel)
             write_elements(self._first_model, start, values, "replica")
         elif self._start == "cluster" and not self.begun.done():
-            given = elements_of(start, values, numel, "replica")
-            self.context.replica.interpolate_(Slice(start, start + len(given)), given, 1.0)
+            elements = elements_of(start, values, numel, "replica")
+            self.context.replica.interpolate_(Slice(start, start + len(elements)), elements, 1.0)
         return Done()
 
     async def _ask_to_pause(self, *, paused: bool) -> None:
@@ -379,12 +379,12 @@ class LoopRole(SynchronizedRole):
 
 def continued(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the counts of a synchronization that goes on from another one's."""
-    found = {name: value for name, value in before.items() if name not in ("iterations", "gap_open")}
+    counts = {name: value for name, value in before.items() if name not in ("iterations", "gap_open")}
     for name, value in now.items():
         if name in ("gap_max", "synced_iterations"):
-            found[name] = max(value, found.get(name, 0))
+            counts[name] = max(value, counts.get(name, 0))
         elif name == "gap_open" or not isinstance(value, int | float):
-            found[name] = value
+            counts[name] = value
         else:
-            found[name] = value + found.get(name, 0)
-    return found
+            counts[name] = value + counts.get(name, 0)
+    return counts

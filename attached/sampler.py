@@ -93,7 +93,7 @@ class SharedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """Begin a pass; what the one before gave is trained."""
         self._end_pass()
-        own, epoch = self._pass, None
+        pass_number, epoch = self._pass, None
         try:
             while True:
                 reply = self._call(self._request(epoch))
@@ -106,7 +106,7 @@ class SharedSampler(Sampler[int]):
                     self._count = before, yielded + 1, steps
                     yield index
         finally:
-            if own == self._pass and not self._exhausted:
+            if pass_number == self._pass and not self._exhausted:
                 # The loop broke out of the pass: the others get the rest.
                 self._end_pass()
 
@@ -148,5 +148,5 @@ class SharedSampler(Sampler[int]):
         if self._order is None or self._order[0] != places.of_epoch:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + places.of_epoch)
             self._order = places.of_epoch, torch.randperm(self._size, generator=generator)
-        found: list[int] = self._order[1][places.start : places.stop].tolist()
-        return found
+        indices: list[int] = self._order[1][places.start : places.stop].tolist()
+        return indices

@@ -43,9 +43,11 @@ class StepHooks:
         rounds_wait: bool,
     ) -> None:
         self._parameters = parameters
-        stepped = [parameters.ids.intersection(map(id, _stepped(one))) for one in optimizers]
+        stepped = [parameters.ids.intersection(map(id, _stepped(optimizer))) for optimizer in optimizers]
         self._counted: Final = next(ids for ids in stepped if ids)
-        self._given = weakref.WeakSet(one for one, ids in zip(optimizers, stepped, strict=True) if ids)
+        self._given = weakref.WeakSet(
+            optimizer for optimizer, ids in zip(optimizers, stepped, strict=True) if ids
+        )
         self._steps, self._count, self._rounds_wait = steps, count, rounds_wait
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._changes, self._told_moves = parameters.buffer.changes, False
@@ -62,7 +64,7 @@ class StepHooks:
 
     def remove(self) -> None:
         """See no more steps, once no round changes anything; a second call does nothing."""
-        _replace(lambda seeing: tuple(one for one in seeing if one is not self))
+        _replace(lambda seeing: tuple(hooks for hooks in seeing if hooks is not self))
         self._was_changed = not self._steps() and self._parameters.buffer.look()
 
     def require_counted(self) -> None:
@@ -84,7 +86,7 @@ class StepHooks:
     def before(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise AttachError if the step would change what is not synchronized."""
         stepped = _stepped(optimizer)
-        ids = [id(one) for one in stepped]
+        ids = [id(parameter) for parameter in stepped]
         if self._parameters.ids.isdisjoint(ids) and optimizer not in self._given:
             self._look_at_other(optimizer, stepped)
             return
@@ -129,7 +131,7 @@ class StepHooks:
         if threading.get_ident() == self._thread and not is_attached(stepped):
             self._saw_others = True
         # They may be unfrozen, or put into the module, later: after each step that counts it looks again.
-        what = hash((self._steps(), *(id(one) for one in stepped if one.requires_grad)))
+        what = hash((self._steps(), *(id(parameter) for parameter in stepped if parameter.requires_grad)))
         if self._others.get(optimizer) != what:
             if self._parameters.contains_any(stepped):
                 self._parameters.check_stepped(stepped)
@@ -147,13 +149,13 @@ def _replace(change: Callable[[tuple[StepHooks, ...]], tuple[StepHooks, ...]]) -
 
 
 def _before(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    for one in _seeing:
-        one.before(optimizer)
+    for hooks in _seeing:
+        hooks.before(optimizer)
 
 
 def _after(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    for one in _seeing:
-        one.after(optimizer)
+    for hooks in _seeing:
+        hooks.after(optimizer)
 
 
 # Once and for good: a step of any thread goes through torch's list of hooks, which must not change meanwhile.
@@ -162,4 +164,4 @@ register_optimizer_step_post_hook(_after)
 
 
 def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

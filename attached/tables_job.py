@@ -29,11 +29,11 @@ EPOCH: Final = 0
 
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:
     """Return the settings of a job's tables as a module gives them, by table."""
-    return {one.name: {key: getattr(one, key) for key in TABLE_KEYS} for one in job.tables}
+    return {table.name: {key: getattr(table, key) for key in TABLE_KEYS} for table in job.tables}
 
 
 def tables_job(
-    hub: Job, wanted: Mapping[str, Any], start: Path | None = None, *, goes_on: bool = False
+    hub: Job, tables: Mapping[str, Any], start: Path | None = None, *, goes_on: bool = False
 ) -> Job:
     """Return the job whose tables are those that a module wants.
 
@@ -48,9 +48,9 @@ def tables_job(
     Raises:
         JobFileError: a table or a setting that cannot be.
     """
-    _check(wanted)
+    _check(tables)
     label = "label"
-    while label in wanted:
+    while label in tables:
         label += "_"
     saved = hub.model_dump(mode="json")
     tree = {
@@ -61,22 +61,22 @@ def tables_job(
         "data": {
             "format": "csv",
             "path": ["-"],
-            "columns": {label: "label"} | {name: dict(_LISTS) for name in wanted},
+            "columns": {label: "label"} | {name: dict(_LISTS) for name in tables},
         },
         "trainer": {"workers": 1},
         "sync": {"algorithm": "none"},
-        "tables": {name: dict(settings) for name, settings in wanted.items()},
+        "tables": {name: dict(settings) for name, settings in tables.items()},
     }
     if start is not None:
         tree["start"] = {"checkpoint": str(start), "resume": goes_on}
     return job_of_tree(tree)
 
 
-def _check(wanted: Mapping[str, Any]) -> None:
+def _check(tables: Mapping[str, Any]) -> None:
     """Raise JobFileError for what is not settings by table."""
-    if not wanted or len(wanted) > MAX_TABLES:
-        raise JobFileError(f"{len(wanted)} tables given; give 1 to {MAX_TABLES}", where="tables")
-    for name, settings in wanted.items():
+    if not tables or len(tables) > MAX_TABLES:
+        raise JobFileError(f"{len(tables)} tables given; give 1 to {MAX_TABLES}", where="tables")
+    for name, settings in tables.items():
         if not name or _PATTERN & set(name):
             raise JobFileError(f"{name!r} cannot be the name of a table", where="tables")
         if not isinstance(settings, Mapping) or "rows" not in settings or set(settings) - set(TABLE_KEYS):
@@ -85,31 +85,31 @@ def _check(wanted: Mapping[str, Any]) -> None:
             )
 
 
-def require_tables(job: Job, wanted: Mapping[str, Any], first: str) -> None:
+def require_tables(job: Job, tables: Mapping[str, Any], first: str) -> None:
     """Raise AttachError, which names the setting, if a module wants other tables.
 
     `first` is the name of the module that decided what the tables are. Raises JobFileError for what cannot be
     a table at all.
     """
-    _check(wanted)
-    there = {table.name: table for table in job.tables}
-    for name in wanted:
-        if name not in there:
+    _check(tables)
+    known = {table.name: table for table in job.tables}
+    for name in tables:
+        if name not in known:
             raise AttachError(
-                f"the module wants a table {name!r}, and those of {first} are {', '.join(there)}",
+                f"the module wants a table {name!r}, and those of {first} are {', '.join(known)}",
                 where="tables",
                 remedy="give all modules the same tables, or another hub",
             )
-    for name, table in there.items():
-        if name not in wanted:
+    for name, table in known.items():
+        if name not in tables:
             raise AttachError(
                 f"the module has no table {name!r}, and {first} has", where="tables", remedy="give it, too"
             )
-        for key, value in wanted[name].items():
-            found = getattr(table, key)
-            if found != value:
+        for key, value in tables[name].items():
+            known_value = getattr(table, key)
+            if known_value != value:
                 raise AttachError(
-                    f"the module wants {value!r}, and the table of {first} has {found!r}",
+                    f"the module wants {value!r}, and the table of {first} has {known_value!r}",
                     where=f"tables.{name}.{key}",
                     remedy="give the same, or leave it out",
                 )

@@ -71,8 +71,8 @@ def _set_key(_context: click.Context, _option: click.Parameter, path: Path | Non
     job_key()
 
 
-def _set_insecure(_context: click.Context, _option: click.Parameter, given: bool) -> None:
-    if given:
+def _set_insecure(_context: click.Context, _option: click.Parameter, insecure: bool) -> None:
+    if insecure:
         from ..pipeline.wire.keys.job_key import INSECURE_VARIABLE
 
         os.environ[INSECURE_VARIABLE] = "1"

@@ -207,12 +207,12 @@ def _settings(
             where=job_file,
             remedy="remove them to start a node by itself",
         )
-    given: dict[str, Any] = {"token": token} if token else {}
+    named: dict[str, Any] = {"token": token} if token else {}
     return NodeSettings(
         job=job,
         bind=bind if bind is not None else job.network.bind,
         advertise=advertise if advertise is not None else job.network.advertise,
         supervised=supervised,
-        **given,
+        **named,
         **more,
     )

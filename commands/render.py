@@ -110,12 +110,12 @@ def _options(
     from ..deployment.kubernetes import require_name
     from ..deployment.pods import KubernetesOptions
 
-    own = require_name(name or job.run.name)
+    job_name = require_name(name or job.run.name)
     return KubernetesOptions(
-        name=own,
+        name=job_name,
         image=image,
         control_image=control_image or image,
-        key_secret=key_secret or f"{own}-key",
+        key_secret=key_secret or f"{job_name}-key",
         node_selector=dict(map(_label, node_selector)),
         **given,
     )

@@ -79,8 +79,8 @@ class Batcher:
         await asyncio.wait({done})
         fault = done.exception()
         # A fault of the server is that of each request, and the next ones are scored.
-        found = [fault] * len(batch) if fault is not None else done.result()
-        for waiting, scores in zip(batch, found, strict=True):
+        results = [fault] * len(batch) if fault is not None else done.result()
+        for waiting, scores in zip(batch, results, strict=True):
             if waiting.result.done():
                 # Its client has gone.
                 continue

@@ -34,18 +34,18 @@ class BodyReader:
 
     def read(self, body: bytes) -> RowColumns:
         """Return a body's rows; raises BadRequest as `columns_of_request`, and for what is no JSON."""
-        if self._form is not None and (found := self._form.read(body, self._most_rows)) is not None:
-            return found
+        if self._form is not None and (columns := self._form.read(body, self._most_rows)) is not None:
+            return columns
         try:
             parsed = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRequest(f"the body is not JSON ({error})") from error
-        found = columns_of_request(parsed, self._schema, self._most_rows)
+        columns = columns_of_request(parsed, self._schema, self._most_rows)
         if "rows" in parsed:
-            self._form = self._form_of(parsed["rows"][0], found, parsed.get("context", {}))
-        return found
+            self._form = self._form_of(parsed["rows"][0], columns, parsed.get("context", {}))
+        return columns
 
-    def _form_of(self, row: dict[str, Any], found: RowColumns, context: dict[str, Any]) -> _RowForm:
+    def _form_of(self, row: dict[str, Any], columns: RowColumns, context: dict[str, Any]) -> _RowForm:
         """Return the form of a body.
 
         The last ones are kept, since a new one takes longer than to read a body.
@@ -54,7 +54,7 @@ class BodyReader:
         if key not in self._forms:
             if len(self._forms) >= _MOST_FORMS:
                 self._forms.clear()
-            self._forms[key] = _RowForm.of(row, found, context)
+            self._forms[key] = _RowForm.of(row, columns, context)
         return self._forms[key]
 
 
@@ -75,10 +75,10 @@ class _RowForm:
     decoder: msgspec.json.Decoder[Any]
 
     @classmethod
-    def of(cls, row: dict[str, Any], found: RowColumns, context: dict[str, Any]) -> _RowForm:
+    def of(cls, row: dict[str, Any], columns: RowColumns, context: dict[str, Any]) -> _RowForm:
         """Return the form of a body that was read in general."""
         # In the order of the row's keys, where each is found at once. Names may be no identifiers.
-        names = {f"field_{at}": name for at, name in enumerate(row)}
+        names = {f"field_{number}": name for number, name in enumerate(row)}
         row_type = msgspec.defstruct(
             "Row", [(field, Any) for field in names], rename=names, forbid_unknown_fields=True, gc=False
         )
@@ -88,8 +88,8 @@ class _RowForm:
             forbid_unknown_fields=True,
         )
         keys = [*row]
-        places = {name: keys.index(name) for name in found.columns}
-        return cls(places, [*found.shared], frozenset(context), msgspec.json.Decoder(body_type))
+        places = {name: keys.index(name) for name in columns.columns}
+        return cls(places, [*columns.shared], frozenset(context), msgspec.json.Decoder(body_type))
 
     def read(self, body: bytes, most_rows: int) -> RowColumns | None:
         """Return a body's rows, or None if it has another form or is faulty."""
@@ -101,5 +101,5 @@ class _RowForm:
         if not 0 < count <= most_rows or context.keys() != self.context:
             return None
         values = [*zip(*map(msgspec.structs.astuple, parsed.rows), strict=True)]
-        columns = {name: values[at] for name, at in self.places.items()}
+        columns = {name: values[place] for name, place in self.places.items()}
         return RowColumns(count, columns, {name: context[name] for name in self.shared})

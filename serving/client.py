@@ -61,10 +61,10 @@ class ScoringClient:
         else:
             body["rows"] = [dict(row) for row in rows]
         reply = self._request("POST", "/score", self._encoded(body))
-        found = reply["probabilities"]
-        if isinstance(found, dict):
-            return np.stack([_array(values) for values in found.values()], axis=1)
-        return _array(found)
+        probabilities = reply["probabilities"]
+        if isinstance(probabilities, dict):
+            return np.stack([_array(values) for values in probabilities.values()], axis=1)
+        return _array(probabilities)
 
     def model(self) -> dict[str, Any]:
         """Return the run, trained examples and columns of the served model."""
@@ -105,8 +105,8 @@ class ScoringClient:
             raise DataError(json.loads(text)["error"], where=self.url)
         if status != 200:
             raise ClusterError(f"replied {status}: {text.strip()[:200]}", where=self.url)
-        found: dict[str, Any] = json.loads(text)
-        return found
+        reply: dict[str, Any] = json.loads(text)
+        return reply
 
     def _exchange(self, method: str, path: str, body: str | None) -> tuple[int, str]:
         self._connection.request(method, path, body, self._headers)

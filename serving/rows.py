@@ -66,29 +66,33 @@ def _from_rows(
     try:
         values = [*map(values_of, rows)]
     except KeyError:
-        at, name = next((at, name) for name in sources for at, row in enumerate(rows) if name not in row)
-        raise BadRequest(f"rows[{at}] has no column {name!r}; give null where the value is missing") from None
+        number, name = next(
+            (number, name) for name in sources for number, row in enumerate(rows) if name not in row
+        )
+        raise BadRequest(
+            f"rows[{number}] has no column {name!r}; give null where the value is missing"
+        ) from None
     return len(rows), {sources[0]: values} if len(sources) == 1 else dict(
         zip(sources, zip(*values, strict=True), strict=True)
     )
 
 
 def _from_columns(
-    given: Any, context: Mapping[str, Any], schema: InputSchema, most_rows: int
+    columns: Any, context: Mapping[str, Any], schema: InputSchema, most_rows: int
 ) -> tuple[int, dict[str, Sequence[Any]]]:
-    if not isinstance(given, dict) or not all(isinstance(values, list) for values in given.values()):
+    if not isinstance(columns, dict) or not all(isinstance(values, list) for values in columns.values()):
         raise BadRequest("columns: give an object with a list of values for each column")
-    _check_names(given.keys(), context.keys(), schema)
+    _check_names(columns.keys(), context.keys(), schema)
     sources = _sources_beside(context, schema)
     for name in sources:
-        if name not in given:
+        if name not in columns:
             raise BadRequest(f"columns: no column {name!r}; give nulls where values are missing")
-    counts = {len(values) for values in given.values()}
+    counts = {len(values) for values in columns.values()}
     if len(counts) > 1:
         raise BadRequest(f"columns: lists of {min(counts)} to {max(counts)} values; give as many for each")
     count = counts.pop() if counts else 0
     _check_count(count, most_rows)
-    return count, {name: given[name] for name in sources}
+    return count, {name: columns[name] for name in sources}
 
 
 def _sources_beside(context: Mapping[str, Any], schema: InputSchema) -> list[str]:
@@ -107,7 +111,7 @@ def _check_names(names: Set[str], shared: Set[str], schema: InputSchema) -> None
     """Raise BadRequest for a column that is given twice or unknown."""
     if twice := names & shared:
         raise BadRequest(f"column {min(twice)!r} is in the context and in the rows; give it once")
-    for given in (names, shared):
-        if unknown := given - schema.known_sources:
+    for group in (names, shared):
+        if unknown := group - schema.known_sources:
             name = min(unknown)
             raise BadRequest(f"there is no column {name!r}; {suggest(name, schema.inputs.sources)}")

@@ -89,14 +89,14 @@ class ServedModel:
         numbers = np.arange(1, 1 + sum(request.count for request in requests))
         rows = rows_of_columns(arrays, self.schema, [], _WHERE, numbers)
         probabilities = probability_of(logits_of(self.model, rows, self._owner(requests)))
-        found, start = [], 0
+        scores, start = [], 0
         for request in requests:
-            own = probabilities[start : start + request.count]
-            without = np.flatnonzero(~has_scores(own)).tolist()
-            why = {at: rows.why.get(start + at, NOT_FINITE) for at in without}
-            found.append(Scores(self.model.labels, own, why, self.model.manifest))
+            part = probabilities[start : start + request.count]
+            without = np.flatnonzero(~has_scores(part)).tolist()
+            why = {row: rows.why.get(start + row, NOT_FINITE) for row in without}
+            scores.append(Scores(self.model.labels, part, why, self.model.manifest))
             start += request.count
-        return found
+        return scores
 
     def _owner(self, requests: Sequence[RowColumns]) -> IndexArray | None:
         """Return each row's request, int64 [n], if each request's rows share all dense features."""

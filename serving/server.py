@@ -136,11 +136,13 @@ def _version(manifest: CheckpointManifest) -> dict[str, Any]:
 
 def _reply(scores: Scores) -> bytes:
     """Return the reply's JSON; a row without a score has null."""
-    found = scores.probabilities
-    columns = np.ascontiguousarray(found.T) if found.ndim > 1 else found
+    probabilities = scores.probabilities
+    columns = np.ascontiguousarray(probabilities.T) if probabilities.ndim > 1 else probabilities
     reply = {
-        "probabilities": dict(zip(scores.labels, columns, strict=True)) if found.ndim > 1 else columns,
-        "faults": [{"row": at, "why": why} for at, why in sorted(scores.why.items())],
+        "probabilities": dict(zip(scores.labels, columns, strict=True))
+        if probabilities.ndim > 1
+        else columns,
+        "faults": [{"row": row, "why": why} for row, why in sorted(scores.why.items())],
         "model": _version(scores.manifest),
     }
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)

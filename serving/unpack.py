@@ -66,14 +66,14 @@ def unpack(body: bytes, window: int, most_bytes: int) -> bytes:
     """Decompress at most `most_bytes`; raises TooLarge and BadRequest."""
     unpacker = zlib.decompressobj(window)
     try:
-        found = unpacker.decompress(body, most_bytes + 1)
+        unpacked = unpacker.decompress(body, most_bytes + 1)
     except zlib.error as error:
         raise BadRequest(f"the body is not compressed as its Content-Encoding says ({error})") from error
-    if len(found) > most_bytes:
+    if len(unpacked) > most_bytes:
         raise TooLarge(f"the body unpacks to more than {most_bytes:,} bytes")
     if not unpacker.eof or unpacker.unused_data:
         raise BadRequest("the compressed body is cut off, or something follows it")
-    return found
+    return unpacked
 
 
 def _window(request: web.Request) -> int | None:

@@ -71,7 +71,7 @@ class HubAdmission:
         state = self._state
 
         def ready() -> list[Member]:
-            return [one for one in state.members.returned() if one.ready]
+            return [member for member in state.members.returned() if member.ready]
 
         def all_are_ready() -> bool:
             back = state.members.returned()
@@ -81,7 +81,7 @@ class HubAdmission:
         for member in state.members.away():
             self._server.mark_dead(member.info.token, f"did not come back within {duration(seconds)}")
         async with self._admitting:
-            loops = [one for one in ready() if one.facts.needs_center]
+            loops = [loop for loop in ready() if loop.facts.needs_center]
             if loops and state.has_sync_nodes:
                 await self._admit_together(loops)
             state.end_return()
@@ -104,18 +104,18 @@ class HubAdmission:
             state.group.form([loop.info.index for loop in loops])
         for loop in loops:
             await self._server.call_all(state.members.alive(SYNC), TrainerJoined(loop.info), REQUEST_SECONDS)
-        infos = tuple(one.info for one in (*state.members.alive(SYNC), *loops))
+        infos = tuple(other.info for other in (*state.members.alive(SYNC), *loops))
         connect = ConnectPeers(infos, state.group.view)
         met = await self._server.call_all(loops, connect, REQUEST_SECONDS)
         for loop in loops:
             if loop.info.name not in met:
                 self._server.mark_dead(loop.info.token, "could not connect to the others")
-        there = [loop for loop in loops if loop.alive]
-        if not there:
+        present = [loop for loop in loops if loop.alive]
+        if not present:
             return
         await self._make_center()
-        begun = await self._server.call_all(there, Begin(), REQUEST_SECONDS)
-        for loop in there:
+        begun = await self._server.call_all(present, Begin(), REQUEST_SECONDS)
+        for loop in present:
             if loop.info.name in begun:
                 state.begin(loop)
                 self._server.event(loop.info.name, "came back", logging.INFO)
@@ -142,7 +142,7 @@ class HubAdmission:
         await announce(self._server, member, others)
         if first and facts.needs_peers:
             state.group.form([member.info.index])
-        infos = tuple(one.info for one in (*state.members.alive(SYNC), *state.loops, member))
+        infos = tuple(other.info for other in (*state.members.alive(SYNC), *state.loops, member))
         if first and state.first_model is not None:
             await self._give_first_model(member, state.first_model)
             state.first_model = None

@@ -89,7 +89,7 @@ class HubCheckpoints:
 
     async def _model(self) -> tuple[str, Float32Array | None]:
         """Return the one model, and which it is."""
-        origin = next((one.facts.model_origin for one in self._state.members.everyone("trainer")), "")
+        origin = next((member.facts.model_origin for member in self._state.members.everyone("trainer")), "")
         if origin == "center":
             return origin, await self._read_center()
         loops = self._state.loops
@@ -102,8 +102,8 @@ class HubCheckpoints:
         return origin, None
 
     async def _mean(self, loops: Sequence[Member]) -> Float32Array | None:
-        found = await asyncio.gather(*(self._read(loop, "") for loop in loops))
-        replicas = [values for values in found if values is not None]
+        replies = await asyncio.gather(*(self._read(loop, "") for loop in loops))
+        replicas = [values for values in replies if values is not None]
         return np.mean(replicas, axis=0, dtype=np.float32) if replicas else None
 
     async def _read(self, loop: Member, name: str) -> Float32Array | None:
@@ -120,14 +120,14 @@ class HubCheckpoints:
     def _write(self, layout: Sequence[ParameterShape], values: Float32Array, content: dict[str, Any]) -> None:
         folder = self._state.folder / FOLDER
         folder.mkdir(exist_ok=True)
-        tensors = {one.name: values[place].reshape(one.shape) for one, place in places_of(layout)}
+        tensors = {entry.name: values[place].reshape(entry.shape) for entry, place in places_of(layout)}
         before = [int(path.name[6:12]) for path in folder.glob("model-[0-9]*.safetensors")]
         # Files of the checkpoint before stay until the manifest names the new ones.
         stem = f"model-{max(before, default=0) + 1:06d}"
         files = write_tensors(folder, stem, tensors, {"role": "model"}, finite=True)
         with atomic_file(folder / MANIFEST) as file:
-            file.write(json.dumps(content | {"files": [asdict(one) for one in files]}, indent=1).encode())
-        kept = {MANIFEST, *(one.name for one in files)}
+            file.write(json.dumps(content | {"files": [asdict(entry) for entry in files]}, indent=1).encode())
+        kept = {MANIFEST, *(entry.name for entry in files)}
         for path in folder.iterdir():
             if path.name not in kept:
                 path.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ class SavedModel:
                 raise CheckpointError(
                     f"has version {content['version']}; this program reads {_VERSION}", where=str(path)
                 )
-            files = [FileEntry(**one) for one in content["files"]]
+            files = [FileEntry(**entry) for entry in content["files"]]
             layout = tuple(ParameterShape(name, tuple(shape)) for name, shape in content["state"]["layout"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
@@ -168,8 +168,8 @@ class SavedModel:
         reader = TensorReader(path.parent, files)
         places = places_of(layout)
         values = np.zeros(elements_of(layout), dtype=np.float32)
-        for one, place in places:
-            values[place] = np.asarray(reader.read(one.name), dtype=np.float32).reshape(-1)
+        for entry, place in places:
+            values[place] = np.asarray(reader.read(entry.name), dtype=np.float32).reshape(-1)
         return cls(layout, values, content["state"])
 
 

@@ -16,19 +16,19 @@ from ...pipeline.report.run_folder import ADDRESS_FILE, create_run_folder, point
 HUB_FILE: Final = "hub.json"
 
 
-def make_hub_folder(settings: NodeSettings, given: Path | None, resume: Path | None = None) -> NodeSettings:
+def make_hub_folder(settings: NodeSettings, chosen: Path | None, resume: Path | None = None) -> NodeSettings:
     """Create the folder of a new hub; return its settings, with the folder.
 
     By default it is runs/hub, or runs/hub-2 and so on, to which runs/latest then points. Raises JobFileError
     for a given folder that is not empty, ResourceError if it cannot be made.
     """
     job = settings.job
-    if given is None:
+    if chosen is None:
         root = Path(job.run.directory)
         folder = create_run_folder(root, job.run.name)
         point_latest(root, folder)
     else:
-        folder = given
+        folder = chosen
         try:
             folder.mkdir(parents=True, exist_ok=True)
             filled = any(folder.iterdir())

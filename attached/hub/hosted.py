@@ -28,5 +28,5 @@ def hosted_node(
     join = bound
     if host in WILDCARDS:
         join = f"tcp://127.0.0.1:{bound.rpartition(':')[2]}"
-    own = replace(settings, join=join, bind=host, token=token or uuid4().hex, metrics_port=0)
-    return NodeThread(lambda: make_role(role, settings.job), own, f"{role}-{index} control")
+    node_settings = replace(settings, join=join, bind=host, token=token or uuid4().hex, metrics_port=0)
+    return NodeThread(lambda: make_role(role, settings.job), node_settings, f"{role}-{index} control")

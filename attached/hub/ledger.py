@@ -51,13 +51,13 @@ class HubLedger:
             raise ClusterError(
                 "is not the folder of a hub", where=str(folder), remedy="give that of --dir, such as runs/hub"
             )
-        own = cls(folder, new=False)
-        if own.read().get(ENDED):
-            own.close()
+        ledger = cls(folder, new=False)
+        if ledger.read().get(ENDED):
+            ledger.close()
             raise ClusterError(
                 "the hub of this folder has ended", where=str(folder), remedy="start a new hub"
             )
-        return own
+        return ledger
 
     def read(self) -> dict[str, Any]:
         """Return everything by key; raises ResourceError."""

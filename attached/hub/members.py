@@ -59,7 +59,7 @@ class HubMembers(Members):
             return self._return(before, hello)
         # Embedding nodes that could not start are replaced by others.
         known_ones = self.everyone(hello.role)
-        index = sum(one.alive for one in known_ones) if hello.role == EMBEDDING else len(known_ones)
+        index = sum(other.alive for other in known_ones) if hello.role == EMBEDDING else len(known_ones)
         if hello.role == SYNC and index >= self.sync_nodes:
             raise ClusterError(f"the hub already has its {self.sync_nodes} sync nodes")
         name = f"{_NAMES.get(hello.role, hello.role)}-{index}"
@@ -70,7 +70,9 @@ class HubMembers(Members):
     def _same(self, hello: Hello) -> Member | None:
         """Return the member that one was which comes back with another token."""
         loop = loop_of(hello.token)
-        return next((one for one in self.everyone(hello.role) if loop_of(one.info.token) == loop), None)
+        return next(
+            (member for member in self.everyone(hello.role) if loop_of(member.info.token) == loop), None
+        )
 
     def _return(self, before: Member, hello: Hello) -> Member:
         """Admit a loop or module that comes back, as what it was."""
@@ -101,8 +103,8 @@ class HubMembers(Members):
         return self._living_of(self._returned, role)
 
     def _living_of(self, tokens: set[str], role: str | None) -> list[Member]:
-        found = [self._members[token] for token in sorted(tokens)]
-        return [one for one in found if one.alive and role in (None, one.info.role)]
+        members = [self._members[token] for token in sorted(tokens)]
+        return [member for member in members if member.alive and role in (None, member.info.role)]
 
     def is_away(self, token: str) -> bool:
         """Whether this was the token of one that has not come back."""

@@ -72,7 +72,7 @@ class SampleStream:
             "finished": self._finished,
             "returned": self._returned,
             "again": [asdict(places) for places in self._again],
-            "held": {name: [asdict(one) for one in held] for name, held in self._held.items()},
+            "held": {name: [asdict(entry) for entry in held] for name, held in self._held.items()},
             "finished_by": self._finished_by,
         }
 
@@ -80,15 +80,17 @@ class SampleStream:
     def of_saved(cls, name: str, saved: Mapping[str, Any]) -> SampleStream:
         """Return the stream that was saved. Raises KeyError or TypeError for another form."""
         first = TakeSamples(name, saved["size"], 1, saved["seed"], saved["epochs"], None, 0)
-        own = cls(name, first)
-        own._epoch, own._next = saved["epoch"], saved["next"]
-        own._granted, own._finished = saved["granted"], saved["finished"]
-        own._returned = saved["returned"]
-        own._again.extend(SampleRange(**one) for one in saved["again"])
+        stream = cls(name, first)
+        stream._epoch, stream._next = saved["epoch"], saved["next"]
+        stream._granted, stream._finished = saved["granted"], saved["finished"]
+        stream._returned = saved["returned"]
+        stream._again.extend(SampleRange(**entry) for entry in saved["again"])
         for loop, held in saved["held"].items():
-            own._held[loop] = deque(GivenRange(one["at"], SampleRange(**one["places"])) for one in held)
-        own._finished_by.update(saved["finished_by"])
-        return own
+            stream._held[loop] = deque(
+                GivenRange(entry["at"], SampleRange(**entry["places"])) for entry in held
+            )
+        stream._finished_by.update(saved["finished_by"])
+        return stream
 
     def take(self, name: str, request: TakeSamples) -> SamplesReply:
         """Give a loop the next places of its pass.
@@ -97,8 +99,8 @@ class SampleStream:
 
         Raises ClusterError if its data set is another one.
         """
-        own = (self._size, self._seed, self._epochs)
-        if (request.size, request.seed, request.epochs) != own:
+        settings = (self._size, self._seed, self._epochs)
+        if (request.size, request.seed, request.epochs) != settings:
             raise ClusterError(
                 f"samples {self._name!r}: a data set of {request.size:,} examples, seed {request.seed} and"
                 f" {request.epochs or 'any number of'} epochs given; the other loops have {self._size:,},"
@@ -111,15 +113,15 @@ class SampleStream:
             received = request.received
             # A hub died before the loop had its reply.
             self._take_back(name, received)
-        at = request.epoch
-        if at is None:
-            at = self._epoch if self._next < self._size else self._epoch + 1
-        places = self._next_places(at, request.span)
+        epoch = request.epoch
+        if epoch is None:
+            epoch = self._epoch if self._next < self._size else self._epoch + 1
+        places = self._next_places(epoch, request.span)
         if places is None:
-            return SamplesReply(at, at, 0, 0)
+            return SamplesReply(epoch, epoch, 0, 0)
         self._held.setdefault(name, deque()).append(GivenRange(received, places))
         self._granted += len(places)
-        return SamplesReply(at, places.epoch, places.start, places.stop)
+        return SamplesReply(epoch, places.epoch, places.start, places.stop)
 
     def finish(self, name: str, finished: int) -> None:
         """Record how many examples a loop has trained so far.
@@ -150,8 +152,8 @@ class SampleStream:
     def _take_back(self, name: str, received: int) -> int:
         """Take back what a loop was given beyond the first `received` examples."""
         held = self._held.get(name, deque())
-        back = [one.places for one in held if one.end > received]
-        self._held[name] = deque(one for one in held if one.end <= received)
+        back = [entry.places for entry in held if entry.end > received]
+        self._held[name] = deque(entry for entry in held if entry.end <= received)
         count = sum(map(len, back))
         self._returned += count
         self._again.extend(back)
@@ -164,19 +166,19 @@ class SampleStream:
 
     def record(self) -> SamplesRecord:
         """Return the sums so far."""
-        held = sum(len(one.places) for all_of in self._held.values() for one in all_of)
+        held = sum(len(entry.places) for all_of in self._held.values() for entry in all_of)
         return SamplesRecord(self._name, self._granted, self._finished, self._returned, held)
 
-    def _next_places(self, at: int, span: int) -> SampleRange | None:
+    def _next_places(self, epoch: int, span: int) -> SampleRange | None:
         if self._again:
             places = self._again.popleft()
             if len(places) > span:
                 self._again.appendleft(SampleRange(places.epoch, places.start + span, places.stop))
                 places = SampleRange(places.epoch, places.start, places.start + span)
             return places
-        if at > self._epoch and not (self._epochs and at >= self._epochs):
+        if epoch > self._epoch and not (self._epochs and epoch >= self._epochs):
             self._epoch, self._next = self._epoch + 1, 0
-        if at != self._epoch or self._next >= self._size:
+        if epoch != self._epoch or self._next >= self._size:
             return None
         start, self._next = self._next, min(self._next + span, self._size)
         return SampleRange(self._epoch, start, self._next)

@@ -114,9 +114,9 @@ class HubServer(ControlServer):
 
     def settle(self, job: Job) -> None:
         """Take loops from now on, which synchronize what this job says."""
-        own = _without_tables(job)
-        self.settings = replace(self.settings, job=own)
-        self.state.settle(own)
+        hub_job = _without_tables(job)
+        self.settings = replace(self.settings, job=hub_job)
+        self.state.settle(hub_job)
         self._takes_loops = True
         self.spawn(self.notify())
 

@@ -114,7 +114,7 @@ class HubState(ClusterState):
     def present(self) -> dict[str, int]:
         """How many loops and modules are there or join, by role."""
         living = self.members.living()
-        return {role: sum(one.info.role == role for one in living) for role in (LOOP, CLIENT)}
+        return {role: sum(member.info.role == role for member in living) for role in (LOOP, CLIENT)}
 
     def settle(self, job: Job) -> None:
         """Take the settings of the loops, before the first one."""
@@ -142,9 +142,9 @@ class HubState(ClusterState):
         Raises ClusterError for another number of elements than its parameters have.
         """
         if member.info.role == LOOP and self._layout is not None:
-            wanted = elements_of(self._layout)
-            if facts.dense_elements != wanted:
-                raise ClusterError(f"{facts.dense_elements} elements; the parameters have {wanted}")
+            expected = elements_of(self._layout)
+            if facts.dense_elements != expected:
+                raise ClusterError(f"{facts.dense_elements} elements; the parameters have {expected}")
         member.get_ready(facts)
         if member.info.role == LOOP and self.control is None:
             # It acts once there are two loops.
@@ -220,12 +220,12 @@ class HubState(ClusterState):
 
     def saved(self) -> dict[str, Any]:
         """Return what another hub needs, by key of the ledger."""
-        found: dict[str, Any] = {}
+        saved: dict[str, Any] = {}
         if self._layout is not None:
-            found[LAYOUT] = [[one.name, list(one.shape)] for one in self._layout]
+            saved[LAYOUT] = [[one.name, list(one.shape)] for one in self._layout]
         for role, prefix in _PREFIXES.items():
             for one in self.members.everyone(role):
-                found[prefix + one.info.name] = {
+                saved[prefix + one.info.name] = {
                     "token": one.info.token,
                     "index": one.info.index,
                     "counts": {name: one.count(name) or 0 for name in _KEPT[role]},
@@ -235,7 +235,7 @@ class HubState(ClusterState):
                     "why": one.lost_because,
                     "lost": self.lost_passes.get(one.info.name, 0),
                 }
-        return found | {STREAM_PREFIX + name: stream.saved() for name, stream in self._streams.items()}
+        return saved | {STREAM_PREFIX + name: stream.saved() for name, stream in self._streams.items()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take the place of a dead hub. Raises KeyError or TypeError for another form."""
@@ -304,11 +304,11 @@ class HubState(ClusterState):
 
 def places_of(layout: Sequence[ParameterShape]) -> list[tuple[ParameterShape, slice]]:
     """Return where each parameter is in the flat buffer of a loop."""
-    found, at = [], 0
-    for one in layout:
-        found.append((one, slice(at, at + math.prod(one.shape))))
-        at = _aligned(found[-1][1].stop)
-    return found
+    places, end = [], 0
+    for parameter in layout:
+        places.append((parameter, slice(end, end + math.prod(parameter.shape))))
+        end = _aligned(places[-1][1].stop)
+    return places
 
 
 def elements_of(layout: Sequence[ParameterShape]) -> int:
@@ -320,15 +320,15 @@ def _aligned(elements: int) -> int:
     return -(-elements // FLAT_ALIGNMENT) * FLAT_ALIGNMENT
 
 
-def first_difference(own: tuple[ParameterShape, ...], others: tuple[ParameterShape, ...]) -> str:
+def first_difference(ours: tuple[ParameterShape, ...], others: tuple[ParameterShape, ...]) -> str:
     """Describe the first parameter that differs; "" if all are the same."""
-    for mine, theirs in zip(own, others, strict=False):
+    for mine, theirs in zip(ours, others, strict=False):
         if mine != theirs:
             return f"{mine.name} {list(mine.shape)} here, {theirs.name} {list(theirs.shape)} there"
-    if len(own) == len(others):
+    if len(ours) == len(others):
         return ""
-    longer, where = (own, "here") if len(own) > len(others) else (others, "there")
-    extra = longer[min(len(own), len(others))]
+    longer, where = (ours, "here") if len(ours) > len(others) else (others, "there")
+    extra = longer[min(len(ours), len(others))]
     return f"{extra.name} {list(extra.shape)} is only {where}"
 
 

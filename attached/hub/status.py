@@ -55,24 +55,24 @@ def hub_status(state: HubState, cursor: Cursor | None, known_incidents: int) -> 
 
 def _loops(state: HubState, names: list[str], now: float) -> LoopFigures:
     book = state.book()
-    unsynchronized = [(one.steps - one.synchronized, one.state) for one in book.loops]
+    unsynchronized = [(record.steps - record.synchronized, record.state) for record in book.loops]
     gone = ("left", "died")
     return LoopFigures(
         members=len(names),
-        steps=sum(one.steps for one in book.loops),
-        synchronized=sum(one.synchronized for one in book.loops),
+        steps=sum(record.steps for record in book.loops),
+        synchronized=sum(record.synchronized for record in book.loops),
         open=sum(steps for steps, how in unsynchronized if how not in gone),
         lost=sum(steps for steps, how in unsynchronized if how in gone),
         per_second=state.rates.total(names, "iterations", now),
         samples=[
             SampleFigures(
-                stream=one.stream,
-                granted=one.granted,
-                finished=one.finished,
-                returned=one.returned,
-                held=one.held,
+                stream=record.stream,
+                granted=record.granted,
+                finished=record.finished,
+                returned=record.returned,
+                held=record.held,
             )
-            for one in book.samples
+            for record in book.samples
         ],
     )
 

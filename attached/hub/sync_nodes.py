@@ -43,7 +43,7 @@ class HubSyncNodes:
     async def center(self) -> Float32Array | None:
         """Return the center, float32 [numel]; None before it has a value."""
         slices = [await asyncio.wrap_future(_slice_of(node)) for node in self._nodes]
-        values = [one for one in slices if one is not None]
+        values = [values_of_slice for values_of_slice in slices if values_of_slice is not None]
         # With more nodes than elements, the last ones hold nothing.
         return np.concatenate(values) if values else None
 

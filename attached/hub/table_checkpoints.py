@@ -100,7 +100,7 @@ class TableCheckpoints:
         try:
             if len(replies) < job.embedding.nodes:
                 raise ShadowSyncError("not all embedding nodes wrote their rows")
-            files = [one for reply in replies.values() for one in reply.files]
+            files = [file for reply in replies.values() for file in reply.files]
             manifest = CheckpointManifest(
                 created_at=timestamp(),
                 run=self._state.folder.name,

@@ -69,7 +69,7 @@ class HubTables:
         """The plan of the tables, for embedding nodes."""
         return self._plan
 
-    def resume(self, job: Job, wanted: dict[str, Any], folder: Path, *, goes_on: bool = False) -> None:
+    def resume(self, job: Job, tables: dict[str, Any], folder: Path, *, goes_on: bool = False) -> None:
         """Begin with the rows of a checkpoint, once the first module comes.
 
         Args:
@@ -78,7 +78,7 @@ class HubTables:
             folder: where it is.
             goes_on: whether it is of the hub whose place this one takes, with the same modules.
         """
-        self._saved = job, wanted, folder, goes_on
+        self._saved = job, tables, folder, goes_on
 
     def lose_rows(self, modules: Iterable[str]) -> None:
         """Let these modules not come back: their hub died without a checkpoint."""
@@ -168,9 +168,9 @@ class HubTables:
         nodes = self._state.members.alive(EMBEDDING)
         asked = FindLacking(((EPOCH, member.info.index, 0, passes),))
         replies = await self._server.call_all(nodes, asked, REQUEST_SECONDS)
-        if len(replies) < job.embedding.nodes or not all(one.examined for one in replies.values()):
+        if len(replies) < job.embedding.nodes or not all(reply.examined for reply in replies.values()):
             raise ClusterError("the embedding nodes did not say which passes they have")
-        lacking = [(start, stop) for one in replies.values() for _, _, start, stop in one.ranges]
+        lacking = [(start, stop) for reply in replies.values() for _, _, start, stop in reply.ranges]
         lost = self._state.lost_passes[member.info.name] = covered(lacking)
         return lost
 
@@ -182,16 +182,16 @@ class HubTables:
             what += f"; lost: {lost:,} of its passes"
         self._server.event(name, what, logging.WARNING if lost else logging.INFO)
 
-    def _first_job(self, wanted: dict[str, Any] | None) -> Job:
+    def _first_job(self, tables: dict[str, Any] | None) -> Job:
         """Return the job of the tables that the first module, or a checkpoint, says."""
         if self._saved is not None:
             job, saved, folder, goes_on = self._saved
-            if wanted is not None:
-                require_tables(job, wanted, "the checkpoint")
+            if tables is not None:
+                require_tables(job, tables, "the checkpoint")
             return tables_job(self._settings.job, saved, folder, goes_on=goes_on)
-        if wanted is None:
+        if tables is None:
             raise ClusterError("there are no tables yet", remedy="give tables={NAME: ROWS, ...}")
-        return tables_job(self._settings.job, wanted)
+        return tables_job(self._settings.job, tables)
 
     async def _start(self, member: Member, job: Job) -> None:
         """Start the embedding nodes; raises ClusterError with the reason if one cannot."""
@@ -213,10 +213,10 @@ class HubTables:
 
     async def _give_up(self) -> None:
         """End the nodes that did start."""
-        living = [one for one in self._state.members.living() if one.info.role == EMBEDDING]
+        living = [member for member in self._state.members.living() if member.info.role == EMBEDDING]
         await self._server.call_all(living, Finish(ExitCode.OK, "the tables cannot be"), END_SECONDS)
-        for one in living:
-            self._state.lose(one, "ended before the tables were there")
+        for member in living:
+            self._state.lose(member, "ended before the tables were there")
         await self.close()
         self._nodes = {}
 

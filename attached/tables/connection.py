@@ -55,7 +55,7 @@ class TablesConnection:
     def __init__(
         self,
         endpoint: str,
-        wanted: Mapping[str, Any] | None,
+        tables: Mapping[str, Any] | None,
         *,
         max_pending: int,
         timeout_seconds: float,
@@ -67,7 +67,7 @@ class TablesConnection:
         self._returns = itertools.count(1)
         self._returning = threading.Lock()
         self._ended = threading.Event()
-        role = TablesRole(wanted, timeout_seconds, max_pending)
+        role = TablesRole(tables, timeout_seconds, max_pending)
         self._thread, self.role = self._begin(role, self._settings), role
 
     def call(self, work: Callable[[RowClient], T]) -> T:

@@ -88,8 +88,8 @@ class Embeddings(nn.Module):
                 f'pooling={pooling!r}, max_pending={max_pending} given; give "sum", "mean" or None, and at'
                 " least 1"
             )
-        given = {"optimizer": optimizer, "lr": lr, "init_scale": init_scale, "storage": storage}
-        wanted = None if tables is None else _wanted(tables, dim, given)
+        options = {"optimizer": optimizer, "lr": lr, "init_scale": init_scale, "storage": storage}
+        settings_of_tables = None if tables is None else _wanted(tables, dim, options)
         self._pooling, self._padding_idx, self._scaler = pooling, padding_idx, scaler
         self.lr_scale = 1.0
         self._pid, self._is_over = os.getpid(), False
@@ -103,7 +103,7 @@ class Embeddings(nn.Module):
         try:
             self._connection = TablesConnection(
                 self._slot.endpoint,
-                wanted,
+                settings_of_tables,
                 max_pending=max_pending,
                 timeout_seconds=timeout_seconds,
                 wait_seconds=0.0 if address == ENV else hub_wait_seconds,
@@ -143,8 +143,8 @@ class Embeddings(nn.Module):
 
         Raises AttachError for ids or tables that are not there, ClusterError once the nodes are gone.
         """
-        found: torch.Tensor | dict[str, torch.Tensor] = self._outside_graphs(ids)
-        return found
+        vectors: torch.Tensor | dict[str, torch.Tensor] = self._outside_graphs(ids)
+        return vectors
 
     def _forward(
         self, ids: torch.Tensor | Mapping[str, torch.Tensor]
@@ -167,13 +167,13 @@ class Embeddings(nn.Module):
         """
         settings = self._require_table(table)
         self.flush()
-        wanted = torch.arange(settings.rows) if rows is None else rows
+        all_rows = torch.arange(settings.rows) if rows is None else rows
         parts = []
         with torch.no_grad():
-            for part in torch.split(wanted, max(1, READ_FLOATS // settings.dim)):
+            for part in torch.split(all_rows, max(1, READ_FLOATS // settings.dim)):
                 distinct = DistinctIds.of(settings, part, None)
-                (found,) = self._fetch({table: distinct}, torch.device("cpu"))
-                parts.append(found[distinct.places])
+                (fetched,) = self._fetch({table: distinct}, torch.device("cpu"))
+                parts.append(fetched[distinct.places])
         return torch.cat(parts) if parts else torch.zeros(0, settings.dim)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -199,8 +199,8 @@ class Embeddings(nn.Module):
         role = self._connection.role
         counts = role.metrics()
         names = ("lookups", "pushes", "pending_pushes", "resent_requests", "sent_bytes", "received_bytes")
-        found = {name: float(counts.get(name, 0)) for name in (*names, "shared_bytes")}
-        return found | {"lost_pushes": float(role.lost), "dropped_pushes": float(self._dropped)}
+        figures = {name: float(counts.get(name, 0)) for name in (*names, "shared_bytes")}
+        return figures | {"lost_pushes": float(role.lost), "dropped_pushes": float(self._dropped)}
 
     def close(self) -> None:
         """Wait until all gradients are applied, and leave; a second call does nothing.
@@ -249,17 +249,17 @@ class Embeddings(nn.Module):
     def _look_up(self, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if not ids:
             return {}
-        for name, own in ids.items():
-            self._require_bags(name, own)
+        for name, table_ids in ids.items():
+            self._require_bags(name, table_ids)
         distinct = {
-            name: DistinctIds.of(self._require_table(name), own, self._padding_idx)
-            for name, own in ids.items()
+            name: DistinctIds.of(self._require_table(name), table_ids, self._padding_idx)
+            for name, table_ids in ids.items()
         }
         device = next(iter(ids.values())).device
-        found = self._fetch(distinct, device)
+        fetched = self._fetch(distinct, device)
         return {
-            name: own.spread(vectors, self._pooling)
-            for (name, own), vectors in zip(distinct.items(), found, strict=True)
+            name: table_ids.spread(vectors, self._pooling)
+            for (name, table_ids), vectors in zip(distinct.items(), fetched, strict=True)
         }
 
     def _fetch(self, distinct: Mapping[str, DistinctIds], device: torch.device) -> list[torch.Tensor]:
@@ -271,17 +271,17 @@ class Embeddings(nn.Module):
         plans = self._router.requests(_NO_SINGLE_ROWS, np.concatenate(of_tables), lengths)
         request = self._connection.call(lambda rows: rows.look_up(plans))
         made = self._router.assemble(request.requests, request.replies, device)
-        found: Sequence[torch.Tensor] = made.embeddings
+        fetched: Sequence[torch.Tensor] = made.embeddings
         if torch.is_grad_enabled():
-            found = differentiable(made, self._anchor, lambda gradients: self._push(request, gradients))
-        by_name = dict(zip(self._tables, found, strict=True))
+            fetched = differentiable(made, self._anchor, lambda gradients: self._push(request, gradients))
+        by_name = dict(zip(self._tables, fetched, strict=True))
         return [by_name[name][0] for name in distinct]
 
     def _push(self, request: TableRequest, gradients: Sequence[Float32Array]) -> None:
         self._require_here()
         if self._scaler is not None and (scale := float(self._scaler.get_scale())) != 1.0:
-            gradients = [own / np.float32(scale) for own in gradients]
-        if not all(np.isfinite(own.dot(own)) for own in gradients):
+            gradients = [gradient / np.float32(scale) for gradient in gradients]
+        if not all(np.isfinite(gradient.dot(gradient)) for gradient in gradients):
             if self._scaler is not None:
                 self._dropped += 1
                 return
@@ -328,10 +328,10 @@ class Embeddings(nn.Module):
 
 
 def _wanted(
-    tables: Mapping[str, int], dim: int | Mapping[str, int], given: Mapping[str, object]
+    tables: Mapping[str, int], dim: int | Mapping[str, int], options: Mapping[str, object]
 ) -> dict[str, dict[str, object]]:
     """Return the settings that the hub must have, by table."""
-    own = {key: value for key, value in given.items() if value is not None}
+    given_options = {key: value for key, value in options.items() if value is not None}
     if isinstance(dim, Mapping) and set(dim) != set(tables):
         raise AttachError(
             f"dims of {', '.join(sorted(dim))} given, and tables {', '.join(sorted(tables))}",
@@ -339,4 +339,4 @@ def _wanted(
             remedy="give one number, or one for each table",
         )
     dims = dim if isinstance(dim, Mapping) else dict.fromkeys(tables, dim)
-    return {name: {"rows": rows, "dim": dims[name], **own} for name, rows in tables.items()}
+    return {name: {"rows": rows, "dim": dims[name], **given_options} for name, rows in tables.items()}

@@ -52,12 +52,12 @@ class TablesRole(Role):
 
     def __init__(
         self,
-        wanted: Mapping[str, Any] | None,
+        tables: Mapping[str, Any] | None,
         timeout_seconds: float,
         max_pending: int,
         before: TablesRole | None = None,
     ) -> None:
-        self._wanted, self._timeout_seconds, self._max_pending = wanted, timeout_seconds, max_pending
+        self._wanted, self._timeout_seconds, self._max_pending = tables, timeout_seconds, max_pending
         self._returns, self._plan_before = before is not None, before.plan if before is not None else None
         self._counts_before = before.metrics() if before is not None else {}
         self.lost: int = before.lost if before is not None else 0
@@ -86,8 +86,8 @@ class TablesRole(Role):
         It starts its embedding nodes if this is the first module.
         """
         self._node = node
-        wanted = None if self._wanted is None else dict(self._wanted)
-        request = JoinTables(wanted, self.passes if self._returns else None)
+        tables = None if self._wanted is None else dict(self._wanted)
+        request = JoinTables(tables, self.passes if self._returns else None)
         try:
             reply = await node.coordinator.call(request, timeout_seconds=self._timeout_seconds)
         except ConnectionLost as error:

@@ -43,9 +43,9 @@ class DistinctIds:
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
             kind = str(ids.dtype) if isinstance(ids, torch.Tensor) else type(ids).__name__
             raise AttachError(f"{kind} given as ids; give a tensor of int64", where=f"table {table.name!r}")
-        own = ids.detach().to("cpu", torch.int64)
-        kept = torch.ones_like(own, dtype=torch.bool) if padding_idx is None else own != padding_idx
-        rows, inverse = torch.unique(own[kept], return_inverse=True)
+        host_ids = ids.detach().to("cpu", torch.int64)
+        kept = torch.ones_like(host_ids, dtype=torch.bool) if padding_idx is None else host_ids != padding_idx
+        rows, inverse = torch.unique(host_ids[kept], return_inverse=True)
         if len(rows) and (int(rows[0]) < 0 or int(rows[-1]) >= table.rows):
             wrong = int(rows[0]) if int(rows[0]) < 0 else int(rows[-1])
             raise AttachError(
@@ -53,7 +53,7 @@ class DistinctIds:
                 where=f"table {table.name!r}",
                 remedy="take it modulo the rows, or give the table more",
             )
-        places = torch.full_like(own, len(rows))
+        places = torch.full_like(host_ids, len(rows))
         places[kept] = inverse
         return cls(rows.numpy().astype(np.int32), places.to(ids.device))
 
@@ -82,8 +82,8 @@ def differentiable(
         anchor: any tensor that requires a gradient, so that autograd comes here.
         push: takes each node's gradients; called on the thread of the backward pass.
     """
-    found = _Pull.apply(anchor, made, push)  # type: ignore[no-untyped-call]
-    return cast(tuple[torch.Tensor, ...], found)
+    vectors = _Pull.apply(anchor, made, push)  # type: ignore[no-untyped-call]
+    return cast(tuple[torch.Tensor, ...], vectors)
 
 
 class _Pull(torch.autograd.Function):

@@ -58,8 +58,8 @@ def profile(
     Starts the job as `run` does, measures every node, and ends it. The run's folder then has profile.md,
     profile.json, and a trace of one second of every node, which ui.perfetto.dev and chrome://tracing open.
     """
-    given = (*overrides, *network_overrides(network), *web_override(web))
-    run_profile(lambda: job_of(job_file, given, trust=trust), seconds, quiet=quiet, supervised=supervised)
+    settings = (*overrides, *network_overrides(network), *web_override(web))
+    run_profile(lambda: job_of(job_file, settings, trust=trust), seconds, quiet=quiet, supervised=supervised)
 
 
 def run_profile(

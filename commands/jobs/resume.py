@@ -55,9 +55,9 @@ def resume(
     from ...nodes.supervisor.run import resumed_job
     from .run import run_and_exit
 
-    given = (*overrides, *web_override(web))
+    settings = (*overrides, *web_override(web))
     run_and_exit(
-        lambda: resumed_job(run, given, which, trust=trust),
+        lambda: resumed_job(run, settings, which, trust=trust),
         "resume",
         quiet=quiet,
         supervised=supervised,

@@ -63,9 +63,9 @@ def run(
     With --autoscale 1:8 it begins with trainer.count trainers. Others join as long as each adds enough, and
     leave if it does not; every decision is an event of the job, with the speeds that speak for it.
     """
-    given = (*overrides, *network_overrides(network), *web_override(web))
+    settings = (*overrides, *network_overrides(network), *web_override(web))
     run_and_exit(
-        lambda: job_of(job_file, given, trust=trust),
+        lambda: job_of(job_file, settings, trust=trust),
         "run",
         quiet=quiet,
         supervised=supervised,

@@ -159,4 +159,6 @@ def _show(result: ChaosResult) -> None:
         console.print("no job is judged by its NE: none was scored, since the job has no held-out data")
     else:
         console.print("no job is judged by its NE: none with faults was scored")
-    console.print(f"problems: {len(result.problems)}" + "".join(f"\n  {one}" for one in result.problems))
+    console.print(
+        f"problems: {len(result.problems)}" + "".join(f"\n  {problem}" for problem in result.problems)
+    )

@@ -51,7 +51,7 @@ def plan(
     from ...lab.capacity.plan_job import plan_job
     from ...lab.capacity.render import print_plan
 
-    found = plan_job(
+    capacity_plan = plan_job(
         job_of(job_file, overrides),
         profile,
         machines=machines,
@@ -60,6 +60,6 @@ def plan(
         price_text=price,
     )
     if as_json:
-        click.echo(found.model_dump_json(indent=1))
+        click.echo(capacity_plan.model_dump_json(indent=1))
     else:
-        print_plan(found, Console())
+        print_plan(capacity_plan, Console())

@@ -61,12 +61,12 @@ def simulate(
     from ...lab.virtual.plan import parse_trainers
 
     counts = parse_trainers(trainers, most=10_000)
-    given, run = settings_of(job_of(job_file, overrides), profile)
+    base, run = settings_of(job_of(job_file, overrides), profile)
     try:
-        given |= {"link_bytes_per_second": parse_bandwidth(bandwidth), "delay_seconds": parse_delay(delay)}
+        base |= {"link_bytes_per_second": parse_bandwidth(bandwidth), "delay_seconds": parse_delay(delay)}
     except ValueError as error:
         raise JobFileError(f"--bandwidth, --delay: {error}", remedy="write --bandwidth 25gbit") from error
-    chosen = [parse_settings([*settings, f"trainers={number}"], given) for number in counts]
+    chosen = [parse_settings([*settings, f"trainers={number}"], base) for number in counts]
     keys = {text.partition("=")[0] for text in settings}
     if not keys & {"seconds", "warm_seconds", "start_seconds"}:
         chosen = [with_window(setting) for setting in chosen]

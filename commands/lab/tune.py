@@ -78,8 +78,8 @@ def tune(
     from ...pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync tune", "tune")
-    given = {"strategy": strategy, "reduction": reduction, "rungs": rungs, "seed": seed}
-    chosen = {name: value for name, value in given.items() if value is not None}
+    options = {"strategy": strategy, "reduction": reduction, "rungs": rungs, "seed": seed}
+    chosen = {name: value for name, value in options.items() if value is not None}
     from ...lab.tuning.study import StudyRules
     from ...lab.tuning.tune import resume_study, start_study
 

@@ -50,7 +50,7 @@ def keep_to_one_core(run: str) -> None:
 
 def _training_run(run: str) -> Path | None:
     """Return the folder of the run if it trains and wants others to yield."""
-    return next((one for one in (Path(run), Path(run).parent) if _trains(one)), None)
+    return next((folder for folder in (Path(run), Path(run).parent) if _trains(folder)), None)
 
 
 def _trains(folder: Path) -> bool:

@@ -69,9 +69,9 @@ def evaluate(
     patterns = [absolute_path(pattern) for pattern in data]
     model = SavedModel.open(run, which, precision, trust=trust)
     scores = evaluate_model(model, patterns)
-    found = score_slices(model, patterns, by, label) if by else None
+    by_value = score_slices(model, patterns, by, label) if by else None
     if as_json:
-        click.echo(json.dumps(scores if found is None else {**scores, "by": found.as_dict(slices)}))
+        click.echo(json.dumps(scores if by_value is None else {**scores, "by": by_value.as_dict(slices)}))
         return
     curve, labels = scores.pop("calibration_curve"), scores.pop("labels", {})
     untrained = scores.pop("untrained_ids")
@@ -84,8 +84,8 @@ def evaluate(
     _print_curve(curve)
     if labels:
         _print_labels(labels)
-    if found is not None:
-        _print_slices(found, slices)
+    if by_value is not None:
+        _print_slices(by_value, slices)
 
 
 def _print_curve(curve: list[dict[str, float]]) -> None:
@@ -115,22 +115,22 @@ def _print_labels(labels: dict[str, dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def _print_slices(found: Slices, most: int) -> None:
+def _print_slices(slices: Slices, most: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from ...pipeline.text.format import count, number
 
-    within = f"{count(found.gauc_slices)} of {count(len(found.slices))} values with both labels"
-    click.echo(f"{'gauc':>17}  {number(found.gauc, 6)} by {found.column}, over {within}")
+    within = f"{count(slices.gauc_slices)} of {count(len(slices.slices))} values with both labels"
+    click.echo(f"{'gauc':>17}  {number(slices.gauc, 6)} by {slices.column}, over {within}")
     table = Table(box=None, pad_edge=False)
-    for name in (found.column, "examples", "rate", "NE", "AUC", "calibration"):
-        table.add_column(name, justify="left" if name == found.column else "right", no_wrap=True)
-    for one in found.slices[:most]:
-        figures = (one.rate, one.ne, one.auc, one.calibration)
-        shown = "missing" if one.value is None else one.value[:40]
-        table.add_row(Text(shown), count(one.examples), *(number(figure, 4) for figure in figures))
+    for name in (slices.column, "examples", "rate", "NE", "AUC", "calibration"):
+        table.add_column(name, justify="left" if name == slices.column else "right", no_wrap=True)
+    for scores in slices.slices[:most]:
+        figures = (scores.rate, scores.ne, scores.auc, scores.calibration)
+        shown = "missing" if scores.value is None else scores.value[:40]
+        table.add_row(Text(shown), count(scores.examples), *(number(figure, 4) for figure in figures))
     Console().print(table)
-    if len(found.slices) > most:
-        click.echo(f"{count(len(found.slices) - most)} more values; --slices shows more")
+    if len(slices.slices) > most:
+        click.echo(f"{count(len(slices.slices) - most)} more values; --slices shows more")

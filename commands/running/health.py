@@ -26,6 +26,6 @@ def health(path: Path, timeout: float, as_json: bool) -> None:
 
     from ...nodes.runtime.health import request_health
 
-    found = request_health(path, timeout)
-    click.echo(json.dumps(asdict(found)) if as_json else found.text, err=not found.healthy)
-    sys.exit(0 if found.healthy else 1)
+    reply = request_health(path, timeout)
+    click.echo(json.dumps(asdict(reply)) if as_json else reply.text, err=not reply.healthy)
+    sys.exit(0 if reply.healthy else 1)

@@ -43,9 +43,9 @@ def scale(
         run_folder, counts = None, (str(run_folder), *counts)
     rules = autoscale_rules(autoscale, target)
     if rules is None:
-        wanted = parse_counts(counts)
+        changes = parse_counts(counts)
         address = address_of(run_folder, join)
-        run_interruptible(lambda: scale_job(address, wanted))
+        run_interruptible(lambda: scale_job(address, changes))
         return
     if counts:
         raise JobFileError("--autoscale chooses the number of trainers itself", remedy="give no ROLE=COUNT")

@@ -40,8 +40,10 @@ class EventFile:
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Write the values of one step, unbuffered."""
         if values:
-            found = [Summary.Value(tag=tag, simple_value=_float32(value)) for tag, value in values.items()]
-            self._write(Event(wall_time=unix_seconds(), step=step, summary=Summary(value=found)))
+            summaries = [
+                Summary.Value(tag=tag, simple_value=_float32(value)) for tag, value in values.items()
+            ]
+            self._write(Event(wall_time=unix_seconds(), step=step, summary=Summary(value=summaries)))
 
     def close(self) -> None:
         """Close the file."""

@@ -60,8 +60,8 @@ class HeartbeatCollector(Collector):
         """Yield the metrics whose count is known."""
         servers = [counts() for counts in self._of_connections]
         counts = self._counts() | {
-            "http_refused": sum(one.refused for one in servers),
-            "http_closed": sum(one.closed for one in servers),
+            "http_refused": sum(server.refused for server in servers),
+            "http_closed": sum(server.closed for server in servers),
         }
         for metric in BY_ROLE[self._role]:
             value = counts.get(metric.key)

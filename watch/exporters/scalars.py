@@ -21,7 +21,7 @@ def scalars_of(status: Status) -> dict[str, float]:
 
     Those of a hub of attached loops are at the steps of all loops.
     """
-    found: dict[str, float | None] = {
+    scalars: dict[str, float | None] = {
         "ne/all": status.quality.ne,
         "ne/recent": status.quality.ne_recent,
         "examples_per_second/all": status.speed.now,
@@ -35,16 +35,16 @@ def scalars_of(status: Status) -> dict[str, float]:
         "embedding/lookups_per_second": status.embedding.lookups_per_second,
         "embedding/staleness_mean": status.embedding.staleness_mean,
     }
-    for name, one in list(status.quality.labels.items())[1:]:
-        found |= {f"ne/{name}/all": one.ne, f"ne/{name}/recent": one.ne_recent}
+    for name, label in list(status.quality.labels.items())[1:]:
+        scalars |= {f"ne/{name}/all": label.ne, f"ne/{name}/recent": label.ne_recent}
     for node in status.nodes:
         if node.role == "trainer" and node.alive:
-            found[f"examples_per_second/{node.name}"] = node.examples_per_second
+            scalars[f"examples_per_second/{node.name}"] = node.examples_per_second
         if node.role == "loop" and node.alive:
-            found[f"steps_per_second/{node.name}"] = node.steps_per_second
+            scalars[f"steps_per_second/{node.name}"] = node.steps_per_second
     if status.loops is not None:
-        found["steps_per_second/all"] = status.loops.per_second
-    return {tag: float(value) for tag, value in found.items() if value is not None}
+        scalars["steps_per_second/all"] = status.loops.per_second
+    return {tag: float(value) for tag, value in scalars.items() if value is not None}
 
 
 class Scalars:

@@ -72,9 +72,9 @@ def _book(loops: LoopFigures) -> Text:
         f" + {count(loops.lost)} lost"
     ]
     lines += [
-        f"samples {one.stream}: granted {count(one.granted)} = finished {count(one.finished)}"
-        f" + returned {count(one.returned)} + held {count(one.held)}"
-        for one in loops.samples
+        f"samples {stream.stream}: granted {count(stream.granted)} = finished {count(stream.finished)}"
+        f" + returned {count(stream.returned)} + held {count(stream.held)}"
+        for stream in loops.samples
     ]
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
