@@ -20,7 +20,7 @@ _FORMATS: Final[dict[int, tuple[str, ...]]] = {
     12: ("%Y%m%d%H%M", "%y%m%d%H%M%S"),
     14: ("%Y%m%d%H%M%S",),
 }
-_FEW: Final[dict[int, tuple[str, ...]]] = {6: ("%Y%m", "%y%m%d"), 7: ("%Y%j",)}
+_FEW: Final[dict[int, tuple[str, ...]]] = {4: ("%Y",), 6: ("%Y%m", "%y%m%d"), 7: ("%Y%j",)}
 _CLOCK_TIMES: Final = 20
 """Of so many numbers of a count, over more than an hour, one is no time of day."""
 _HOUR: Final = 1_00_00
@@ -53,9 +53,9 @@ def formats_of_digits(value: float | str) -> tuple[str, ...]:
 def formats_of_few_digits(numbers: Sequence[float]) -> tuple[str, ...]:
     """Return the formats of numbers that are all dates of few digits.
 
-    The digits are 6 or 7, the numbers different, and "s" is among the formats. There is none unless all have
-    them. Of times without a date, such as 235959, it is "s" only, and from so many
-    on that a count would have others among them.
+    The digits are 4, 6 or 7, the numbers different, and "s" is among the formats. There is none unless all
+    have them. Of times without a date, such as 235959, it is "s" only, and from so many on that a count would
+    have others among them.
     """
     if not numbers or not all(number.is_integer() and number >= 0 for number in numbers):
         return ()

@@ -203,6 +203,8 @@ def test_a_split_by_time_asks_for_a_clear_moment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "formats"),
     [
+        ([2021, 2023, 2024], '"%Y" or "s"'),
+        ([2021, 2023, 2100], ""),
         ([202401, 202402, 202312], '"%Y%m" or "s"'),
         ([240131, 231201, 990101], '"%y%m%d" or "s"'),
         ([2024001, 2024366, 2023365], '"%Y%j" or "s"'),
