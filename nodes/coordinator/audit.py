@@ -254,14 +254,11 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
         name += " + early"
     if state.ledger.owed.settled:
         name += " + trained again"
-    if state.ledger.totals.repeated_batches:
-        name += " + delivered twice"
     known = total(outcome.drained.shards, "repeated_pushes")
     trainers = state.members.everyone("trainer")
     counts = {one.info.name: outcome.trainers.get(one.info.name, one.metrics) for one in trainers}
-    totals, settled = state.ledger.totals, state.ledger.owed.settled
-    returned, twice = totals.returned_batches, totals.repeated_batches
-    again = len(outcome.drained.shards) * (returned + settled + twice + _pushed_before(state))
+    returned, settled = state.ledger.totals.returned_batches, state.ledger.owed.settled
+    again = len(outcome.drained.shards) * (returned + settled + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
     unheard = [one for one in counts if one not in outcome.trainers or one in outcome.drained.unstopped]
     if known > explained and unheard:

@@ -291,11 +291,6 @@ class RequestHandler:
             self._server.event(member.info.name, bad.event())
         if request.left_out and (stop := bad.too_many()) is not None:
             self._server.request_stop(stop)
-        for wrong in self._state.ledger.take_wrong_deliveries():
-            reporter = next(
-                one for one in self._state.members.everyone("trainer") if one.info.name == wrong.trainer
-            )
-            self._accuse(reporter, wrong.reader, wrong.why)
         self._wake_readers()
 
     def _wake_readers(self) -> None:
@@ -305,15 +300,11 @@ class RequestHandler:
             self._server.spawn(offer_spans(self._server))
 
     async def _report_reader(self, member: Member, request: ReportReader) -> Done:
-        self._accuse(member, request.reader, request.why)
-        return Done()
-
-    def _accuse(self, member: Member, name: str, why: str) -> None:
         """Declare a reader dead on one trainer's word, and the trainer that reports a second one.
 
         So a trainer that lies costs one reader and itself.
         """
-        readers = self._state.members.everyone("reader")
+        name, readers = request.reader, self._state.members.everyone("reader")
         reader = next((other for other in readers if other.info.name == name), None)
         before = self._reported.setdefault(member.info.token, name)
         if reader is None:
@@ -321,4 +312,5 @@ class RequestHandler:
         elif before != name:
             self._server.expel(member, f"reports of two readers, {before} and {name}")
         elif reader.alive:
-            self._server.expel(reader, f"a delivery to {member.info.name}: {why}")
+            self._server.expel(reader, f"a delivery to {member.info.name}: {request.why}")
+        return Done()

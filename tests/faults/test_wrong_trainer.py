@@ -141,10 +141,6 @@ def of_another_span(delivery: Delivery) -> Any:
     return delivery.id._replace(span=delivery.id.span ^ 1)
 
 
-def the_batch_before(delivery: Delivery) -> Any:
-    return delivery.id._replace(number=max(delivery.id.number - 1, 0))
-
-
 def beyond_its_span(delivery: Delivery) -> Any:
     return delivery.id._replace(number=10**9)
 
@@ -285,12 +281,11 @@ def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> No
         (delivered("reader-0", scored=True, labels=no_labels), "a label is neither 0 nor 1"),
         (delivered(id=of_no_span), "was not given to reader-1"),
         (delivered(id=of_another_span), "was not given to reader-1"),
-        (delivered(id=the_batch_before), "it was delivered before"),
         pytest.param(delivered(rows=a_column_more), "rows must be", marks=pytest.mark.matrix),
         pytest.param(delivered(dense=an_example_less), "dense values of shape", marks=pytest.mark.matrix),
         pytest.param(delivered(labels=no_labels), "a label is neither 0 nor 1", marks=pytest.mark.matrix),
     ],
-    ids=["dense", "rows", "scored", "no span", "other span", "twice", "columns", "examples", "labels"],
+    ids=["dense", "rows", "scored", "no span", "other span", "columns", "examples", "labels"],
 )
 def test_a_delivery_costs_its_reader_and_not_the_job(
     in_process: ClusterMaker, fault: Fault, why: str

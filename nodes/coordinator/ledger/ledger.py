@@ -18,16 +18,7 @@ from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
 from .open_spans import OpenSpan, OpenSpans
 from .owed_batches import OwedBatches
-from .records import (
-    Acknowledged,
-    BatchRange,
-    LedgerSnapshot,
-    LedgerTotals,
-    LeftOut,
-    Replay,
-    UnreadSpan,
-    WrongDelivery,
-)
+from .records import Acknowledged, BatchRange, LedgerSnapshot, LedgerTotals, LeftOut, Replay, UnreadSpan
 from .span_queue import SpanQueue
 
 
@@ -87,7 +78,6 @@ class LedgerState:
         self.reread_batches = 0
         # Examples of settled or returned deliveries, by (reader, trainer).
         self._known_deliveries: Counter[tuple[str, str]] = Counter()
-        self._wrong_deliveries: list[WrongDelivery] = []
 
     @property
     def complete(self) -> bool:
@@ -269,7 +259,7 @@ class LedgerState:
         Raises ValueError for an unknown batch.
         """
         span = self._open.require_of(batch, examples)
-        repeated = batch.number in span.done or bool(span.refusal(batch.number))
+        repeated = batch.number in span.done
         self.totals.trained_examples += examples
         self._settled_by(trainer, batch, examples)
         was_owed = self.owed.settle((batch.epoch, batch.span), batch.number)
@@ -277,8 +267,6 @@ class LedgerState:
         self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
         if repeated:
             self.totals.replayed_examples += examples
-            if not was_owed:
-                self._settled_twice(span, batch, trainer)
         else:
             was_complete = span.complete
             self._open.change((batch.epoch, batch.span))
@@ -300,11 +288,8 @@ class LedgerState:
         totals.left_out_batches += 1
         self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
         self._settled_by(trainer, batch, examples)
-        was_owed = self.owed.leave_out(batch)
-        if batch.number in span.done or batch.number in span.left_out or span.refusal(batch.number):
-            if not was_owed:
-                self._settled_twice(span, batch, trainer)
-        else:
+        self.owed.leave_out(batch)
+        if batch.number not in span.done and batch.number not in span.left_out:
             was_complete = span.complete
             self._open.change((batch.epoch, batch.span))
             span.left_out[batch.number] = examples
@@ -312,22 +297,6 @@ class LedgerState:
             if span.complete and not was_complete:
                 self._complete(batch.epoch)
         return LeftOut(batch, examples, trainer, why)
-
-    def _settled_twice(self, span: OpenSpan, batch: BatchId, trainer: str) -> None:
-        """Count a batch that must not be delivered; note its reader if that is sure."""
-        refusal = span.refusal(batch.number)
-        self.totals.stray_batches += span.is_beyond(batch.number)
-        self.totals.repeated_batches += not span.is_beyond(batch.number)
-        # An earlier reader of the span may have delivered it, or it was owed twice.
-        is_sure = refusal or self.owed.was_never_needed
-        if is_sure and (batch.epoch, batch.span) not in self._read_again:
-            why = f"batch {tuple(batch)}: {refusal or 'it was delivered before'}"
-            self._wrong_deliveries.append(WrongDelivery(span.reader, trainer, why))
-
-    def take_wrong_deliveries(self) -> list[WrongDelivery]:
-        """Return what was noted since the last call."""
-        noted, self._wrong_deliveries = self._wrong_deliveries, []
-        return noted
 
     def return_batches(
         self,

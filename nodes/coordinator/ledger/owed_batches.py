@@ -59,11 +59,6 @@ class OwedBatches:
         """Whether nothing is owed or handed out, as a snapshot requires."""
         return self.is_settled and not self._handed_out
 
-    @property
-    def was_never_needed(self) -> bool:
-        """Whether no embedding shard has ever lacked a batch."""
-        return self.is_idle and not self.settled and not self.left_out
-
     def restore(self, left_out: Iterable[BatchId], settled: int) -> None:
         """Take over what a snapshot remembers."""
         self.left_out, self.settled = set(left_out), settled
@@ -130,11 +125,10 @@ class OwedBatches:
         self.settled += was_owed
         return was_owed
 
-    def leave_out(self, batch: BatchId) -> bool:
-        """Record that a batch was left out; return whether it was owed."""
-        if was_owed := self._remove((batch.epoch, batch.span), batch.number):
+    def leave_out(self, batch: BatchId) -> None:
+        """Record that a batch, perhaps an owed one, was left out."""
+        if self._remove((batch.epoch, batch.span), batch.number):
             self.left_out.add(batch)
-        return was_owed
 
     def lose_reader(self, reader: str) -> None:
         """Mark the owed batches of a dead reader as unread."""

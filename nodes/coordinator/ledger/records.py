@@ -28,7 +28,6 @@ class LedgerTotals:
     `untrained` are the distinct batches that were left out and never trained. `restored_of_read_spans` are
     the examples in spans read by this run that the resumed run had settled; `parsed_examples` lacks them.
     `stray` batches were trained, but their span has no batch of such a number: its reader died for that.
-    `repeated` acknowledgements are of a batch that was settled before and is not owed.
     """
 
     trained_examples: int = 0
@@ -45,7 +44,6 @@ class LedgerTotals:
     bad_rows: int = 0
     dropped_negatives: int = 0
     stray_batches: int = 0
-    repeated_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +62,6 @@ class LeftOut:
 
     id: BatchId
     examples: int
-    trainer: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class WrongDelivery:
-    """A batch that its span's reader must not have delivered to this trainer, and why."""
-
-    reader: str
     trainer: str
     why: str
 

@@ -30,7 +30,6 @@ from ....pipeline.wire.control.messages import (
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import MOST_EXAMPLES, Count, Counts, Items, Real, Seconds
 from ...runtime.span_proofs import proof_of
-from ..ledger.open_spans import OpenSpan
 from ..ledger.records import LedgerTables
 from .job import JobState
 from .outcome import Conclusion, Scored, Stop
@@ -277,14 +276,13 @@ def _most_rows(state: JobState, number: int) -> int:
     return span.stop - span.start if span.kind in ("bytes", "offsets", "sorted") else MOST_EXAMPLES
 
 
-def _require_batch(state: JobState, batch: BatchId, examples: int) -> OpenSpan:
-    """Return the span of a batch; raise ValueError for one that no reader can have cut."""
-    span = state.ledger.require_batch(batch, examples)
+def _require_batch(state: JobState, batch: BatchId, examples: int) -> None:
+    """Raise ValueError for a batch that no reader can have cut."""
+    state.ledger.require_batch(batch, examples)
     if batch.number >= _most_rows(state, batch.span):
         raise ValueError(f"batch {tuple(batch)} is not in its span")
     if examples > (most := state.job.trainer.batch):
         raise ValueError(f"batch {tuple(batch)} with {examples} examples; a batch has at most {most}")
-    return span
 
 
 def _require_trained(state: JobState, request: TrainedBatches) -> None:
@@ -320,8 +318,7 @@ def _return_batches(state: JobState, token: str, request: ReturnBatches) -> Effe
         raise ProtocolError("only a dead trainer's batches can be returned")
     sizes = {batch.id: batch.examples for batch in request.batches}
     for batch, examples in sizes.items():
-        if refusal := _require_batch(state, batch, examples).refusal(batch.number):
-            raise ValueError(f"batch {tuple(batch)}: {refusal}")
+        _require_batch(state, batch, examples)
     replays = {batch.id for batch in request.batches if batch.replay}
     reader, trainer = state.members.require(token).info.name, dead.info.name
     again = state.ledger.return_batches(trainer, sizes.items(), replays, reader)
