@@ -23,9 +23,9 @@ def raise_limit() -> None:
     It becomes what the system permits, up to MOST_NEEDED.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_NEEDED if hard == resource.RLIM_INFINITY else min(hard, MOST_NEEDED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = MOST_NEEDED if hard == resource.RLIM_INFINITY else min(hard, MOST_NEEDED)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def most_of_files(most: int, share: int) -> int:
@@ -59,11 +59,11 @@ def too_many_files(error: BaseException) -> ResourceError | None:
 
     Libraries have it as an OSError, as a number, or as a text in an error of their own.
     """
-    found: BaseException | None = error
-    while found is not None:
-        if getattr(found, "errno", None) in _ERRNOS or any(text in str(found) for text in _TEXTS):
+    cause: BaseException | None = error
+    while cause is not None:
+        if getattr(cause, "errno", None) in _ERRNOS or any(text in str(cause) for text in _TEXTS):
             return files_error()
-        found = found.__cause__
+        cause = cause.__cause__
     return None
 
 

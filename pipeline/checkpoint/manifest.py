@@ -207,14 +207,14 @@ def read_checkpoint(path: Path, read: Callable[[Path, CheckpointManifest], T], *
         folder = _locate(path, which)
         opened = _identity(folder)
         try:
-            found = read(folder, _parse(folder / MANIFEST_NAME))
+            result = read(folder, _parse(folder / MANIFEST_NAME))
         except CheckpointError:
             # Only a fault of a folder that is still there counts.
             if _identity(folder) == opened and _locate(path, which) == folder:
                 raise
             continue
         if _identity(folder) == opened:
-            return found
+            return result
     raise CheckpointError(
         f"the checkpoint was replaced {_MOST_READS} times while it was being read",
         where=str(path),
@@ -234,10 +234,10 @@ def has_checkpoint(path: Path) -> bool:
 def _identity(folder: Path) -> tuple[int, int] | None:
     """What reveals a replaced folder: its manifest's inode and time; None without one."""
     try:
-        found = (folder / MANIFEST_NAME).stat()
+        status = (folder / MANIFEST_NAME).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _locate(path: Path, which: Which) -> Path:

@@ -120,12 +120,12 @@ class TensorReader:
         shape = self.shape(name)
         if not shape or not 0 <= start <= stop <= shape[0]:
             raise ValueError(f"tensor {name} of shape {shape} has no rows {start} to {stop}")
-        wanted = [piece for piece in pieces if piece.start < stop and start < piece.stop]
-        if len(wanted) == 1:
-            piece = wanted[0]
+        overlapping = [piece for piece in pieces if piece.start < stop and start < piece.stop]
+        if len(overlapping) == 1:
+            piece = overlapping[0]
             return _read_piece(piece, name, slice(start - piece.start, stop - piece.start))
         result = np.empty((stop - start, *shape[1:]), pieces[0].dtype)
-        for piece in wanted:
+        for piece in overlapping:
             low, high = max(start, piece.start), min(stop, piece.stop)
             rows = slice(low - piece.start, high - piece.start)
             result[low - start : high - start] = _read_piece(piece, name, rows)
@@ -203,7 +203,9 @@ def _offsets_of(path: Path) -> dict[str, int]:
         header_bytes = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(header_bytes))
     begin = 8 + header_bytes
-    return {name: begin + at["data_offsets"][0] for name, at in header.items() if name != "__metadata__"}
+    return {
+        name: begin + place["data_offsets"][0] for name, place in header.items() if name != "__metadata__"
+    }
 
 
 def _unreadable(file: _File, error: Exception) -> CheckpointError:

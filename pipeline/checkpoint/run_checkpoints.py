@@ -148,8 +148,8 @@ class StoredCheckpoints(RunCheckpoints):
     @property
     def best(self) -> str:
         """The URL of the best checkpoint."""
-        found = self._storage.best()
-        return self._storage.url if found is None else self._storage.address(found[0])
+        best = self._storage.best()
+        return self._storage.url if best is None else self._storage.address(best[0])
 
     def begin(self) -> str:
         """Return the URL of a new prefix."""
@@ -195,9 +195,9 @@ class StoredCheckpoints(RunCheckpoints):
         if "://" not in start or split_address(start)[0] != self._storage.url:
             _refuse_to_move(start, metric, input_digest)
             return None
-        found = self._storage.best()
-        if found is None or (found[1].metric, found[1].input_digest) == (metric, input_digest):
-            return None if found is None else found[1]
+        best = self._storage.best()
+        if best is None or (best[1].metric, best[1].input_digest) == (metric, input_digest):
+            return None if best is None else best[1]
         # Its value cannot be compared with those of this run.
         self._storage.clear_best()
         return None

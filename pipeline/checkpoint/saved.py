@@ -101,8 +101,8 @@ def best_note_at(location: Location) -> BestNote | None:
     """Return why the best checkpoint of a run is that, or None."""
     if not (url := storage_of(location)):
         return read_note(Path(location) / BEST)
-    found = CheckpointStorage.open(split_address(url)[0]).best()
-    return None if found is None else found[1]
+    best = CheckpointStorage.open(split_address(url)[0]).best()
+    return None if best is None else best[1]
 
 
 def own_checkpoint(storage_url: str, run_folder: str) -> Location | None:

@@ -116,9 +116,9 @@ class CheckpointStorage:
         Raises CheckpointError if a file is missing or has another size, StorageError if another process has
         written a checkpoint of this number.
         """
-        found = PARTS.fullmatch(parts)
-        assert found is not None
-        number = int(found[1])
+        match = PARTS.fullmatch(parts)
+        assert match is not None
+        number = int(match[1])
         self.unfinished().check(manifest.files)
         if not self._store.put_if_absent(f"{_name(number)}/{MANIFEST_NAME}", manifest_content(manifest)):
             raise StorageError(
@@ -210,8 +210,8 @@ class CheckpointStorage:
 def split_address(url: str) -> tuple[str, int | None]:
     """Split a URL into the storage's and the number of a checkpoint, if any."""
     root, _, last = root_of(url).rpartition("/")
-    found = _CHECKPOINT.fullmatch(last)
-    return (root, int(found[1])) if found else (root_of(url), None)
+    match = _CHECKPOINT.fullmatch(last)
+    return (root, int(match[1])) if match else (root_of(url), None)
 
 
 def _name(number: int) -> str:
@@ -220,5 +220,5 @@ def _name(number: int) -> str:
 
 def _numbers(names: Collection[str]) -> list[int]:
     parts = (name.partition("/") for name in names)
-    found = (_CHECKPOINT.fullmatch(first) for first, _, rest in parts if rest == MANIFEST_NAME)
-    return sorted(int(one[1]) for one in found if one)
+    matches = (_CHECKPOINT.fullmatch(first) for first, _, rest in parts if rest == MANIFEST_NAME)
+    return sorted(int(match[1]) for match in matches if match)

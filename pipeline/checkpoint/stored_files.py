@@ -68,8 +68,8 @@ class StoredFiles:
         for entry in files:
             size = sizes.get(entry.name)
             if size != entry.bytes:
-                found = "the file is missing" if size is None else f"the file has {size} bytes"
-                raise self.error(entry, f"{found}; its manifest states {entry.bytes} bytes")
+                what = "the file is missing" if size is None else f"the file has {size} bytes"
+                raise self.error(entry, f"{what}; its manifest states {entry.bytes} bytes")
 
     def header(self, entry: FileEntry) -> tuple[dict[str, str], dict[str, TensorForm]]:
         """Read a file's header: its metadata, and its tensors by name.
@@ -134,8 +134,8 @@ class StoredFiles:
                 where=tempfile.gettempdir(),
                 remedy="free space there, or set TMPDIR to another folder",
             ) from error
-        found = hashing.stored(entry.name)
-        if (found.bytes, found.sha256) != (entry.bytes, entry.sha256):
+        fetched = hashing.stored(entry.name)
+        if (fetched.bytes, fetched.sha256) != (entry.bytes, entry.sha256):
             raise self.error(entry, "the file was altered: its SHA-256 differs")
         return scratch
 
@@ -158,9 +158,9 @@ def _parse(header: bytes, file_bytes: int) -> tuple[dict[str, str], dict[str, Te
     described = json.loads(header)
     metadata = {str(key): str(value) for key, value in described.pop("__metadata__", {}).items()}
     begin, end, forms = 8 + len(header), 0, {}
-    for name, at in sorted(described.items(), key=lambda item: item[1]["data_offsets"][0]):
-        shape, dtype = tuple(int(n) for n in at["shape"]), DTYPES[at["dtype"]]
-        first, last = at["data_offsets"]
+    for name, place in sorted(described.items(), key=lambda item: item[1]["data_offsets"][0]):
+        shape, dtype = tuple(int(n) for n in place["shape"]), DTYPES[place["dtype"]]
+        first, last = place["data_offsets"]
         if first != end or last - first != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
             raise ValueError(f"tensor {name} has other bytes than its shape")
         forms[name] = TensorForm(shape, dtype, begin + first)

@@ -86,20 +86,20 @@ class BFloat16(Codec):
         bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
         halves = np.empty(len(bits), dtype="<u2")
         rounded = np.empty(min(_BLOCK, len(bits)), dtype="<u4")
-        for at in range(0, len(bits), _BLOCK):
-            part = bits[at : at + _BLOCK]
+        for start in range(0, len(bits), _BLOCK):
+            part = bits[start : start + _BLOCK]
             work = rounded[: len(part)]
             np.right_shift(part, 16, out=work)
             np.bitwise_and(work, 1, out=work)
             np.add(work, 0x7FFF, out=work)
             np.add(work, part, out=work)
             np.right_shift(work, 16, out=work)
-            halves[at : at + _BLOCK] = work
+            halves[start : start + _BLOCK] = work
             # NaNs are the only bits above those of infinity. Rounding could carry them into a number.
             np.bitwise_and(part, 0x7FFFFFFF, out=work)
             if work.max() > 0x7F800000:
                 nan = work > 0x7F800000
-                halves[at : at + _BLOCK][nan] = (part[nan] >> 16) | 0x0040
+                halves[start : start + _BLOCK][nan] = (part[nan] >> 16) | 0x0040
         return halves.view(np.uint8)
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:

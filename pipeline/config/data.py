@@ -94,12 +94,12 @@ def seconds_of(moment: str | int | float) -> float:
             )
         return float(moment)
     try:
-        at = datetime.fromisoformat(moment)
+        parsed = datetime.fromisoformat(moment)
     except ValueError as error:
         raise ValueError(
             f"data.split: {moment!r} is not a time; write 2026-03-31T12:00 or a number"
         ) from error
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 _PARTS = (("validation", "validation_path"), ("test", "eval_path"))
@@ -280,8 +280,8 @@ class DataSection(BaseModel):
         }
         wrong = [
             f"{key}: does not go with data.follow; {remedy}"
-            for key, (given, remedy) in unlike.items()
-            if self.follow and given
+            for key, (value, remedy) in unlike.items()
+            if self.follow and value
         ]
         if wrong:
             # All at once: a draft of `shadowsync init` may have several of them.

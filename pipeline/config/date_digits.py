@@ -41,13 +41,13 @@ def formats_of_digits(value: float | str) -> tuple[str, ...]:
     counts = number < SMALL or SURELY_SECONDS[0] <= number < SURELY_SECONDS[1]
     if not plain or (counts and not padded):
         return ()
-    found = [form for form in _FORMATS.get(len(digits), ()) if _reads(digits, form)]
+    formats = [form for form in _FORMATS.get(len(digits), ()) if _reads(digits, form)]
     for unit, ticks in (("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
         if SURELY_SECONDS[0] <= number / ticks < SURELY_SECONDS[1]:
-            found.append(unit)
-    if found and number < _YEAR_10000:
-        found.append("s")
-    return tuple(found)
+            formats.append(unit)
+    if formats and number < _YEAR_10000:
+        formats.append("s")
+    return tuple(formats)
 
 
 def formats_of_few_digits(numbers: Sequence[float]) -> tuple[str, ...]:
@@ -60,11 +60,11 @@ def formats_of_few_digits(numbers: Sequence[float]) -> tuple[str, ...]:
     if not numbers or not all(number.is_integer() and number >= 0 for number in numbers):
         return ()
     digits = [str(int(number)) for number in numbers]
-    widths = {len(one) for one in digits}
-    found = [form for form in _FEW.get(min(widths), ()) if all(_reads(one, form) for one in digits)]
+    widths = {len(value) for value in digits}
+    formats = [form for form in _FEW.get(min(widths), ()) if all(_reads(value, form) for value in digits)]
     spread = len(numbers) >= _CLOCK_TIMES and max(numbers) - min(numbers) > _HOUR
     clock = spread and all(map(_is_clock, map(int, numbers)))
-    return (*found, "s") if found or clock else ()
+    return (*formats, "s") if formats or clock else ()
 
 
 def _is_clock(number: int) -> bool:
@@ -89,8 +89,8 @@ def digits_width(time_format: str) -> int:
 
 def _reads(digits: str, time_format: str) -> bool:
     try:
-        found = datetime.strptime(digits, time_format)
+        date = datetime.strptime(digits, time_format)
     except ValueError:
         return False
     # %d takes one digit where two are not a day.
-    return found.strftime(time_format) == digits and 1900 <= found.year < 2100
+    return date.strftime(time_format) == digits and 1900 <= date.year < 2100

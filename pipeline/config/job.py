@@ -72,15 +72,15 @@ class Job(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_trainer(cls, given: Any) -> Any:
+    def _one_trainer(cls, tree: Any) -> Any:
         """Choose the algorithm of a job with one trainer that names none."""
-        if not isinstance(given, dict):
-            return given
-        sync, trainer = given.get("sync", {}), given.get("trainer", {})
+        if not isinstance(tree, dict):
+            return tree
+        sync, trainer = tree.get("sync", {}), tree.get("trainer", {})
         if not (isinstance(sync, dict) and isinstance(trainer, dict)) or "algorithm" in sync:
-            return given
+            return tree
         alone = trainer.get("count", 1) == 1
-        return given | {"sync": ONE_TRAINER_SYNC | sync} if alone else given
+        return tree | {"sync": ONE_TRAINER_SYNC | sync} if alone else tree
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
@@ -103,13 +103,13 @@ class Job(Section):
                 f'sync.control = "auto", or give a codec'
             )
         if self.run.deterministic:
-            for key, given in (
+            for key, value in (
                 ("trainer.count", self.trainer.count),
                 ("trainer.workers", self.trainer.workers),
                 ("data.readers", self.data.readers),
             ):
-                if given != 1:
-                    raise ValueError(f"{key}: {given} given; run.deterministic = true needs 1")
+                if value != 1:
+                    raise ValueError(f"{key}: {value} given; run.deterministic = true needs 1")
             if self.sync.mode != "fixed" and self.sync.algorithm != "none":
                 raise ValueError(
                     'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '

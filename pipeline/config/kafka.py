@@ -78,21 +78,21 @@ class KafkaSection(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> KafkaSection:
-        given = {key for key in type(self).model_fields if key != "security_protocol" and getattr(self, key)}
-        for key in sorted(given):
+        keys = {key for key in type(self).model_fields if key != "security_protocol" and getattr(self, key)}
+        for key in sorted(keys):
             of_tls = key.startswith("ssl_")
             if not (self.encrypts if of_tls else self.logs_in):
-                wanted = '"ssl" or "sasl_ssl"' if of_tls else '"sasl_ssl" or "sasl_plaintext"'
+                protocols = '"ssl" or "sasl_ssl"' if of_tls else '"sasl_ssl" or "sasl_plaintext"'
                 raise ValueError(
                     f'data.kafka.{key}: given; security_protocol = "{self.security_protocol}" does not use'
-                    f" it: give {wanted}"
+                    f" it: give {protocols}"
                 )
         if bool(self.ssl_certificate_location) != bool(self.ssl_key_location):
             raise ValueError("data.kafka: give ssl_certificate_location and ssl_key_location together")
         if not self.logs_in:
             return self
         for key in ("sasl_mechanism", "sasl_username"):
-            if key not in given:
+            if key not in keys:
                 raise ValueError(
                     f'data.kafka.{key}: is missing; security_protocol = "{self.security_protocol}" needs it'
                 )

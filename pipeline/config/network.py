@@ -84,9 +84,9 @@ class CodecsSection(BaseModel):
     @model_validator(mode="after")
     def _both_ways(self) -> CodecsSection:
         if (self.center_up == AUTO) != (self.center_down == AUTO):
-            given, other = ("up", "down") if self.center_up == AUTO else ("down", "up")
+            way, other = ("up", "down") if self.center_up == AUTO else ("down", "up")
             raise ValueError(
-                f'codecs.center_{given}: "{AUTO}" given; a link\'s codec is chosen for both ways, so set '
+                f'codecs.center_{way}: "{AUTO}" given; a link\'s codec is chosen for both ways, so set '
                 f'codecs.center_{other} = "{AUTO}", too'
             )
         return self
@@ -160,10 +160,10 @@ def parse_bandwidth(text: str) -> float:
 
 
 def _amount(text: str, units: dict[str, float], examples: str) -> float:
-    found = _NUMBER_AND_UNIT.fullmatch(text.strip())
-    if found is None or found[2].lower() not in units:
+    match = _NUMBER_AND_UNIT.fullmatch(text.strip())
+    if match is None or match[2].lower() not in units:
         raise ValueError(f"{text!r} given; write a number and its unit: {examples}")
-    return float(found[1]) * units[found[2].lower()]
+    return float(match[1]) * units[match[2].lower()]
 
 
 class NetworkSection(Section):

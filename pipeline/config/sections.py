@@ -209,13 +209,13 @@ class SyncSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_control(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or given.get("control") != "auto":
-            return given
-        gap = 1 if given.get("gap") is None else given["gap"]
+    def _with_control(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict) or tree.get("control") != "auto":
+            return tree
+        gap = 1 if tree.get("gap") is None else tree["gap"]
         most = max(DEFAULT_MAX_GAP, gap) if isinstance(gap, int) else DEFAULT_MAX_GAP
         settings = {"gap": gap, "control_bound": DEFAULT_CONTROL_BOUND, "control_max_gap": most}
-        return given | {key: value for key, value in settings.items() if given.get(key) is None}
+        return tree | {key: value for key, value in settings.items() if tree.get(key) is None}
 
     @model_validator(mode="after")
     def _controllable(self) -> SyncSection:
@@ -326,10 +326,10 @@ class ValidationSection(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> ValidationSection:
-        for key, given in (("wait", self.wait and "true"), ("patience", self.patience)):
-            if given and not self.enabled:
+        for key, value in (("wait", self.wait and "true"), ("patience", self.patience)):
+            if value and not self.enabled:
                 raise ValueError(
-                    f"validation.{key}: {given} given; set validation.every_examples, every_seconds or"
+                    f"validation.{key}: {value} given; set validation.every_examples, every_seconds or"
                     f" every_epochs of [validation], or leave {key} out: the end is validated in any case"
                 )
         return self

@@ -223,13 +223,13 @@ def require_fixed_rows(
 
     `rows` is the list of `model.table_rows`, one number for each column; None if it is not a list.
     """
-    for at, column in enumerate(columns):
+    for number, column in enumerate(columns):
         stated = {f"tables.{column.name}.rows": sections.get(column.name, TableSection()).rows}
-        stated["model.table_rows"] = None if rows is None else rows[at]
-        for key, given in stated.items():
-            if column.fixed_rows is not None and given not in (None, column.fixed_rows):
+        stated["model.table_rows"] = None if rows is None else rows[number]
+        for key, value in stated.items():
+            if column.fixed_rows is not None and value not in (None, column.fixed_rows):
                 raise ValueError(
-                    f"{key}: {given} given; the table of column {column.name} has {column.fixed_rows} rows,"
+                    f"{key}: {value} given; the table of column {column.name} has {column.fixed_rows} rows,"
                     f" one for each of its values and one for a missing value"
                 )
 

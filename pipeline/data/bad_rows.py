@@ -52,21 +52,21 @@ def too_many_bad_rows(
     the malformed rows of the pass before it again. Unless the input is read `whole`, a fraction of fewer rows
     than FRACTION_ROWS says nothing.
     """
-    found = counted(bad_rows, "malformed row")
+    malformed = counted(bad_rows, "malformed row")
     if bad_rows > data.max_bad_rows * passes:
-        return f"{found}; data.max_bad_rows allows {data.max_bad_rows:,}{_each_of(passes)}"
+        return f"{malformed}; data.max_bad_rows allows {data.max_bad_rows:,}{_each_of(passes)}"
     if bad_rows > data.max_bad_fraction * rows and (whole or rows >= FRACTION_ROWS):
         share = f"{percent(bad_rows / rows, 1)} of {rows:,} rows"
-        return f"{found}, {share}; data.max_bad_fraction allows {data.max_bad_fraction:g} of them"
+        return f"{malformed}, {share}; data.max_bad_fraction allows {data.max_bad_fraction:g} of them"
     return ""
 
 
-def own_bad_rows(spans: Iterable[Span], found: int) -> int:
+def own_bad_rows(spans: Iterable[Span], bad_rows: int) -> int:
     """Return the malformed rows, of those `found` in `spans`, that training does not count.
 
     A part that is drawn is read from the whole files, with their malformed rows.
     """
-    return 0 if any(span.part for span in spans) else found
+    return 0 if any(span.part for span in spans) else bad_rows
 
 
 def _each_of(passes: int) -> str:

@@ -194,7 +194,7 @@ class Bags:
         """
         if not rows:
             return Bags()
-        counts = [len(own) for own in rows]
+        counts = [len(of_table) for of_table in rows]
         return Bags(
             np.concatenate(rows),
             np.stack(lengths),
@@ -210,15 +210,17 @@ def _ends(lengths: Int32Array) -> NDArray[np.int64]:
 
 
 def _filled(
-    given: Sequence[NDArray[Number] | None], counts: Sequence[int], other: Number, none: NDArray[Number]
+    arrays: Sequence[NDArray[Number] | None], counts: Sequence[int], other: Number, none: NDArray[Number]
 ) -> NDArray[Number]:
     """Return the values of all tables.
 
     A table without has `other`; if no table has any, they are `none`.
     """
-    if all(own is None for own in given):
+    if all(array is None for array in arrays):
         return none
-    filled = [np.full(count, other) if own is None else own for own, count in zip(given, counts, strict=True)]
+    filled = [
+        np.full(count, other) if array is None else array for array, count in zip(arrays, counts, strict=True)
+    ]
     return np.concatenate(filled)
 
 

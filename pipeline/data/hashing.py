@@ -83,8 +83,8 @@ def hash_bytes(column: int, value: bytes) -> int:
     This is the definition; the vectorized functions give the same hashes.
     """
     h = _start(column, len(value))
-    for at in range(0, len(value), 8):
-        h = mix_one(h ^ int.from_bytes(value[at : at + 8], "little"))
+    for start in range(0, len(value), 8):
+        h = mix_one(h ^ int.from_bytes(value[start : start + 8], "little"))
     return h
 
 
@@ -117,10 +117,10 @@ def hash_fields(
     if other.any():
         missing = lengths == 0
         np.copyto(h, empty, where=missing)
-        at = np.flatnonzero(other & ~missing)
-        if len(at):
-            of_fields = np.array(columns)[at // starts.shape[1]]
-            h.flat[at] = _hash_any(buffer, starts.ravel()[at], lengths.ravel()[at], of_fields)
+        longer = np.flatnonzero(other & ~missing)
+        if len(longer):
+            of_fields = np.array(columns)[longer // starts.shape[1]]
+            h.flat[longer] = _hash_any(buffer, starts.ravel()[longer], lengths.ravel()[longer], of_fields)
     return h
 
 
@@ -208,7 +208,7 @@ def _hash_any(
         active, done = active[left > 8], done + 8
     for index in active:
         value, stop = int(h[index]), int(starts[index] + lengths[index])
-        for at in range(int(starts[index]) + done, stop, 8):
-            value = mix_one(value ^ int.from_bytes(buffer[at : min(at + 8, stop)].tobytes(), "little"))
+        for start in range(int(starts[index]) + done, stop, 8):
+            value = mix_one(value ^ int.from_bytes(buffer[start : min(start + 8, stop)].tobytes(), "little"))
         h[index] = value
     return h

@@ -49,7 +49,7 @@ class JobInput:
         if job.data.columns:
             self._shape = RecordSchema(job.data, rows, tap, job.growing_tables)
         else:
-            growing = tuple(at for at, table in enumerate(job.tables) if table.growth is not None)
+            growing = tuple(number for number, table in enumerate(job.tables) if table.growth is not None)
             self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)
         self._memory: list[WindowMemory] = []
         self._sorted: SortedRows | None = None

@@ -127,19 +127,19 @@ def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
         source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
     )
     check_disjoint({"path": files, "validation_path": validation, "eval_path": test})
-    given = InputPlan([], validation, test, id_classes=source.ids.by_column)
+    plan = InputPlan([], validation, test, id_classes=source.ids.by_column)
     if data.order == "time":
-        return _by_time(source, job, files, given)
+        return _by_time(source, job, files, plan)
     train = files
     if data.split.by == "fraction":
         parts = _drawn(source, job, files)
         train = parts["train"]
         validation, test = parts.get("validation", validation), parts.get("test", test)
-    given = replace(given, train=train, validation=validation, test=test)
+    plan = replace(plan, train=train, validation=validation, test=test)
     if not data.split.progressive:
-        return given
+        return plan
     count = count_rows(source, train, BadRows(data.max_bad_rows))
-    return _with_progressive(train, count.of_span, count.rows, job, given)
+    return _with_progressive(train, count.of_span, count.rows, job, plan)
 
 
 def _after(known: KnownInput, source: JobInput, patterns: Sequence[str]) -> list[Span]:
@@ -163,12 +163,12 @@ def require_fixed_input(job: Job) -> None:
 def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
     """Raise DataError for a file that two keys of [data] name."""
     files = {key: {file_identity(span.path): span.path for span in spans} for key, spans in parts.items()}
-    for (one, mine), (other, yours) in combinations(files.items(), 2):
+    for (first_key, mine), (other_key, yours) in combinations(files.items(), 2):
         for name in sorted(mine.keys() & yours.keys())[:1]:
             raise DataError(
-                f"is in data.{one} and in data.{other}, so its rows would be in two parts",
+                f"is in data.{first_key} and in data.{other_key}, so its rows would be in two parts",
                 where=yours[name],
-                remedy=f"remove it from data.{one}, or take a part of data.path by data.split",
+                remedy=f"remove it from data.{first_key}, or take a part of data.path by data.split",
             )
 
 
@@ -201,12 +201,14 @@ def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) 
 def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, list[Span]]:
     """Return the spans of the parts that are drawn."""
     split = job.data.split
-    wanted: dict[PartName, bool] = {
+    is_drawn: dict[PartName, bool] = {
         "train": True,
         "validation": bool(split.validation),
         "test": bool(split.test),
     }
-    parts = {part: [replace(span, part=part) for span in files] for part, given in wanted.items() if given}
+    parts = {
+        part: [replace(span, part=part) for span in files] for part, needed in is_drawn.items() if needed
+    }
     if not job.start.resume:
         require_own_files(files)
         require_rows(source, {_TO[part]: spans for part, spans in parts.items()}, job.data.path)
@@ -216,8 +218,8 @@ def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, 
 def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> InputPlan:
     data = job.data
     moments = [data.split.validation_from, data.split.test_from]
-    given = [seconds_of(moment) for moment in moments if moment is not None]
-    count = count_rows(source, files, BadRows(data.max_bad_rows), given)
+    bounds = [seconds_of(moment) for moment in moments if moment is not None]
+    count = count_rows(source, files, BadRows(data.max_bad_rows), bounds)
     spans, rows = files, count.of_span
     if not count.in_order:
         if count.size_bytes > data.sort_limit_bytes:
@@ -258,11 +260,11 @@ def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
 def _require_parts(data: DataSection, ends: tuple[int, int, int]) -> None:
     """Raise DataError for a part by time that has no row."""
     split = data.split
-    given: dict[PartName, bool] = {
+    is_given: dict[PartName, bool] = {
         "validation": bool(split.validation or split.validation_from is not None),
         "test": bool(split.test or split.test_from is not None),
     }
-    for (part, asked), (start, stop) in zip(given.items(), pairwise(ends), strict=True):
+    for (part, asked), (start, stop) in zip(is_given.items(), pairwise(ends), strict=True):
         if asked and start == stop:
             raise no_rows(_TO[part], data.path)
 

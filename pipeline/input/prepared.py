@@ -43,8 +43,8 @@ class PreparedInput:
 
     def role_of(self, patterns: Sequence[str]) -> DataRole | None:
         """Return the job's role of these patterns; None for others."""
-        wanted = [absolute_path(pattern) for pattern in patterns]
-        return next((role for role, paths in role_paths(self._job.data).items() if paths == wanted), None)
+        absolute = [absolute_path(pattern) for pattern in patterns]
+        return next((role for role, paths in role_paths(self._job.data).items() if paths == absolute), None)
 
     def plan(self, role: DataRole) -> list[Span]:
         """Return the spans of a role.

@@ -57,7 +57,7 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
         spans = source.plan(job.data.path)
     left = examples
     for span, share in spread(spans, SAMPLED_SPANS):
-        wanted = min(-(-examples // share), left)
+        left_here = min(-(-examples // share), left)
         # From the span's first row, because skipping rows would need reading them. `last` stays, because
         # later rows may be of another part.
         whole = replace(span, first=0)
@@ -71,9 +71,9 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
         )
         for batch in batches:
             yield batch
-            wanted -= len(batch)
+            left_here -= len(batch)
             left -= len(batch)
-            if wanted <= 0:
+            if left_here <= 0:
                 break
         if left <= 0:
             return
@@ -85,11 +85,11 @@ def spread(spans: Sequence[Span], count: int) -> Iterator[tuple[Span, int]]:
     Beside each is the number of spans that share the sample: of the others each may have all that is missing.
     """
     first = dict.fromkeys(len(spans) * place // count for place in range(count)) if spans else {}
-    for at in first:
-        yield spans[at], len(first)
-    for at in permutation(len(spans), SPANS).tolist():
-        if at not in first:
-            yield spans[at], 1
+    for number in first:
+        yield spans[number], len(first)
+    for number in permutation(len(spans), SPANS).tolist():
+        if number not in first:
+            yield spans[number], 1
 
 
 def take_sample(
@@ -110,19 +110,19 @@ def take_sample(
     the job's readers will raise the error.
     """
     lock = threading.Lock()
-    is_over, found = False, 0
-    wanted = least.examples if least is not None else 0
+    is_over, examples_read = False, 0
+    least_examples = least.examples if least is not None else 0
     enough = threading.Event()
 
     def read() -> None:
-        nonlocal found
+        nonlocal examples_read
         try:
             for batch in sample_batches(job, spans, examples):
                 with lock:
                     if is_over or not add(batch):
                         return
-                    found += len(batch)
-                if found >= wanted:
+                    examples_read += len(batch)
+                if examples_read >= least_examples:
                     enough.set()
         except ShadowSyncError as error:
             log.warning("the sample of the input ends early: %s", error)

@@ -32,8 +32,8 @@ def fill_boundaries(columns: Mapping[str, Any], prepared: Mapping[str, Any]) -> 
     the columns of the folder's manifest.
     """
     for name, value in columns.items():
-        if _is_open(value) and (found := prepared.get(name, {}).get("boundaries")):
-            value["boundaries"] = found
+        if _is_open(value) and (boundaries := prepared.get(name, {}).get("boundaries")):
+            value["boundaries"] = boundaries
 
 
 def compute_boundaries(tree: Mapping[str, Any]) -> None:
@@ -48,17 +48,17 @@ def compute_boundaries(tree: Mapping[str, Any]) -> None:
         return
     try:
         section = DataSection.model_validate(data)
-        wanted = {name: column for name, column in section.columns.items() if _is_open(columns[name])}
+        open_columns = {name: column for name, column in section.columns.items() if _is_open(columns[name])}
         # Its other sections say which labels and columns the data may have.
-        job = Job.model_validate({**tree, "data": _as_numbers(section, wanted)})
+        job = Job.model_validate({**tree, "data": _as_numbers(section, open_columns)})
     except ValidationError:
         # The validation of the whole job will say what is wrong.
         return
-    values = _sample(job, wanted)
-    for name, column in wanted.items():
+    values = _sample(job, open_columns)
+    for name, column in open_columns.items():
         assert column.quantiles is not None
-        found = quantile_boundaries(values[name], column.quantiles)
-        if not found:
+        boundaries = quantile_boundaries(values[name], column.quantiles)
+        if not boundaries:
             said = "one value only" if len(values[name]) else "no value"
             raise DataError(
                 f"column {column.source or name} has {said} in the sample of the training part: {name} cannot"
@@ -66,7 +66,7 @@ def compute_boundaries(tree: Mapping[str, Any]) -> None:
                 where=", ".join(section.path),
                 remedy="give boundaries, or leave the column out",
             )
-        columns[name]["boundaries"] = found
+        columns[name]["boundaries"] = boundaries
 
 
 def quantile_boundaries(values: NDArray[np.float32], count: int) -> list[float]:
@@ -86,7 +86,7 @@ def _is_open(value: Any) -> bool:
     return isinstance(value, dict) and bool(value.get("quantiles")) and not value.get("boundaries")
 
 
-def _sample(job: Job, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[np.float32]]:
+def _sample(job: Job, columns: Mapping[str, ColumnSection]) -> dict[str, NDArray[np.float32]]:
     """Return the columns' values, without missing ones, in some rows of the training part.
 
     Bad rows are left out, as in training.
@@ -98,26 +98,26 @@ def _sample(job: Job, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[
         limit, rows = min(SAMPLED_ROWS // share, left), 0
         for chunk in source.chunks(span, UnreportedBadRows()):
             # _as_numbers adds its columns at the end.
-            parts.append(chunk.examples.dense[: limit - rows, -2 * len(wanted) :].copy())
+            parts.append(chunk.examples.dense[: limit - rows, -2 * len(columns) :].copy())
             rows += len(parts[-1])
             if rows >= limit:
                 break
         left -= rows
         if left <= 0:
             break
-    dense = np.concatenate(parts) if parts else np.zeros((0, 2 * len(wanted)), np.float32)
-    found = zip(wanted, dense[:, ::2].T, dense[:, 1::2].T, strict=True)
-    return {name: values[(values != 0) | (shifted != 0)] for name, values, shifted in found}
+    dense = np.concatenate(parts) if parts else np.zeros((0, 2 * len(columns)), np.float32)
+    triples = zip(columns, dense[:, ::2].T, dense[:, 1::2].T, strict=True)
+    return {name: values[(values != 0) | (shifted != 0)] for name, values, shifted in triples}
 
 
-def _as_numbers(data: DataSection, wanted: Mapping[str, ColumnSection]) -> DataSection:
+def _as_numbers(data: DataSection, open_columns: Mapping[str, ColumnSection]) -> DataSection:
     """Return a section with two more dense columns for each wanted one.
 
     The columns are x and x + 1; only a missing value is 0 in both.
     """
-    cut = {name: column.model_copy(update={"boundaries": [0.0]}) for name, column in wanted.items()}
+    cut = {name: column.model_copy(update={"boundaries": [0.0]}) for name, column in open_columns.items()}
     columns = dict(data.columns) | cut
-    for name, column in wanted.items():
+    for name, column in open_columns.items():
         for shift in (0.0, -1.0):
             columns[f"{name} {shift}"] = ColumnSection(
                 kind="dense", source=column.source or name, transform="none", shift=shift

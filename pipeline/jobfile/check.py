@@ -137,27 +137,27 @@ def _because(why: Sequence[str]) -> str:
 def _places(spans: Sequence[Span]) -> Iterator[Span]:
     """Yield short pieces all over the spans, those far apart first."""
     places = [place for span in _spread(spans) for place in _in_span(span, -(-_PLACES // len(spans)))]
-    order = sorted(range(len(places)), key=lambda at: int(f"{at:016b}"[::-1], 2))
-    return (places[at] for at in order)
+    order = sorted(range(len(places)), key=lambda number: int(f"{number:016b}"[::-1], 2))
+    return (places[number] for number in order)
 
 
 def _spread(spans: Sequence[Span]) -> list[Span]:
     if len(spans) <= _PLACES:
         return list(spans)
-    return [spans[at * (len(spans) - 1) // (_PLACES - 1)] for at in range(_PLACES)]
+    return [spans[number * (len(spans) - 1) // (_PLACES - 1)] for number in range(_PLACES)]
 
 
 def _in_span(span: Span, count: int) -> list[Span]:
     size = span.stop - span.start
     if span.kind == "bytes" and size > 2 * _PLACE_BYTES:
         count = min(count, size // _PLACE_BYTES)
-        starts = [span.start + at * (size - _PLACE_BYTES) // max(1, count - 1) for at in range(count)]
+        starts = [span.start + number * (size - _PLACE_BYTES) // max(1, count - 1) for number in range(count)]
         return [replace(span, start=start, stop=start + _PLACE_BYTES) for start in starts]
     if span.kind == "row_groups":
         count = min(count, size)
         return [
             replace(span, start=group, stop=group + 1)
-            for group in (span.start + at * size // count for at in range(count))
+            for group in (span.start + number * size // count for number in range(count))
         ]
     return [span]
 

@@ -76,8 +76,8 @@ def _text(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
 
 def _parquet(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
     with read_errors(span.path), open_for_arrow(span.path) as source, pq.ParquetFile(source) as file:
-        found = next(file.iter_batches(SHOWN_ROWS, columns=schema.sources, use_threads=False), None)
-    return {} if found is None else {name: found.column(name) for name in schema.sources}
+        batch = next(file.iter_batches(SHOWN_ROWS, columns=schema.sources, use_threads=False), None)
+    return {} if batch is None else {name: batch.column(name) for name in schema.sources}
 
 
 def _fault(records: Records, row: int) -> str:
@@ -97,13 +97,13 @@ def _trained(
         seen |= {name: _time(float(times[row])) for name in job.data.columns_as("timestamp")}
     if len(examples.weights):
         seen |= dict.fromkeys(job.data.columns_as("weight"), f"{examples.weights[row]:g}")
-    found = {}
+    values = {}
     for name, column in job.data.columns.items():
         source = column.source or name
         value = _shown(raw[source][row].as_py()) if source in raw and column.of_kind.in_file else ""
         if name in seen:
-            found[name] = (value, seen[name])
-    return found or {name: ("", text) for name, text in seen.items()}
+            values[name] = (value, seen[name])
+    return values or {name: ("", text) for name, text in seen.items()}
 
 
 def _labels(job: Job, examples: Examples, row: int) -> dict[str, str]:
@@ -121,19 +121,19 @@ def _numbers(job: Job, examples: Examples, row: int) -> dict[str, str]:
 def _table_rows(job: Job, examples: Examples, row: int) -> dict[str, str]:
     tables = job.tables
     single = [table for table in tables if not table.pooling]
-    found = {
-        table.name: "a row of its own" if table.growth else f"row {examples.rows[at, row]}"
-        for at, table in enumerate(single)
+    rows_of_table = {
+        table.name: "a row of its own" if table.growth else f"row {examples.rows[number, row]}"
+        for number, table in enumerate(single)
     }
     bags = [table for table in tables if table.pooling]
     begin = 0
-    for at, table in enumerate(bags):
-        lengths = examples.bags.lengths[at]
+    for number, table in enumerate(bags):
+        lengths = examples.bags.lengths[number]
         first = begin + int(lengths[:row].sum())
         rows = examples.bags.rows[first : first + int(lengths[row])].tolist()
         begin += int(lengths.sum())
-        found[table.name] = f"{len(rows)} rows of their own" if table.growth else f"rows {rows}"
-    return found
+        rows_of_table[table.name] = f"{len(rows)} rows of their own" if table.growth else f"rows {rows}"
+    return rows_of_table
 
 
 def _time(seconds: float) -> str:

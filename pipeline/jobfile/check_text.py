@@ -13,21 +13,21 @@ from .check_rows import ShownRow
 _MUCH: Final = 0.05
 
 
-def check_lines(job: Job, found: JobCheck) -> Iterator[str]:
+def check_lines(job: Job, check: JobCheck) -> Iterator[str]:
     """Yield the lines to print."""
-    yield f"{job.run.name}: fits {counted(found.files, 'file')}; looked at {counted(found.looked_at, 'row')}"
-    if found.bad:
-        yield f"malformed: {found.bad:,} ({percent(found.bad / found.looked_at, 1)}), for example"
-        yield from (f"  {sample}" for sample in found.bad_samples)
-    for name, mean in found.label_means.items():
+    yield f"{job.run.name}: fits {counted(check.files, 'file')}; looked at {counted(check.looked_at, 'row')}"
+    if check.bad:
+        yield f"malformed: {check.bad:,} ({percent(check.bad / check.looked_at, 1)}), for example"
+        yield from (f"  {sample}" for sample in check.bad_samples)
+    for name, mean in check.label_means.items():
         said = "" if 0 < mean < 1 else ": all the same, so nothing can be learned"
         yield f"label {name}: mean {number(mean)}{said}"
-    yield from _shown_rows(job, found.rows)
-    yield from _shared(found)
-    if found.warnings:
+    yield from _shown_rows(job, check.rows)
+    yield from _shared(check)
+    if check.warnings:
         yield ""
         yield "take note:"
-        yield from (f"  {one}" for one in found.warnings)
+        yield from (f"  {one}" for one in check.warnings)
 
 
 def _shown_rows(job: Job, rows: Sequence[ShownRow]) -> Iterator[str]:
@@ -35,27 +35,29 @@ def _shown_rows(job: Job, rows: Sequence[ShownRow]) -> Iterator[str]:
         return
     yield ""
     yield f"the first {counted(len(rows), 'row')}, and what is trained:"
-    head = ["column", "kind", *(f"row {at + 1}" for at in range(len(rows)))]
+    head = ["column", "kind", *(f"row {number + 1}" for number in range(len(rows)))]
     lines = [head]
     for name in rows[0].values:
         column = job.data.columns.get(name)
         cells = [_cell(*row.values[name]) if not row.fault else "malformed" for row in rows]
         lines.append([name, column.kind if column else "", *cells])
     yield from _aligned(lines)
-    yield from (f"  row {at + 1} is malformed: {row.fault}" for at, row in enumerate(rows) if row.fault)
+    yield from (
+        f"  row {number + 1} is malformed: {row.fault}" for number, row in enumerate(rows) if row.fault
+    )
 
 
 def _cell(value: str, trained: str) -> str:
     return f"{value} -> {trained}" if value else trained
 
 
-def _shared(found: JobCheck) -> Iterator[str]:
-    if not found.tables:
+def _shared(check: JobCheck) -> Iterator[str]:
+    if not check.tables:
         return
     yield ""
     yield "ids among the rows looked at; more rows have more of them:"
     lines = [["table", "ids", "rows", "share a row with another id"]]
-    for table in found.tables:
+    for table in check.tables:
         said = percent(table.share, 1)
         if table.grows:
             said = (

@@ -56,17 +56,17 @@ def ineffective_keys(job: Job) -> list[Ineffective]:
     They are in the order of the rules. A key that has its default is not among them: nobody asked for it.
     Any thread may call.
     """
-    found: dict[str, Ineffective] = {}
+    by_key: dict[str, Ineffective] = {}
     for rule in RULES:
         if not rule.when(job):
             continue
         for key in rule.keys:
             value, default = _value_and_default(job, key)
-            if value != default and key not in found:
-                found[key] = Ineffective(key, value, f"has no effect: {rule.why.format(job=job)}")
+            if value != default and key not in by_key:
+                by_key[key] = Ineffective(key, value, f"has no effect: {rule.why.format(job=job)}")
     for other in (*_lookups(job), *_types(job), *_overridden(job)):
-        found.setdefault(other.key, other)
-    return list(found.values())
+        by_key.setdefault(other.key, other)
+    return list(by_key.values())
 
 
 def unsynchronized(job: Job, most_trainers: int | None = None) -> str:
@@ -88,8 +88,8 @@ def unsynchronized(job: Job, most_trainers: int | None = None) -> str:
 
 def job_warnings(job: Job, most_trainers: int | None = None) -> list[str]:
     """Return what a job's start and its report say of its keys."""
-    found = (unsynchronized(job, most_trainers), *map(str, ineffective_keys(job)))
-    return [text for text in found if text]
+    texts = (unsynchronized(job, most_trainers), *map(str, ineffective_keys(job)))
+    return [text for text in texts if text]
 
 
 def _keys(section: str, names: str) -> tuple[str, ...]:
@@ -353,10 +353,12 @@ _OF_TABLES: Final[Mapping[str, str]] = {
 def _overridden(job: Job) -> Iterator[Ineffective]:
     """Yield the keys of all tables that each table has of its own."""
     names = [table.name for table in job.tables]
-    for key, own in _OF_TABLES.items():
+    for key, of_table in _OF_TABLES.items():
         value, default = _value_and_default(job, key)
-        if value != default and all(_states(job, name, own) for name in names):
-            yield Ineffective(key, value, f"has no effect: each table has its own {own} in [tables.NAME]")
+        if value != default and all(_states(job, name, of_table) for name in names):
+            yield Ineffective(
+                key, value, f"has no effect: each table has its own {of_table} in [tables.NAME]"
+            )
 
 
 def _states(job: Job, name: str, option: str) -> bool:

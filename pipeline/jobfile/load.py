@@ -197,14 +197,14 @@ def fill_from_prepared(tree: dict[str, Any], where: str) -> PreparedManifest | N
         # By the manifest's names, because the source may no longer exist.
         data["columns"] = expand_patterns(data["columns"], _names_in_source(manifest), where)
         fill_boundaries(data["columns"], manifest.order.data.get("columns", {}))
-    given = {key: data[key] for key in ("columns", "categorical_features") if key in data}
+    in_file = {key: data[key] for key in ("columns", "categorical_features") if key in data}
     for key, value in manifest.order.data.items():
         data.setdefault(key, value)
     for role, paths in manifest.order.paths.items():
         if paths and not _has_split(data.get("split"), role):
             data.setdefault(PATH_KEYS[role], paths)
     model = tree.setdefault("model", {})
-    if isinstance(model, dict) and "table_rows" not in model and _same_tables(given, manifest):
+    if isinstance(model, dict) and "table_rows" not in model and _same_tables(in_file, manifest):
         rows = list(manifest.order.tables.values())
         model["table_rows"] = rows[0] if len(set(rows)) == 1 else rows
         model.setdefault("table_kind", "hashed")
@@ -249,12 +249,12 @@ def _names_in_source(manifest: PreparedManifest) -> list[str]:
     return list(dict.fromkeys(column.get("source") or name for name, column in read.items()))
 
 
-def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
+def _same_tables(in_file: Mapping[str, Any], manifest: PreparedManifest) -> bool:
     """Return whether the job file's columns have the folder's tables, in the same order.
 
     Without columns only the number of tables is compared.
     """
-    columns = given.get("columns")
+    columns = in_file.get("columns")
     if isinstance(columns, dict):
         kinds = {
             name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
@@ -262,7 +262,7 @@ def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
         with_table = [name for name, kind in KINDS.items() if kind.has_table]
         tables = [name for name, kind in kinds.items() if kind in with_table]
         return tables == list(manifest.order.tables)
-    count: Any = given.get("categorical_features", len(manifest.order.tables))
+    count: Any = in_file.get("categorical_features", len(manifest.order.tables))
     return bool(count == len(manifest.order.tables))
 
 
@@ -299,12 +299,12 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
     if len(parts) == 2 and parts[0] == "data" and parts[1] in PATHS and not isinstance(value, str | list):
         value = raw
     node = changed
-    for at, part in enumerate(parts[:-1], start=1):
+    for depth, part in enumerate(parts[:-1], start=1):
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
             raise JobFileError(
                 f"--set {text!r} cannot be used",
-                remedy=f"another --set gives {'.'.join(parts[:at])} a value; give one of the two",
+                remedy=f"another --set gives {'.'.join(parts[:depth])} a value; give one of the two",
             )
     node[parts[-1]] = value
 
@@ -317,9 +317,9 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
             if colon and (file.endswith(".py") or "/" in file):
                 keys[key] = f"{(base / file).resolve()}:{name}"
     start = tree.get("start")
-    given = start.get("checkpoint") if isinstance(start, dict) else None
-    if isinstance(start, dict) and isinstance(given, str) and given and not is_url(given):
-        start["checkpoint"] = str((base / given).resolve())
+    checkpoint = start.get("checkpoint") if isinstance(start, dict) else None
+    if isinstance(start, dict) and isinstance(checkpoint, str) and checkpoint and not is_url(checkpoint):
+        start["checkpoint"] = str((base / checkpoint).resolve())
     data = tree.get("data")
     if not isinstance(data, dict):
         return
@@ -358,7 +358,7 @@ def _explain(detail: ErrorDetails) -> str:
         # The third element is pydantic's name of the form, number or list.
         del names[2:3]
     key = ".".join(names)
-    given, kind = detail["input"], detail["type"]
+    value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden" and key in REMOVED_KEYS:
         return f"{key}: {REMOVED_KEYS[key]}"
     if kind == "extra_forbidden":
@@ -369,14 +369,14 @@ def _explain(detail: ErrorDetails) -> str:
     if kind == "missing":
         return f"{key}: is missing; give it a value" if len(names) > 1 else f"[{key}]: is missing; add it"
     if kind == "model_type":
-        return f"{key}: {given!r} given; it is a section, write [{key}] and its keys below"
+        return f"{key}: {value!r} given; it is a section, write [{key}] and its keys below"
     if kind == "value_error":
         said = detail["msg"].removeprefix("Value error, ")
         # A table's section does not know its name.
         return f"{key}.{said}" if len(names) == 2 and names[0] == "tables" else said
     if kind == "invalid-json-value":
-        return f"{key}: {given} given; write it as text, in quotes"
-    return f"{key}: {given!r} given; {_lower_first(detail['msg'])}"
+        return f"{key}: {value} given; write it as text, in quotes"
+    return f"{key}: {value!r} given; {_lower_first(detail['msg'])}"
 
 
 def _lower_first(text: str) -> str:

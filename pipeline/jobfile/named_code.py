@@ -33,8 +33,8 @@ def code_of(job: Job, *keys: str) -> dict[str, str]:
 
     `keys`: of these keys only; by default of all KEYS.
     """
-    given = {"model.name": job.model.name, "sync.algorithm": job.sync.algorithm}
-    return code_in({key: given[key] for key in keys or KEYS})
+    names = {"model.name": job.model.name, "sync.algorithm": job.sync.algorithm}
+    return code_in({key: names[key] for key in keys or KEYS})
 
 
 def code_in(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -102,8 +102,8 @@ def _place(name: str) -> str:
 
 def _notes() -> Path:
     """Return the file of the notes; raises RuntimeError for a user without a home."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
     return root / "shadowsync" / "named-code"
 
 
@@ -117,11 +117,11 @@ def _noted() -> set[str]:
             lines = file.read().splitlines()
     except (OSError, RuntimeError):
         return set()
-    found = set()
+    notes = set()
     for line in lines:
         try:
-            found.add(str(json.loads(line)))
+            notes.add(str(json.loads(line)))
         except ValueError:
             # A line that a full disk cut; what it named needs to be trusted.
             continue
-    return found
+    return notes

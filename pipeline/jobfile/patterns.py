@@ -65,13 +65,13 @@ def expand_patterns(columns: Mapping[str, Any], names: Sequence[str], where: str
             expanded[key] = value
             continue
         fitting = [name for name in dict.fromkeys(names) if name and fnmatchcase(name, key)]
-        found = [name for name in fitting if name not in columns]
-        if not found:
+        new = [name for name in fitting if name not in columns]
+        if not new:
             why = "only columns that have an entry of their own" if fitting else "no column"
             raise JobFileError(
                 f"data.columns.{key}: the pattern matches {why}; {suggest(key, list(names))}", where=where
             )
-        for name in found:
+        for name in new:
             if name in pattern_of:
                 raise JobFileError(
                     f"data.columns: the patterns {pattern_of[name]!r} and {key!r} both match column {name!r}",
@@ -94,6 +94,6 @@ def _is_pattern(name: str, value: Any) -> bool:
 def _names_of_files(data: DataSection) -> list[str]:
     names: dict[str, None] = {}
     for path in match_files(data.path, data.kafka):
-        found: Iterable[str] = column_names(path) if data.format == "parquet" else header_of(path, data)
-        names |= dict.fromkeys(found)
+        in_file: Iterable[str] = column_names(path) if data.format == "parquet" else header_of(path, data)
+        names |= dict.fromkeys(in_file)
     return list(names)

@@ -106,7 +106,7 @@ def _sections(
 
 def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, str]]:
     """Sections in a key, as (class, "one", "list" or "dict"); none in plain values."""
-    found = []
+    nested = []
     for form in _forms(field):
         for shape, content in (
             ("one", form),
@@ -118,8 +118,8 @@ def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, st
             for option in _forms(content):
                 title = str(option.get("$ref", "")).rpartition("/")[2]
                 if "properties" in definitions.get(title, {}):
-                    found.append((title, shape))
-    return found
+                    nested.append((title, shape))
+    return nested
 
 
 def _forms(field: Schema) -> list[Schema]:

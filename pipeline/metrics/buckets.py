@@ -26,15 +26,15 @@ class Buckets:
         """Add `values` to the sums of the bucket at `position` (at least 0)."""
         while position >= self.width * self._limit:
             self._join()
-        at = int(position / self.width)
-        while len(self._sums) <= at:
+        bucket = int(position / self.width)
+        while len(self._sums) <= bucket:
             self._sums.append([0.0] * self._values)
         for number, value in enumerate(values):
-            self._sums[at][number] += value
+            self._sums[bucket][number] += value
 
     def sums(self) -> list[tuple[float, list[float]]]:
         """Return (end of the bucket, its sums), in order; a copy."""
-        return [((at + 1) * self.width, list(sums)) for at, sums in enumerate(self._sums)]
+        return [((number + 1) * self.width, list(sums)) for number, sums in enumerate(self._sums)]
 
     def saved(self) -> list[Any]:
         """Return the width and the sums as plain values, which are not copied."""
@@ -46,6 +46,6 @@ class Buckets:
         return self
 
     def _join(self) -> None:
-        pairs = [self._sums[at : at + 2] for at in range(0, len(self._sums), 2)]
+        pairs = [self._sums[start : start + 2] for start in range(0, len(self._sums), 2)]
         self._sums = [[sum(column) for column in zip(*pair, strict=True)] for pair in pairs]
         self.width *= 2

@@ -113,8 +113,8 @@ class QualitySums:
             self._add(z, positive, weight, weighted=weights is not None)
             return
         self._require_others(logits.shape[1] - 1)
-        for at, sums in enumerate((self, *self.others)):
-            sums._add(z[:, at], positive[:, at], weight, weighted=weights is not None)
+        for label, sums in enumerate((self, *self.others)):
+            sums._add(z[:, label], positive[:, label], weight, weighted=weights is not None)
 
     def _add(self, z: Float64Array, positive: Mask, weight: Float64Array | float, *, weighted: bool) -> None:
         magnitude = np.abs(z)
@@ -263,8 +263,8 @@ class QualitySums:
         used = np.flatnonzero(negatives + positives)
         sums = (self._loss_sum, self._probability_sum, len(used), self._weight, float(self._weighted))
         header = (self.bins, self._examples, *sums)
-        own = (np.array(header, np.float64), used, negatives[used], positives[used])
-        return np.concatenate([*own, *(sums.to_array() for sums in self.others)])
+        first = (np.array(header, np.float64), used, negatives[used], positives[used])
+        return np.concatenate([*first, *(sums.to_array() for sums in self.others)])
 
     def to_bytes(self) -> bytes:
         """Return the bytes of `to_array`."""

@@ -72,11 +72,11 @@ def metrics_by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, floa
     Those of the first label have their own names, as in `metrics_of`; "ne/LABEL" is the NE of a further one.
     Raises as `metrics_of`.
     """
-    found = metrics_of(sums, ranking_metrics(sums))
+    all_metrics = metrics_of(sums, ranking_metrics(sums))
     for label, other in list(sums.by_label(labels).items())[1:]:
         metrics = metrics_of(other, ranking_metrics(other))
-        found |= {f"{name}/{label}": value for name, value in metrics.items()}
-    return found
+        all_metrics |= {f"{name}/{label}": value for name, value in metrics.items()}
+    return all_metrics
 
 
 def ranking_metrics(sums: QualitySums) -> RankingMetrics:

@@ -40,10 +40,10 @@ class Constants:
     """
 
     def __init__(self, module: nn.Module, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        given = list(constant_tensors(module))
-        self._spans, numel = place_in_order(given)
+        tensors = list(constant_tensors(module))
+        self._spans, numel = place_in_order(tensors)
         first = torch.zeros(numel)
-        values = dict(given)
+        values = dict(tensors)
         for span in self._spans:
             first[span.start : span.start + span.numel] = values[span.name].detach().reshape(-1)
         self._flat = place(first) if numel else first
@@ -71,5 +71,5 @@ class Constants:
                 views[id(buffers[name])] = view
         for part in module.modules():
             # A buffer may have several names.
-            for key, own in part._buffers.items():
-                part._buffers[key] = views.get(id(own), own)
+            for key, buffer in part._buffers.items():
+                part._buffers[key] = views.get(id(buffer), buffer)

@@ -78,14 +78,16 @@ class DIN(nn.Module):
             raise ValueError(f"unit: {list(unit)} given; give the widths of its hidden layers, as in [36]")
         names = [entry.name for entry in inputs]
         self._targets = {
-            at: names.index(attention[entry.name])
-            for at, entry in enumerate(inputs)
+            number: names.index(attention[entry.name])
+            for number, entry in enumerate(inputs)
             if entry.longest is not None
         }
-        self.units = nn.ModuleDict({str(at): ActivationUnit(inputs[at].dim, unit) for at in self._targets})
+        self.units = nn.ModuleDict(
+            {str(number): ActivationUnit(inputs[number].dim, unit) for number in self._targets}
+        )
         places = {
-            str(at): nn.Parameter(torch.zeros(inputs[at].longest or 0, inputs[at].dim))
-            for at in self._targets
+            str(number): nn.Parameter(torch.zeros(inputs[number].longest or 0, inputs[number].dim))
+            for number in self._targets
             if positions
         }
         self.places = nn.ParameterDict(places)
@@ -99,10 +101,10 @@ class DIN(nn.Module):
     def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
         """Return float32 logits [B] from dense [B, D] and T entries, see `sequences`."""
         columns = [dense]
-        for at, vectors in enumerate(embeddings):
-            if at in self._targets:
-                target = cast(torch.Tensor, embeddings[self._targets[at]])
-                vectors = self._interest(str(at), cast(EmbeddedSequence, vectors), target)
+        for number, vectors in enumerate(embeddings):
+            if number in self._targets:
+                target = cast(torch.Tensor, embeddings[self._targets[number]])
+                vectors = self._interest(str(number), cast(EmbeddedSequence, vectors), target)
             columns.append(cast(torch.Tensor, vectors))
         logits: torch.Tensor = self.top(torch.cat(columns, dim=1)).squeeze(1)
         return logits

@@ -44,14 +44,14 @@ def place_in_order(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[list[Pa
     Each is aligned to 16 elements. Raises TypeError for a tensor that is not float32.
     """
     spans: list[ParameterSlice] = []
-    at = 0
+    end = 0
     for name, tensor in tensors:
         if tensor.dtype != torch.float32:
             raise TypeError(f"parameter {name} is {tensor.dtype}; a flat replica holds float32 only")
         frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
-        spans.append(ParameterSlice(name, at, tuple(tensor.shape), frozen))
-        at += -(-tensor.numel() // FLAT_ALIGNMENT) * FLAT_ALIGNMENT
-    return spans, at
+        spans.append(ParameterSlice(name, end, tuple(tensor.shape), frozen))
+        end += -(-tensor.numel() // FLAT_ALIGNMENT) * FLAT_ALIGNMENT
+    return spans, end
 
 
 class FlatLayout:
@@ -68,7 +68,9 @@ class FlatLayout:
 
     def __init__(self, module: nn.Module, *, trainable: bool = False) -> None:
         every = module.named_parameters()
-        self.spans, self.numel = place_in_order(one for one in every if one[1].requires_grad or not trainable)
+        self.spans, self.numel = place_in_order(
+            named for named in every if named[1].requires_grad or not trainable
+        )
 
     def views(self, flat: torch.Tensor) -> Iterator[tuple[ParameterSlice, torch.Tensor]]:
         """Yield each parameter as a view of `flat`, float32 [numel]."""
@@ -117,24 +119,24 @@ class GradientWatch:
     def __init__(self, layout: FlatLayout, module: nn.Module) -> None:
         parameters = dict(module.named_parameters())
         self._watched = [None if span.frozen else parameters[span.name] for span in layout.spans]
-        self._known = [None if one is None else one.grad for one in self._watched]
-        self._versions = [0 if one is None else one._version for one in self._known]
+        self._known = [None if known is None else known.grad for known in self._watched]
+        self._versions = [0 if known is None else known._version for known in self._known]
 
     def used(self) -> tuple[bool, ...] | None:
         """Return for each place whether it got a gradient since the last call.
 
         The places are those of the layout. None if all did. A frozen parameter counts as one that did.
         """
-        found = []
-        for at, (parameter, known) in enumerate(zip(self._watched, self._known, strict=True)):
+        is_used = []
+        for number, (parameter, known) in enumerate(zip(self._watched, self._known, strict=True)):
             gradient = None if parameter is None else parameter.grad
             if gradient is None or gradient is not known:
-                found.append(parameter is None or gradient is not None)
+                is_used.append(parameter is None or gradient is not None)
             else:
                 version = gradient._version
-                found.append(version != self._versions[at])
-                self._versions[at] = version
-        return None if all(found) else tuple(found)
+                is_used.append(version != self._versions[number])
+                self._versions[number] = version
+        return None if all(is_used) else tuple(is_used)
 
 
 def digest_of(flat: torch.Tensor) -> str:
@@ -200,9 +202,9 @@ class BFloat16Weights:
         Call it after the backward pass.
         """
         known = [(to, m.grad) for to, m in zip(self._gradients, self._matrices, strict=True)]
-        found = [(to, gradient) for to, gradient in known if gradient is not None]
-        if found:
-            torch._foreach_copy_([to for to, _ in found], [gradient for _, gradient in found])
+        pairs = [(to, gradient) for to, gradient in known if gradient is not None]
+        if pairs:
+            torch._foreach_copy_([to for to, _ in pairs], [gradient for _, gradient in pairs])
         for to, gradient in known:
             if gradient is None:
                 to.zero_()
@@ -210,8 +212,8 @@ class BFloat16Weights:
 
 def roundable_weights(module: nn.Module) -> Iterator[nn.Parameter]:
     """Yield weights of matrix layers that belong to one module only."""
-    owners = Counter(p for own in module.modules() for p in own.parameters(recurse=False))
-    for own in module.modules():
+    owners = Counter(p for submodule in module.modules() for p in submodule.parameters(recurse=False))
+    for submodule in module.modules():
         # Not of subclasses, which may use the weight in some other way.
-        if type(own) in _MATRIX_LAYERS and owners[own.weight] == 1:  # type: ignore[index]
-            yield own.weight  # type: ignore[misc]
+        if type(submodule) in _MATRIX_LAYERS and owners[submodule.weight] == 1:  # type: ignore[index]
+            yield submodule.weight  # type: ignore[misc]

@@ -35,8 +35,8 @@ _NUMBERED = re.compile(r"(units|places|projections)\.(\d+)(.*)", re.DOTALL)
 
 def canonical_name(job: Job, name: str) -> str:
     """Return a parameter's name with the names of tables in place of their numbers."""
-    found = _NUMBERED.fullmatch(name) if job.model.name in MODELS else None
-    return f"{found[1]}.{job.tables[int(found[2])].name}{found[3]}" if found else name
+    match = _NUMBERED.fullmatch(name) if job.model.name in MODELS else None
+    return f"{match[1]}.{job.tables[int(match[2])].name}{match[3]}" if match else name
 
 
 def input_axes(job: Job, names: Iterable[str]) -> Mapping[str, Axes]:
@@ -47,12 +47,12 @@ def input_axes(job: Job, names: Iterable[str]) -> Mapping[str, Axes]:
     """
     if job.model.name not in MODELS:
         return _observed(job)
-    found: dict[str, Axes] = {}
+    axes_by_name: dict[str, Axes] = {}
     for name in names:
         axes = _of_built_in(job, name)
         if axes:
-            found[name] = axes
-    return found
+            axes_by_name[name] = axes
+    return axes_by_name
 
 
 def copy_matching(
@@ -70,13 +70,17 @@ def copy_matching(
         return saved.size, True
     none = (None,) * target.ndim
     pairs = []
-    for at, (own, other) in enumerate(zip(axes or none, saved_axes or none, strict=True)):
-        if own is None or other is None or (len(own), len(other)) != (target.shape[at], saved.shape[at]):
-            if target.shape[at] != saved.shape[at]:
+    for dimension, (labels_of, saved_labels) in enumerate(zip(axes or none, saved_axes or none, strict=True)):
+        if (
+            labels_of is None
+            or saved_labels is None
+            or (len(labels_of), len(saved_labels)) != (target.shape[dimension], saved.shape[dimension])
+        ):
+            if target.shape[dimension] != saved.shape[dimension]:
                 return 0, False
-            own = other = [(place,) for place in range(target.shape[at])]
-        places = {label: place for place, label in enumerate(other)}
-        pairs.append([(place, places[label]) for place, label in enumerate(own) if label in places])
+            labels_of = saved_labels = [(place,) for place in range(target.shape[dimension])]
+        places = {label: place for place, label in enumerate(saved_labels)}
+        pairs.append([(place, places[label]) for place, label in enumerate(labels_of) if label in places])
     if not all(pairs):
         return 0, False
     to = np.ix_(*([place for place, _ in axis] for axis in pairs))
@@ -91,7 +95,7 @@ def _dense(job: Job) -> list[Label]:
 
 
 def _vectors(job: Job, first: int = 0) -> list[Label]:
-    return [("vector", table.name, at) for table in job.tables for at in range(first, table.dim)]
+    return [("vector", table.name, element) for table in job.tables for element in range(first, table.dim)]
 
 
 def _of_built_in(job: Job, name: str) -> Axes:
@@ -109,7 +113,7 @@ def _of_built_in(job: Job, name: str) -> Axes:
         }
     elif model == "dcn_v2":
         width = job.model.top[-1] if job.model.top else 0
-        deep = [("deep", width, at) for at in range(width)] or [("deep", *own) for own in x]
+        deep = [("deep", width, element) for element in range(width)] or [("deep", *label) for label in x]
         parallel = options.get("structure") == "parallel"
         parts = {
             r"cross\.\d+\.down\.weight|deep\.0\.weight": of_first,
@@ -132,7 +136,11 @@ def _interactions(job: Job) -> list[Label]:
     """Return the labels of the input of DLRM's top MLP, with its padding."""
     dense, dim = bool(job.data.dense_width), max(table.dim for table in job.tables)
     features = [*(["dense"] if dense else []), *(f"table {table.name}" for table in job.tables)]
-    pairs = [("pair", frozenset((one, other))) for at, one in enumerate(features) for other in features[:at]]
+    pairs = [
+        ("pair", frozenset((feature, earlier)))
+        for at, feature in enumerate(features)
+        for earlier in features[:at]
+    ]
     below = [("below", dim, at) for at in range(dim if dense else 0)]
     return [*below, *pairs, *(("padding", at) for at in range(-(len(below) + len(pairs)) % ALIGNMENT))]
 
@@ -160,25 +168,30 @@ def _observed(job: Job) -> Mapping[str, Axes]:
 
 
 def _note_input(
-    seen: dict[str, torch.Tensor], name: str, _: nn.Module, given: tuple[torch.Tensor, ...]
+    seen: dict[str, torch.Tensor], name: str, _: nn.Module, inputs: tuple[torch.Tensor, ...]
 ) -> None:
-    if given[0].ndim == 2:
-        seen.setdefault(name, given[0][0].float().clone())
+    if inputs[0].ndim == 2:
+        seen.setdefault(name, inputs[0][0].float().clone())
 
 
 def _number(job: Job, dense: torch.Tensor, embeddings: Embeddings) -> dict[float, Label]:
     """Number the inputs of the first example; return the labels of the numbers."""
     known: dict[float, Label] = {}
-    vectors = [None if isinstance(one, EmbeddedSequence) else one for one in embeddings]
+    vectors = [
+        None if isinstance(vectors_of_table, EmbeddedSequence) else vectors_of_table
+        for vectors_of_table in embeddings
+    ]
     parts = [(dense, _dense(job))]
-    for table, one in zip(job.tables, vectors, strict=True):
-        if one is not None:
-            parts.append((one, [("vector", table.name, at) for at in range(table.dim)]))
+    for table, vectors_of_table in zip(job.tables, vectors, strict=True):
+        if vectors_of_table is not None:
+            parts.append(
+                (vectors_of_table, [("vector", table.name, element) for element in range(table.dim)])
+            )
     for tensor, labels in parts:
-        for at, label in enumerate(labels):
+        for element, label in enumerate(labels):
             # Exact in float32, and no value that a layer is likely to make.
             number = 0.5 + (len(known) + 1) / 2**16
-            tensor[0, at] = number
+            tensor[0, element] = number
             known[number] = label
     return known
 

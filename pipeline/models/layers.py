@@ -133,10 +133,10 @@ def mlp(
     With `last_relu` there is also one after the last layer. `activation` makes one of a width.
     """
     layers: list[nn.Module] = []
-    for at, (width_in, width_out) in enumerate(pairwise(widths)):
+    for number, (width_in, width_out) in enumerate(pairwise(widths)):
         kind = ThinLinear if width_in * width_out < THIN_ELEMENTS else nn.Linear
         layers.append(kind(width_in, width_out))
-        if last_relu or at < len(widths) - 2:
+        if last_relu or number < len(widths) - 2:
             layers.append(activation(width_out))
     return nn.Sequential(*layers)
 

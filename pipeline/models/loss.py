@@ -59,7 +59,7 @@ class TrainingLoss:
             return weighted_mean(each, weights)
         # Not a product with a tensor of the factors, which would have to be copied to a GPU in each step.
         labelled = zip(self._weights, each.unbind(dim=1), strict=True)
-        return torch.stack([factor * weighted_mean(one, weights) for factor, one in labelled]).sum()
+        return torch.stack([factor * weighted_mean(losses, weights) for factor, losses in labelled]).sum()
 
 
 def focal_loss(logits: torch.Tensor, labels: torch.Tensor, gamma: float) -> torch.Tensor:

@@ -95,17 +95,21 @@ class WorkerOptimizer:
     def _runs(self, used: Used) -> list[_Part]:
         """Return the fewest parts that have the used parameters and no other."""
         parts, start = [], None
-        for span, own in zip(self._shared.spans, used, strict=True):
-            if own and start is None:
+        for span, is_used in zip(self._shared.spans, used, strict=True):
+            if is_used and start is None:
                 start = span.start
-            elif not own and start is not None:
+            elif not is_used and start is not None:
                 parts.append(self._part(slice(start, span.start)))
                 start = None
         return parts if start is None else [*parts, self._part(slice(start, None))]
 
     def _each(self, used: Used) -> list[_Part]:
         """Return a part for each used parameter, except the frozen ones."""
-        spans = [span for span, own in zip(self._shared.spans, used, strict=True) if own and not span.frozen]
+        spans = [
+            span
+            for span, is_used in zip(self._shared.spans, used, strict=True)
+            if is_used and not span.frozen
+        ]
         return [self._part(slice(span.start, span.start + span.numel)) for span in spans]
 
     def _part(self, place: slice) -> _Part:
@@ -237,9 +241,9 @@ class SharedOptimizer:
         overwrote it in between, without this worker's square, the weight of an element without earlier
         gradients would change by `lr * g / eps`.
         """
-        own = torch.addcmul(part.state[0], part.gradient, part.gradient)
-        part.state[0].copy_(own)
-        part.flat.addcdiv_(part.gradient, own.sqrt_().add_(ADAGRAD_EPS), value=-lr)
+        squares = torch.addcmul(part.state[0], part.gradient, part.gradient)
+        part.state[0].copy_(squares)
+        part.flat.addcdiv_(part.gradient, squares.sqrt_().add_(ADAGRAD_EPS), value=-lr)
         self.state["step"] += 1
 
     def update_moments(
@@ -253,23 +257,23 @@ class SharedOptimizer:
         step = self.state["step"]
         # Torch takes 1 off the count again if the batch is bad. Another worker must never see a count of 0,
         # because it would divide by 0.
-        own = step if bad is None and used is None else step.clone()
-        counts = [own]
+        steps = step if bad is None and used is None else step.clone()
+        counts = [steps]
         if used is not None:
             # Workers that count at once lose steps: a parameter may seem to have missed more than were made.
             made = (step - self.state[MISSED]).clamp_(min=0.0).unbind()
             counts = [
                 count
-                for count, span, one in zip(made, self.spans, used, strict=True)
-                if one and not span.frozen
+                for count, span, is_used in zip(made, self.spans, used, strict=True)
+                if is_used and not span.frozen
             ]
-            own += 1.0 if bad is None else 1.0 - bad.float()
+            steps += 1.0 if bad is None else 1.0 - bad.float()
         if parts:
             self._adam(parts, counts, lr, bad)
-        if own is not step:
-            step.copy_(own)
+        if steps is not step:
+            step.copy_(steps)
         if used is not None and not all(used):
-            missed = torch.tensor([not one for one in used], dtype=torch.float32).to(step.device)
+            missed = torch.tensor([not is_used for is_used in used], dtype=torch.float32).to(step.device)
             self.state[MISSED] += missed if bad is None else missed.masked_fill(bad, 0.0)
 
     def _adam(

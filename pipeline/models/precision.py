@@ -86,12 +86,12 @@ class DenseScorer:
         module that `shares`.
         """
         with torch.inference_mode(), self._products():
-            found: torch.Tensor
+            logits: torch.Tensor
             if owner is None:
-                found = self._module(dense, embeddings)
+                logits = self._module(dense, embeddings)
             else:
-                found = self._module.forward_shared(dense, owner, embeddings)  # type: ignore[operator]
-            return found.float()
+                logits = self._module.forward_shared(dense, owner, embeddings)  # type: ignore[operator]
+            return logits.float()
 
     @property
     def shares(self) -> bool:

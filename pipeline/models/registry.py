@@ -102,9 +102,9 @@ def load_custom_model(name: str) -> Any:
 
     A file is imported once in a process, by its path. Raises JobFileError if the import fails.
     """
-    where, _, wanted = name.rpartition(":")
+    where, _, class_name = name.rpartition(":")
     try:
-        return getattr(load_module(where), wanted)
+        return getattr(load_module(where), class_name)
     except NoSuchFile as error:
         raise JobFileError(
             f"{name!r} given; there is no file {where}", where=_WHERE, remedy="give the path of a Python file"
@@ -174,14 +174,14 @@ def find_model(name: str) -> Callable[..., nn.Module]:
             remedy=f"give one of {', '.join(sorted(MODELS))}, or your own as package.module:Class or "
             "./file.py:Class",
         )
-    found = load_custom_model(name)
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+    custom = load_custom_model(name)
+    if not (isinstance(custom, type) and issubclass(custom, nn.Module)):
         raise JobFileError(
             f"{name!r} is not a subclass of torch.nn.Module",
             where="model.name",
             remedy="give a model's class",
         )
-    return found
+    return custom
 
 
 def zero_inputs(job: Job) -> tuple[torch.Tensor, Embeddings]:
@@ -237,17 +237,17 @@ def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
 
 
 def _set_output_bias(job: Job, module: nn.Module, label_rates: Sequence[float]) -> None:
-    given = job.model.output_bias
+    setting = job.model.output_bias
     setter = getattr(module, "set_output_bias", None)
-    if not isinstance(given, str):
+    if not isinstance(setting, str):
         if setter is None:
             raise JobFileError(
-                f"{given:g} given; {job.model.name} has no method set_output_bias",
+                f"{setting:g} given; {job.model.name} has no method set_output_bias",
                 where="model.output_bias",
                 remedy='add the method, or set "drawn"',
             )
-        biases = [given]
-    elif given == "label_rate" and label_rates and setter is not None:
+        biases = [setting]
+    elif setting == "label_rate" and label_rates and setter is not None:
         biases = [log_odds(rate) for rate in label_rates]
     else:
         return
@@ -291,12 +291,12 @@ def _check_contract(job: Job, module: nn.Module) -> None:
             where="model.name",
             remedy=f"forward(dense [B, D], embeddings: list of T [B, K_t]) must return logits {shape}",
         ) from error
-    wanted = (2,) if len(names) == 1 else (2, len(names))
-    if not isinstance(logits, torch.Tensor) or logits.shape != wanted or logits.dtype != torch.float32:
+    needed = (2,) if len(names) == 1 else (2, len(names))
+    if not isinstance(logits, torch.Tensor) or logits.shape != needed or logits.dtype != torch.float32:
         tensor = isinstance(logits, torch.Tensor)
-        given = f"{logits.dtype} {list(logits.shape)}" if tensor else type(logits).__name__
+        what = f"{logits.dtype} {list(logits.shape)}" if tensor else type(logits).__name__
         raise JobFileError(
-            f"{job.model.name}.forward returned {given} for a batch of 2",
+            f"{job.model.name}.forward returned {what} for a batch of 2",
             where="model.name",
             remedy=f"return float32 logits {shape}",
         )

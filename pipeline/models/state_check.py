@@ -55,7 +55,7 @@ def _check_memory(job: Job, module: nn.Module) -> None:
 
     Trained parameters get memory of the replica, so what is tied by memory alone would not follow them.
     """
-    trained = {name: own for name, own in module.named_parameters() if own.requires_grad}
+    trained = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
     others = [*module.named_parameters(), *module.named_buffers(), *_attribute_tensors(module)]
     for of, parameter in trained.items():
         for name, other in others:
@@ -69,18 +69,18 @@ def _check_memory(job: Job, module: nn.Module) -> None:
 
 
 def _attribute_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for at, part in module.named_modules():
+    for path, part in module.named_modules():
         for name, value in vars(part).items():
             if name not in _OF_TORCH:
-                yield from ((f"{at}.{name}" if at else name, one) for one in _tensors(value))
+                yield from ((f"{path}.{name}" if path else name, tensor) for tensor in _tensors(value))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple | deque):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(one)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -88,12 +88,12 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
     return start < end and begin < stop
 
 
-def _extent(own: torch.Tensor) -> tuple[int, int]:
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """Return where a tensor's memory begins and ends."""
-    if own.layout != torch.strided or own.is_meta or not own.numel():
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(own.shape, own.stride(), strict=True))
-    return own.data_ptr(), own.data_ptr() + (last + 1) * own.element_size()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _check_drawn(job: Job, module: nn.Module) -> None:
@@ -119,8 +119,8 @@ def _unsaved(module: nn.Module) -> dict[str, Any]:
 def _check_buffers(job: Job, module: nn.Module, inputs: list[_Inputs]) -> None:
     before = {name: value.clone() for name, value in _saved_buffers(module).items()}
     for training in (False, True):
-        for given in inputs:
-            _logits(module, given, training=training)
+        for sample in inputs:
+            _logits(module, sample, training=training)
     after = _saved_buffers(module)
     changed = [name for name in after | before if not _same(before.get(name), after.get(name))]
     if not changed:
@@ -140,14 +140,14 @@ def _saved_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in module.named_buffers() if name in saved}
 
 
-def _check_attributes(job: Job, module: nn.Module, given: _Inputs) -> None:
+def _check_attributes(job: Job, module: nn.Module, sample: _Inputs) -> None:
     """Check that attributes do not change from call to call, of the same inputs.
 
     What a call leaves of itself, such as its attention weights, and what it makes once, may be there.
     """
     seen: list[dict[str, Any]] = []
     for _ in range(_ROUNDS):
-        _logits(module, given, training=True)
+        _logits(module, sample, training=True)
         seen.append(copy.deepcopy(_attributes(module)))
     last, one_before = seen[-1], seen[-2]
     for name in sorted({*last, *one_before}):
@@ -177,14 +177,14 @@ def _state_error(job: Job, what: str, remedy: str) -> JobFileError:
     )
 
 
-def _logits(module: nn.Module, given: _Inputs, *, training: bool) -> torch.Tensor:
+def _logits(module: nn.Module, inputs: _Inputs, *, training: bool) -> torch.Tensor:
     """Compute logits of the inputs, in training with a backward pass.
 
     The generators are seeded before, so that a module draws the same numbers each time.
     """
     module.train(training)
     seed_all(_SEED)
-    dense, embeddings = copy.deepcopy(given)
+    dense, embeddings = copy.deepcopy(inputs)
     with torch.set_grad_enabled(training):
         logits: torch.Tensor = module(dense, embeddings)
         if training and logits.requires_grad:
@@ -193,21 +193,23 @@ def _logits(module: nn.Module, given: _Inputs, *, training: bool) -> torch.Tenso
     return logits.detach().clone()
 
 
-def _usable(module: nn.Module, wanted: list[_Inputs], zeros: _Inputs) -> list[_Inputs]:
+def _usable(module: nn.Module, candidates: list[_Inputs], zeros: _Inputs) -> list[_Inputs]:
     """Return the inputs, or zeros for a module that refuses such inputs."""
     try:
-        for given in wanted:
-            _logits(copy.deepcopy(module), given, training=True)
+        for candidate in candidates:
+            _logits(copy.deepcopy(module), candidate, training=True)
     except Exception:  # noqa: BLE001 - the user's own; a module may take some values only
         return [zeros, zeros]
-    return wanted
+    return candidates
 
 
 def _random_inputs(job: Job, seed: int) -> _Inputs:
     generator = torch.Generator().manual_seed(seed)
     dense, embeddings = zero_inputs(job)
-    for one in embeddings:
-        (one.vectors if isinstance(one, EmbeddedSequence) else one).uniform_(generator=generator)
+    for embedding in embeddings:
+        (embedding.vectors if isinstance(embedding, EmbeddedSequence) else embedding).uniform_(
+            generator=generator
+        )
     return dense.uniform_(generator=generator), embeddings
 
 
@@ -218,12 +220,14 @@ _OF_TORCH = set(vars(nn.Module()))
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """Return what a module's parts hold beside what its state dict has, by name."""
     saved = _saved_buffers(module)
-    found: dict[str, Any] = {name: own for name, own in module.named_buffers() if name not in saved}
-    for at, part in module.named_modules():
+    attributes: dict[str, Any] = {
+        name: tensor for name, tensor in module.named_buffers() if name not in saved
+    }
+    for path, part in module.named_modules():
         for name, value in vars(part).items():
             if name not in _OF_TORCH and (held := _values(value)) is not None:
-                found[f"{at}.{name}" if at else name] = held
-    return found
+                attributes[f"{path}.{name}" if path else name] = held
+    return attributes
 
 
 def _values(value: Any) -> Any:
@@ -233,9 +237,9 @@ def _values(value: Any) -> Any:
     if isinstance(value, (*_PLAIN, np.ndarray, np.generic)):
         return value
     if isinstance(value, dict):
-        return {str(key): _values(own) for key, own in value.items()}
+        return {str(key): _values(item) for key, item in value.items()}
     if isinstance(value, list | tuple | deque):
-        return [_values(own) for own in value]
+        return [_values(item) for item in value]
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     return None

@@ -101,16 +101,16 @@ class ProfileMeasurements(ResultModel):
 
         A pair of trainers has two entries, one from each side.
         """
-        found = []
+        links = []
         for trainer in self.of("trainer"):
             others = [key.removeprefix("to/") for key in trainer.counts if key.startswith("to/")]
             for other in others:
                 up, down = trainer.share(f"to/{other}"), trainer.share(f"from/{other}")
                 shared = trainer.share(f"shared/{other}")
-                found.append(
+                links.append(
                     LinkMeasurement(trainer=trainer.name, other=other, sent=up, received=down, shared=shared)
                 )
-        return found
+        return links
 
 
 class LinkMeasurement(ResultModel):

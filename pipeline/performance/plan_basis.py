@@ -86,11 +86,11 @@ def model_digest(job: Job) -> str:
 
 def cost_settings(job: Job) -> dict[str, str]:
     """Return the further settings on which an example's cost depends, as text."""
-    found = {"data.format": job.data.format, "data.prepared": "yes" if job.data.prepared else "no"}
+    settings = {"data.format": job.data.format, "data.prepared": "yes" if job.data.prepared else "no"}
     for key in _SETTINGS:
         section, _, name = key.partition(".")
-        found[key] = str(getattr(getattr(job, section), name))
+        settings[key] = str(getattr(getattr(job, section), name))
     if job.sync.mode == "fixed":
         # There the workers' own steps contain the rounds.
-        found["sync.every"] = str(job.sync.every)
-    return found
+        settings["sync.every"] = str(job.sync.every)
+    return settings

@@ -64,8 +64,12 @@ def _head(process: int, trace: NodeTrace) -> list[dict[str, Any]]:
         ("process_name", 0, {"name": trace.name}),
         ("process_sort_index", 0, {"sort_index": process}),
     ]
-    named += [("thread_name", at, {"name": str(name)}) for at, name in enumerate(trace.marks["threads"], 1)]
-    return [{"name": kind, "ph": "M", "pid": process, "tid": at, "args": args} for kind, at, args in named]
+    named += [
+        ("thread_name", thread, {"name": str(name)}) for thread, name in enumerate(trace.marks["threads"], 1)
+    ]
+    return [
+        {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": args} for kind, thread, args in named
+    ]
 
 
 def _checked(marks: Sequence[Any]) -> Sequence[Any]:

@@ -79,10 +79,11 @@ class ValuesWriter:
     def _columns(self, rows: TappedRows) -> dict[str, Any]:
         examples, sections = rows.chunk.examples, self._job.data.columns
         arrays: dict[str, Any] = {
-            f"label {at}": labels > 0 for at, labels in enumerate((examples.labels, *examples.other_labels))
+            f"label {number}": labels > 0
+            for number, labels in enumerate((examples.labels, *examples.other_labels))
         }
-        for at, name in enumerate(self._job.data.dense_names):
-            values = _as_source(sections.get(name), examples.dense[:, at])
+        for number, name in enumerate(self._job.data.dense_names):
+            values = _as_source(sections.get(name), examples.dense[:, number])
             arrays[f"number {name}"] = pa.array(values, mask=rows.missing[name])
         for name, hashes in rows.hashes.items():
             if name in rows.bagged:
@@ -113,7 +114,7 @@ class _Values:
         self._job, self._files = job, files
         self._frame = pl.scan_parquet(list(files))
         self._names = job.data.label_names
-        self._labels = [pl.col(f"label {at}") for at in range(len(self._names))]
+        self._labels = [pl.col(f"label {number}") for number in range(len(self._names))]
 
     def statistics(self) -> Statistics:
         times = pl.col("time").fill_nan(None) if self._has("time") else pl.lit(None, pl.Float64)
@@ -159,13 +160,16 @@ class _Values:
         counts = self._one(
             pl.len().alias("rows"),
             missing.sum().alias("missing"),
-            *(label.sum().alias(f"all {at}") for at, label in enumerate(self._labels)),
-            *((label & missing).sum().alias(f"missing {at}") for at, label in enumerate(self._labels)),
+            *(label.sum().alias(f"all {number}") for number, label in enumerate(self._labels)),
+            *(
+                (label & missing).sum().alias(f"missing {number}")
+                for number, label in enumerate(self._labels)
+            ),
         )
         absent, present = counts["missing"], counts["rows"] - counts["missing"]
         rates = []
-        for at in range(len(self._labels)):
-            both, positives = counts[f"missing {at}"], counts[f"all {at}"]
+        for number in range(len(self._labels)):
+            both, positives = counts[f"missing {number}"], counts[f"all {number}"]
             rates.append(
                 LabelRates(
                     label_rate_missing=both / absent if absent else None,
@@ -177,26 +181,26 @@ class _Values:
 
     def _number(self, name: str) -> NumberStatistics:
         column = pl.col(f"number {name}")
-        found = self._one(
+        figures = self._one(
             column.count().alias("values"), column.min().alias("least"), column.max().alias("largest")
         )
         # Adding 0.0 turns -0.0 into 0.0; they would be two values.
         rounded = (column.round_sig_figs(QUANTILE_DIGITS) + 0.0).alias("value")
         counts = _counted(self._frame.select(rounded).drop_nulls()).sort("value")
-        ordered, values = counts["len"].cum_sum(), found["values"]
+        ordered, values = counts["len"].cum_sum(), figures["values"]
         quantiles = {
-            percent(at): float(
+            percent(fraction): float(
                 counts["value"]
-                .gather(ordered.search_sorted(max(1, int(np.ceil(at * values)))))
-                .clip(found["least"], found["largest"])[0]
+                .gather(ordered.search_sorted(max(1, int(np.ceil(fraction * values)))))
+                .clip(figures["least"], figures["largest"])[0]
             )
-            for at in (FRACTIONS if values else ())
+            for fraction in (FRACTIONS if values else ())
         }
         return NumberStatistics(
             name=name,
             mean=self._sum(f"number {name}") / values if values else None,
-            least=found["least"],
-            largest=found["largest"],
+            least=figures["least"],
+            largest=figures["largest"],
             quantiles=quantiles,
             **self._stated(column.is_null()),
         )
@@ -265,8 +269,8 @@ def _as_source(section: ColumnSection | None, seen: Float32Array) -> NDArray[np.
     if section is not None:
         values = values * section.scale + section.shift
     limit = float(np.finfo(np.float32).max)
-    found: NDArray[np.float64] = values.clip(-limit, limit)
-    return found
+    limited: NDArray[np.float64] = values.clip(-limit, limit)
+    return limited
 
 
 def _missing_hash(name: str, section: ColumnSection | None) -> np.uint64:

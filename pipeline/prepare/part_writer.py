@@ -154,5 +154,5 @@ def _weights(chunk: RecordChunk, table: int) -> Any:
 def _list(values: NDArray[Any], bags: Bags, table: int, stored: str) -> Any:
     start, lengths = int(bags.lengths[:table].sum(dtype=np.int64)), bags.lengths[table]
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-    own = pa.array(values[start : start + int(offsets[-1])])
-    return pa.ListArray.from_arrays(pa.array(offsets), own, type=STORED_TYPES[stored])
+    items = pa.array(values[start : start + int(offsets[-1])])
+    return pa.ListArray.from_arrays(pa.array(offsets), items, type=STORED_TYPES[stored])

@@ -76,11 +76,13 @@ class PreparationRun:
     def pieces(self, pieces: list[SourcePiece]) -> None:
         """Write the parts of all pieces that are not done."""
         sizes = _sizes_bytes(self._progress, pieces)
-        for at, piece in enumerate(pieces):
-            self._status = PreparationStatus(sum(sizes[:at]), sum(sizes), self._progress.rows)
-            if at >= self._progress.pieces:
+        for number, piece in enumerate(pieces):
+            self._status = PreparationStatus(sum(sizes[:number]), sum(sizes), self._progress.rows)
+            if number >= self._progress.pieces:
                 self._piece(piece)
-            self._check_bad_rows(piece, whole=piece.role not in {later.role for later in pieces[at + 1 :]})
+            self._check_bad_rows(
+                piece, whole=piece.role not in {later.role for later in pieces[number + 1 :]}
+            )
         self._save()
         self._status = PreparationStatus(sum(sizes), sum(sizes), self._progress.rows)
         self._on_progress(self._status)

@@ -154,7 +154,7 @@ def _source_file(path: str, role: DataRole) -> SourceFile:
 
 def _click_columns(job: Job) -> dict[str, ColumnSection]:
     columns = {LABEL: ColumnSection(kind="label")}
-    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(job.data.dense_features)}
+    columns |= {f"I{number + 1}": ColumnSection(kind="dense") for number in range(job.data.dense_features)}
     return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
 
 

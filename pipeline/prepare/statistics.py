@@ -33,8 +33,8 @@ class _WithLabels(FrozenModel):
 
     @model_serializer(mode="wrap")
     def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = serialize(self)
-        return {name: value for name, value in found.items() if name != "labels" or value}
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "labels" or value}
 
 
 class ColumnStatistics(_WithLabels):

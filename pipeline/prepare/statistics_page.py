@@ -38,12 +38,14 @@ def sharing_line(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     shared = sorted(
-        (one for one in statistics.ids if one.expected_shared), key=lambda one: -one.expected_shared
+        (column for column in statistics.ids if column.expected_shared),
+        key=lambda column: -column.expected_shared,
     )
     if not shared:
         return ""
     parts = [
-        f"{percent(one.expected_shared, 1)} of {one.name} ({count(one.table_rows)} rows)" for one in shared
+        f"{percent(column.expected_shared, 1)} of {column.name} ({count(column.table_rows)} rows)"
+        for column in shared
     ]
     others = f", and {len(parts) - NAMED_COLUMNS} more columns" if len(parts) > NAMED_COLUMNS else ""
     return f"different ids expected to share rows: {', '.join(parts[:NAMED_COLUMNS])}{others}"
@@ -66,8 +68,8 @@ def _totals(statistics: Statistics, manifest: PreparedManifest) -> list[str]:
         f"({percent(statistics.label_rate, 2)})"
     ]
     lines += [
-        f"- of them with {plain(name)}: {count(one.positives)} ({percent(one.label_rate, 2)})"
-        for name, one in list(statistics.labels.items())[1:]
+        f"- of them with {plain(name)}: {count(label.positives)} ({percent(label.label_rate, 2)})"
+        for name, label in list(statistics.labels.items())[1:]
     ]
     lines += [
         f"- {role.role} rows: {count(role.rows)}, {count(role.positives)} of them with label 1 "
@@ -119,7 +121,7 @@ def _first_names(statistics: Statistics) -> list[str]:
 
 
 def _rates_where_missing(column: ColumnStatistics) -> list[str]:
-    further = [one.label_rate_missing for one in column.labels.values()][1:]
+    further = [label.label_rate_missing for label in column.labels.values()][1:]
     return [percent(rate, 2) for rate in (column.label_rate_missing, *further)]
 
 

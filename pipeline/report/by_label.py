@@ -17,14 +17,19 @@ def tables_by_label(report: Report) -> list[str]:
     evaluation, part = report.headline, report.train.progressive
     if evaluation is not None and evaluation.labels:
         rows = [
-            (name, *map(wording.number, (one.ne, one.auc, one.logloss, one.calibration)), *_ranking(one))
-            for name, one in evaluation.labels.items()
+            (
+                name,
+                *map(wording.number, (quality.ne, quality.auc, quality.logloss, quality.calibration)),
+                *_ranking(quality),
+            )
+            for name, quality in evaluation.labels.items()
         ]
         head = ("label", "NE", "AUC", "logloss", "calibration", "PR-AUC", "lift", "calibration error")
         lines += [plain(f"By label, of {evaluation.model}, held-out:"), "", *markdown_table(head, rows), ""]
     if part is not None and part.labels:
         scores = [
-            (name, *map(wording.number, (one.ne, one.auc, one.logloss))) for name, one in part.labels.items()
+            (name, *map(wording.number, (quality.ne, quality.auc, quality.logloss)))
+            for name, quality in part.labels.items()
         ]
         lines += ["By label, progressive part:", ""]
         lines += [*markdown_table(("label", "NE", "AUC", "logloss"), scores), ""]
@@ -37,12 +42,12 @@ def labels_in_words(report: Report) -> str:
     if evaluation is None or not evaluation.labels:
         return ""
     each = (
-        f"{name} NE {wording.number(one.ne)}, AUC {wording.number(one.auc)}"
-        for name, one in evaluation.labels.items()
+        f"{name} NE {wording.number(quality.ne)}, AUC {wording.number(quality.auc)}"
+        for name, quality in evaluation.labels.items()
     )
     return f"By label: {'; '.join(each)}."
 
 
-def _ranking(one: LabelQuality) -> tuple[str, ...]:
-    figures = (one.pr_auc, one.lift, one.calibration_error)
+def _ranking(quality: LabelQuality) -> tuple[str, ...]:
+    figures = (quality.pr_auc, quality.lift, quality.calibration_error)
     return tuple(map(wording.number, figures))

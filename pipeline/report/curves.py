@@ -115,9 +115,9 @@ def with_breaks(points: Sequence[Point]) -> list[Point]:
     steps = [after - before for (before, _), (after, _) in pairwise(points)]
     usual = sorted(steps)[len(steps) // 4] if steps else 0.0
     broken: list[Point] = []
-    for at, point in enumerate(points):
+    for number, point in enumerate(points):
         broken.append(point)
-        if at < len(steps) and steps[at] > _PAUSE * usual > 0:
+        if number < len(steps) and steps[number] > _PAUSE * usual > 0:
             broken.append((point[0] + usual, math.nan))
     return broken
 
@@ -127,8 +127,8 @@ def _alone(points: Sequence[Point]) -> list[int]:
     nothing = (math.nan, math.nan)
     around = zip([nothing, *points], points, [*points[1:], nothing], strict=False)
     return [
-        at
-        for at, (before, point, after) in enumerate(around)
+        number
+        for number, (before, point, after) in enumerate(around)
         if not math.isnan(point[1]) and math.isnan(before[1]) and math.isnan(after[1])
     ]
 

@@ -43,20 +43,24 @@ def growing_tables(
     tables: Sequence[TableSettings], shards: Mapping[str, Mapping[str, Any]]
 ) -> list[GrowingTable]:
     """Add up the embedding nodes' last counts; tables without any are left out."""
-    found = []
+    growths = []
     for table in tables:
         if table.growth is None:
             continue
         counts = {
-            what: [int(one[key]) for one in shards.values() if (key := f"growing/{what}/{table.name}") in one]
+            what: [
+                int(shard[key])
+                for shard in shards.values()
+                if (key := f"growing/{what}/{table.name}") in shard
+            ]
             for what in ("rows", "admitted", "evicted", "refused")
         }
         if counts["rows"]:
             sums = {what: sum(values) for what, values in counts.items()}
-            found.append(
+            growths.append(
                 GrowingTable(name=table.name, most_rows=table.rows, evict=table.growth.evict, **sums)
             )
-    return found
+    return growths
 
 
 def growth_warnings(tables: Sequence[GrowingTable]) -> list[str]:

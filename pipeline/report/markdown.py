@@ -133,13 +133,17 @@ def _hours(report: Report) -> list[str]:
 
     rows = [
         (
-            (began + timedelta(hours=one.hour)).strftime("%Y-%m-%d %H:%M"),
-            wording.count(one.examples),
-            wording.number(one.ne),
-            wording.number(one.label_rate),
-            *(wording.number(value) for own in further(one) for value in (own.ne, own.label_rate)),
+            (began + timedelta(hours=hour_ne.hour)).strftime("%Y-%m-%d %H:%M"),
+            wording.count(hour_ne.examples),
+            wording.number(hour_ne.ne),
+            wording.number(hour_ne.label_rate),
+            *(
+                wording.number(value)
+                for of_label in further(hour_ne)
+                for value in (of_label.ne, of_label.label_rate)
+            ),
         )
-        for one in hours
+        for hour_ne in hours
     ]
     head = ["hour from (UTC)", "examples trained", "NE, before each step", "mean label"]
     for name in map(plain, list(hours[0].labels)[1:]):

@@ -41,13 +41,13 @@ def shared_rows(rows: Mapping[str, int], readers: Sequence[Mapping[str, Any]]) -
     """
     if not rows:
         return SharedRows(examples=0.0)
-    counts = [one for one in readers if one.get("sharing_seen")]
-    seen = sum(float(one["sharing_seen"]) for one in counts)
+    counts = [reader for reader in readers if reader.get("sharing_seen")]
+    seen = sum(float(reader["sharing_seen"]) for reader in counts)
     if not seen:
         return SharedRows(examples=None)
 
     def mean(key: str) -> float:
-        weighted = [float(one["sharing_seen"] * one.get(key, 0.0)) for one in counts]
+        weighted = [float(reader["sharing_seen"] * reader.get(key, 0.0)) for reader in counts]
         return min(1.0, sum(weighted) / seen)
 
     return SharedRows(

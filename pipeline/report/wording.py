@@ -153,19 +153,19 @@ def references(report: Report) -> str:
     return ", ".join(f"{data_size(size)} on {role} nodes" for role, size in held.items())
 
 
-def control(found: Control) -> str:
+def control(state: Control) -> str:
     """Describe what `sync.control` did and reached."""
-    gap = f"gap {count(found.first_gap)} at first, {count(found.gap)} at the end"
-    rate = "" if found.elastic_rate is None else f"; elastic rate {_from_to(found)}"
+    gap = f"gap {count(state.first_gap)} at first, {count(state.gap)} at the end"
+    rate = "" if state.elastic_rate is None else f"; elastic rate {_from_to(state)}"
     reached = "nothing could be measured"
-    if found.windows:
-        within = f"{count(found.windows_within)} of {count(found.windows)} windows within"
-        reached = f"{number(found.ratio, 2)} reached at the end, {within}"
-    return f"bound {amount(found.bound)}, {reached}; {gap}{rate}"
+    if state.windows:
+        within = f"{count(state.windows_within)} of {count(state.windows)} windows within"
+        reached = f"{number(state.ratio, 2)} reached at the end, {within}"
+    return f"bound {amount(state.bound)}, {reached}; {gap}{rate}"
 
 
-def _from_to(found: Control) -> str:
-    first, last = amount(found.first_elastic_rate), amount(found.elastic_rate)
+def _from_to(state: Control) -> str:
+    first, last = amount(state.first_elastic_rate), amount(state.elastic_rate)
     return last if first == last else f"{first} at first, {last} at the end"
 
 
@@ -173,11 +173,11 @@ def link_codecs(report: Report) -> str:
     """Describe the links' last codecs; "" if none were chosen."""
     links = report.sync.link_codecs
     codecs = Counter(link.codec for link in links)
-    found = ", ".join(f"{count(codecs[name])} {name}" for name in CHOOSABLE if codecs[name])
+    used = ", ".join(f"{count(codecs[name])} {name}" for name in CHOOSABLE if codecs[name])
     exchanges = sum(sum(link.exchanges.values()) for link in links)
     lossless = sum(link.exchanges.get(CHOOSABLE[0], 0) for link in links)
     share = f"; {percent(lossless / exchanges, 0)} of all exchanges were {CHOOSABLE[0]}" if exchanges else ""
-    return f"{found} at the end{share}" if links else ""
+    return f"{used} at the end{share}" if links else ""
 
 
 def saved(report: Report) -> str:
@@ -189,10 +189,10 @@ def saved(report: Report) -> str:
 
 def checkpoints(report: Report) -> list[str]:
     """Return sentences on the run's start, its validation and its checkpoints."""
-    found = []
+    sentences = []
     if report.resumed_from is not None:
         restored = count(report.restored_examples)
-        found.append(f"It resumed {report.resumed_from}, which had trained {restored} examples.")
+        sentences.append(f"It resumed {report.resumed_from}, which had trained {restored} examples.")
     validation = report.validation
     if validation is not None and validation.best is not None:
         where = (
@@ -200,7 +200,7 @@ def checkpoints(report: Report) -> list[str]:
             if validation.best_is_last
             else f"kept in {report.storage or f'{validation.folder}/'}"
         )
-        found.append(
+        sentences.append(
             f"Validated {counted(validation.count, 'time')}: best {metric_name(validation.metric)}"
             f" {number(validation.best)} after {count(validation.best_examples)} examples, {where}."
         )
@@ -210,28 +210,28 @@ def checkpoints(report: Report) -> list[str]:
             if name != validation.metric and ("/" not in name or name.startswith(("ne/", "auc/")))
         ]
         if others:
-            found.append(f"At the best checkpoint, on validation data: {', '.join(others)}.")
+            sentences.append(f"At the best checkpoint, on validation data: {', '.join(others)}.")
     if validation is not None and validation.waited_seconds:
         waited = duration(validation.waited_seconds)
-        found.append(f"Training waited {waited} for validations, which the examples/s include.")
+        sentences.append(f"Training waited {waited} for validations, which the examples/s include.")
     if validation is not None and validation.failed:
-        found.append(f"{counted(validation.failed, 'validation')} failed; the events say why.")
+        sentences.append(f"{counted(validation.failed, 'validation')} failed; the events say why.")
     if validation is not None and validation.skipped:
-        found.append(
+        sentences.append(
             f"{counted(validation.skipped, 'validation')} skipped, since training was faster than scoring:"
             " validate less often, or fewer examples."
         )
     if report.checkpoints is not None and report.checkpoints.failed:
         total = report.checkpoints.written + report.checkpoints.failed
-        found.append(
+        sentences.append(
             f"{count(report.checkpoints.failed)} of {counted(total, 'checkpoint')} during training failed;"
             " the events say why."
         )
     if report.eval_last is not None:
         # The headline has the best checkpoint.
         last = report.eval_last
-        found.append(f"NE {number(last.ne)} on the held-out examples, of the last model, {last.model}.")
-    return found
+        sentences.append(f"NE {number(last.ne)} on the held-out examples, of the last model, {last.model}.")
+    return sentences
 
 
 def bad_batches(report: Report) -> str:
@@ -248,16 +248,16 @@ def bad_batches(report: Report) -> str:
 
 def ledger(report: Report) -> str:
     """Describe the ledger."""
-    found = report.ledger
-    wrong = sum(identity.holds is False for identity in found.identities)
+    examples = report.ledger
+    wrong = sum(identity.holds is False for identity in examples.identities)
     if wrong:
-        which = f"{wrong} of its {len(found.identities)} identities {'fails' if wrong == 1 else 'fail'}"
+        which = f"{wrong} of its {len(examples.identities)} identities {'fails' if wrong == 1 else 'fail'}"
         return f"The ledger {DOES_NOT}: {which}. Do not trust this run."
-    unknown = sum(identity.holds is None for identity in found.identities)
+    unknown = sum(identity.holds is None for identity in examples.identities)
     text = f"The ledger {ADDS_UP}"
     text += f", as far as it is known: {unknown} of its identities cannot be checked." if unknown else "."
-    if found.lost_dense_updates:
-        text += f" {count(found.lost_dense_updates)} dense updates were lost with a dead trainer."
+    if examples.lost_dense_updates:
+        text += f" {count(examples.lost_dense_updates)} dense updates were lost with a dead trainer."
     return text
 
 

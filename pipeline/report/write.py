@@ -119,13 +119,13 @@ def describe_hardware(cpu_info: Path = _CPU_INFO) -> Hardware:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, the system and the packages, importing none."""
-    found = {"python": platform.python_version(), "system": platform.platform()}
+    by_name = {"python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            by_name[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            by_name[name] = "not installed"
+    return by_name
 
 
 def _cpu_model(cpu_info: Path) -> str | None:

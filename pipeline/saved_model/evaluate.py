@@ -71,12 +71,12 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
 
 
 def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for name, one in sums.by_label(labels).items():
-        ranking = ranking_metrics(one)
+    metrics = {}
+    for name, of_label in sums.by_label(labels).items():
+        ranking = ranking_metrics(of_label)
         curve = [point._asdict() for point in ranking.curve]
-        found[name] = {**metrics_of(one, ranking), "calibration_curve": curve}
-    return found
+        metrics[name] = {**metrics_of(of_label, ranking), "calibration_curve": curve}
+    return metrics
 
 
 def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:

@@ -139,7 +139,10 @@ def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
     data = model.job.data
     if not data.columns:
         rule = {"transform": "log", "shift": 0.0, "scale": 1.0}
-        return [{"name": f"I{at + 1}", "source": f"I{at + 1}"} | rule for at in range(data.dense_features)]
+        return [
+            {"name": f"I{number + 1}", "source": f"I{number + 1}"} | rule
+            for number in range(data.dense_features)
+        ]
     return [
         {
             "name": name,
@@ -250,7 +253,9 @@ def _table_entry(model: SavedModel, table: Table) -> dict[str, Any]:
 
 def _growth_of(model: SavedModel, table: Table) -> dict[str, Any]:
     """Describe how an id of a growing table gets its vector."""
-    number, settings = next((n, one) for n, one in enumerate(model.job.tables) if one.name == table.name)
+    number, settings = next(
+        (n, candidate) for n, candidate in enumerate(model.job.tables) if candidate.name == table.name
+    )
     return {
         "growing": True,
         "rule": _GROWING_RULE,

@@ -57,10 +57,10 @@ def tables_at(export: Export) -> dict[str, TableRows]:
     is missing or damaged.
     """
     chain = [export]
-    while (wanted := chain[-1].since) is not None:
-        if any(wanted == one.version for one in chain):
+    while (before := chain[-1].since) is not None:
+        if any(before == later.version for later in chain):
             raise DataError("depends on itself", where=str(chain[-1].folder))
-        chain.append(_beside(export.folder, wanted, chain[-1]))
+        chain.append(_beside(export.folder, before, chain[-1]))
     return merged_tables(chain[::-1])
 
 
@@ -97,8 +97,8 @@ def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Place)
             raise _of_another(base, f"its {key!r} differs", folder)
     shapes = [
         # Of a growing table the rows are how many it has now.
-        {table["name"]: (table.get("growing", table["rows"]), table["dim"]) for table in one["tables"]}
-        for one in (base.manifest, manifest)
+        {table["name"]: (table.get("growing", table["rows"]), table["dim"]) for table in of_export["tables"]}
+        for of_export in (base.manifest, manifest)
     ]
     if shapes[0] != shapes[1]:
         raise _of_another(base, "its tables differ", folder)

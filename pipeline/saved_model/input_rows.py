@@ -61,16 +61,20 @@ class InputSchema:
     def known_sources(self) -> frozenset[str]:
         """Return the columns that the job's files may have, by their names there."""
         columns = self.data.columns.items()
-        own = (section.source or name for name, section in columns if section.of_kind.in_file)
-        return frozenset((*own, *self.inputs.sources))
+        names = (section.source or name for name, section in columns if section.of_kind.in_file)
+        return frozenset((*names, *self.inputs.sources))
 
     @property
     def kinds_in_file(self) -> dict[str, str]:
         """Return the kinds of the files' columns that the model needs, by name."""
-        columns = [(name, one) for name, one in self.inputs.data.columns.items() if one.of_kind.in_file]
-        kinds: dict[str, str] = {one.source or name: one.kind for name, one in columns}
+        columns = [
+            (name, column) for name, column in self.inputs.data.columns.items() if column.of_kind.in_file
+        ]
+        kinds: dict[str, str] = {column.source or name: column.kind for name, column in columns}
         return kinds | {
-            one.weights: f"weights of {one.source or name}" for name, one in columns if one.weights
+            column.weights: f"weights of {column.source or name}"
+            for name, column in columns
+            if column.weights
         }
 
 
@@ -92,7 +96,7 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
         ),
         file_columns=places_of(data.columns),
         data=data,
-        id_classes={data.columns[name].source or name: found for name, found in id_classes.items()},
+        id_classes={data.columns[name].source or name: known for name, known in id_classes.items()},
     )
 
 
@@ -169,13 +173,15 @@ def value_array(values: Sequence[Any]) -> pa.Array:
 def _criteo_columns(data: DataSection) -> DataSection:
     """Add Criteo's columns: a label, numbers I1, I2, ... and ids C1, C2, ..."""
     columns = {LABEL: ColumnSection(kind="label")}
-    columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
-    columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
+    columns |= {f"I{number + 1}": ColumnSection(kind="dense") for number in range(data.dense_features)}
+    columns |= {
+        f"C{number + 1}": ColumnSection(kind="categorical") for number in range(data.categorical_features)
+    }
     # Training on Criteo's files uses none of these settings, whatever the job has.
     plain = {"missing": [""], "strip": False, "decimal": "."}
     text = {"format": "tsv", "header": False, "quote": "", "delimiter": ""}
-    own = plain | (text if data.format == "criteo_tsv" else {})
-    return data.model_copy(update={"columns": columns} | own)
+    settings = plain | (text if data.format == "criteo_tsv" else {})
+    return data.model_copy(update={"columns": columns} | settings)
 
 
 def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
@@ -205,20 +211,20 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
 
 def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str, first: int) -> InputRows:
     """Merge a block's parsed rows with its bad lines, in order."""
-    found = rows_of_columns(parsed.columns, schema, keep, path, parsed.lines + first)
+    rows = rows_of_columns(parsed.columns, schema, keep, path, parsed.lines + first)
     if not parsed.bad:
-        return found
+        return rows
     lines = np.union1d(parsed.lines, np.fromiter(parsed.bad, np.int64))
-    at = np.searchsorted(lines, parsed.lines)
-    why = {int(at[row]): text for row, text in found.why.items()}
+    places = np.searchsorted(lines, parsed.lines)
+    why = {int(places[row]): text for row, text in rows.why.items()}
     why |= {int(np.searchsorted(lines, line)): text for line, text in parsed.bad.items()}
-    labels = np.full((len(found.labels), len(lines)), np.nan, np.float32)
-    labels[:, at] = found.labels
+    labels = np.full((len(rows.labels), len(lines)), np.nan, np.float32)
+    labels[:, places] = rows.labels
     source = np.full(len(lines), -1)
-    source[at] = np.arange(len(at))
+    source[places] = np.arange(len(places))
     take = pa.array(np.where(source < 0, 0, source), mask=source < 0)
-    kept = {name: column.take(take) for name, column in found.kept.items()}
-    return InputRows(path, lines + first, found.examples, at[found.scored], why, labels, kept)
+    kept = {name: column.take(take) for name, column in rows.kept.items()}
+    return InputRows(path, lines + first, rows.examples, places[rows.scored], why, labels, kept)
 
 
 def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
@@ -274,10 +280,10 @@ def _faults(records: Records, columns: Columns) -> dict[int, str]:
 
 def _as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -> pa.Array:
     """Convert integer ids to texts if training read texts."""
-    trained, given = schema.id_classes.get(source), id_class(column.type)
-    if trained == "text" and given == "integer":
+    trained, in_file = schema.id_classes.get(source), id_class(column.type)
+    if trained == "text" and in_file == "integer":
         return _integers_as_text(column)
-    if trained == "integer" and given == "text":
+    if trained == "integer" and in_file == "text":
         raise DataError(
             f"column {source!r} has texts, but the model was trained on integers there: a text would get "
             "another table row",

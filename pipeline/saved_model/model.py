@@ -47,10 +47,10 @@ def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Modu
     module = build_model(job)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
     parameters, constants = dict(module.named_parameters()), dict(constant_tensors(module))
-    wanted = {**parameters, **constants}
-    _check_names(folder, set(reader.names), wanted.keys())
+    tensors = {**parameters, **constants}
+    _check_names(folder, set(reader.names), tensors.keys())
     with torch.no_grad():
-        for name, parameter in wanted.items():
+        for name, parameter in tensors.items():
             if reader.shape(name) != tuple(parameter.shape):
                 raise CheckpointError(
                     f"{name} has shape {list(reader.shape(name))}, but {list(parameter.shape)} in the model",
@@ -186,10 +186,10 @@ class SavedModel:
     @property
     def description(self) -> str:
         """Describe which model this is: the best by validation, or the last."""
-        found = f"{self.manifest.model}, after {self.manifest.examples_trained:,} examples"
+        text = f"{self.manifest.model}, after {self.manifest.examples_trained:,} examples"
         if (note := note_of(self.folder)) is not None:
-            found += f", the best by validation ({note.metric} {note.value:.4f})"
-        return found if self.precision == "float32" else f"{found}, with products in {self.precision}"
+            text += f", the best by validation ({note.metric} {note.value:.4f})"
+        return text if self.precision == "float32" else f"{text}, with products in {self.precision}"
 
     def logits(self, batch: Batch, owner: IndexArray | None = None) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels.
@@ -200,16 +200,16 @@ class SavedModel:
         """
         with torch.inference_mode():
             vectors = self._loaded.embeddings(batch)
-            lengths = {table: torch.from_numpy(own) for table, own in vectors.lengths.items()}
+            lengths = {table: torch.from_numpy(owner_rows) for table, owner_rows in vectors.lengths.items()}
             embeddings = with_lengths(vectors.embeddings, lengths)
             if owner is None or not self._scorer.shares:
                 logits = self._scorer.logits(torch.from_numpy(batch.dense), embeddings)
             else:
-                _, first, own = np.unique(owner, return_index=True, return_inverse=True)
+                _, first, owner_rows = np.unique(owner, return_index=True, return_inverse=True)
                 dense = torch.from_numpy(batch.dense[first])
-                logits = self._scorer.logits(dense, embeddings, torch.from_numpy(own))
-        found: Float32Array = logits.numpy()
-        return found + np.float32(self.job.logit_offset)
+                logits = self._scorer.logits(dense, embeddings, torch.from_numpy(owner_rows))
+        values: Float32Array = logits.numpy()
+        return values + np.float32(self.job.logit_offset)
 
     def ids_without_row(self, batch: Batch) -> dict[str, tuple[int, int]]:
         """Count a batch's ids by growing table: all, and those without a row."""
@@ -259,7 +259,7 @@ class ModelUpdate:
     @property
     def changed_bytes(self) -> int:
         """Bytes of the rows that are replaced in place."""
-        return sum(one.bytes for one in self._changes or ())
+        return sum(change.bytes for change in self._changes or ())
 
     def apply(self) -> SavedModel:
         """Return the new model; call it once.
@@ -288,8 +288,8 @@ def _release(place: Place) -> None:
         place.release()
 
 
-def _check_names(folder: Place, saved: Set[str], wanted: Set[str]) -> None:
-    for names, which in ((wanted - saved, "it has no"), (saved - wanted, "the model has no")):
+def _check_names(folder: Place, saved: Set[str], needed: Set[str]) -> None:
+    for names, which in ((needed - saved, "it has no"), (saved - needed, "the model has no")):
         if names:
             some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
             raise CheckpointError(
@@ -321,14 +321,14 @@ def _parts_of(job: Job, name: str) -> list[str]:
 
 def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
     """Find each column's type of ids; those of text files are texts."""
-    found: dict[str, IdClass] = {}
+    classes: dict[str, IdClass] = {}
     for table in job.tables:
         column = job.data.columns.get(table.name)
         if column and (column.fixed_rows or not column.of_kind.in_file):
             continue
         stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
         if job.data.format != "parquet" or stated == "text":
-            found[table.name] = "text"
+            classes[table.name] = "text"
         elif stated == "integer":
-            found[table.name] = "integer"
-    return MappingProxyType(found)
+            classes[table.name] = "integer"
+    return MappingProxyType(classes)

@@ -77,8 +77,8 @@ class Predicted:
         without = np.flatnonzero(~has_scores(logits)).tolist()
         self.rows += len(rows.numbers)
         self.without_score += len(without)
-        for at in without[: SAMPLES_KEPT - len(self.first)]:
-            self.first.append(f"{rows.path}:{rows.numbers[at]}: {rows.why.get(at, NOT_FINITE)}")
+        for row in without[: SAMPLES_KEPT - len(self.first)]:
+            self.first.append(f"{rows.path}:{rows.numbers[row]}: {rows.why.get(row, NOT_FINITE)}")
 
 
 def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
@@ -100,14 +100,17 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     where = "the columns"
     schema = input_schema(model.job, model.id_classes)
     try:
-        given: Any = _columns_of(columns, where) if isinstance(columns, list) else columns
+        frame: Any = _columns_of(columns, where) if isinstance(columns, list) else columns
         needed = set(schema.inputs.sources)
-        if hasattr(given, "loc") and needed <= {*given.columns, *given.index.names}:
+        if hasattr(frame, "loc") and needed <= {*frame.columns, *frame.index.names}:
             # Of pandas: what is not needed may be there twice, or hold anything.
-            given = given.loc[:, [name in needed for name in given.columns]]
-        if isinstance(given, dict):
-            given = {name: value_array(own) if isinstance(own, list) else own for name, own in given.items()}
-        table = pa.table(given)
+            frame = frame.loc[:, [name in needed for name in frame.columns]]
+        if isinstance(frame, dict):
+            frame = {
+                name: value_array(values) if isinstance(values, list) else values
+                for name, values in frame.items()
+            }
+        table = pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
             f"do not form a table ({error})",
@@ -127,10 +130,12 @@ def _columns_of(rows: list[Any], where: str) -> dict[str, list[Any]]:
     if not all(isinstance(row, dict) for row in rows):
         raise DataError("are a list of something else than rows", where=where, remedy=remedy)
     columns: dict[str, list[Any]] = {name: [] for row in rows for name in row}
-    for at, row in enumerate(rows):
+    for number, row in enumerate(rows):
         for name, values in columns.items():
             if name not in row:
-                raise DataError(f"row {at} has no {name!r}, which others have", where=where, remedy=remedy)
+                raise DataError(
+                    f"row {number} has no {name!r}, which others have", where=where, remedy=remedy
+                )
             values.append(row[name])
     return columns
 
@@ -144,9 +149,9 @@ def _with_missing(table: pa.Table, schema: InputSchema) -> pa.Table:
         hashed = kind in KINDS and KINDS[kind].hashes_values
         if not hashed or table.column_names.count(name) != 1:
             continue
-        at, column = table.schema.get_field_index(name), table.column(name)
+        place, column = table.schema.get_field_index(name), table.column(name)
         if pa.types.is_floating(column.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
-            table = table.set_column(at, name, pa.nulls(len(table)))
+            table = table.set_column(place, name, pa.nulls(len(table)))
     return table
 
 
@@ -202,8 +207,8 @@ def write_predictions(
     Raises DataError for files that cannot be used, ResourceError if `out` cannot be written, and
     CheckpointError if rows were scored but no logit is finite.
     """
-    own = {*_ROW_COLUMNS, *(name for names in _columns_of_labels(model.job) for name in names)}
-    taken = [name for name in keep if name in own]
+    added = {*_ROW_COLUMNS, *(name for names in _columns_of_labels(model.job) for name in names)}
+    taken = [name for name in keep if name in added]
     if taken:
         raise DataError(
             f"already has a column {taken[0]!r}", where=str(out), remedy=f"drop --keep {taken[0]}"
@@ -274,9 +279,9 @@ def logits_of(model: ScoringModel, rows: InputRows, owner: IndexArray | None = N
     logits = np.full(shape, np.nan, np.float32)
     if len(rows.scored):
         batch = batch_of(BatchId(0, 0, 0, 0), rows.examples)
-        found = np.array(model.logits(batch, None if owner is None else owner[rows.scored]))
-        found[~has_scores(found)] = np.nan
-        logits[rows.scored] = found
+        scored = np.array(model.logits(batch, None if owner is None else owner[rows.scored]))
+        scored[~has_scores(scored)] = np.nan
+        logits[rows.scored] = scored
     return logits
 
 
@@ -336,9 +341,9 @@ def _columns_of_labels(job: Job) -> list[tuple[str, ...]]:
 def _table(job: Job, logits: Float32Array, rows: InputRows, schema: pa.Schema | None) -> pa.Table:
     scores: dict[str, pa.Array] = {}
     by_label = logits.T if logits.ndim > 1 else logits[np.newaxis]
-    for names, own, labels in zip(_columns_of_labels(job), by_label, rows.labels, strict=True):
-        values = (probability_of(own), own, labels)
-        scores |= dict(zip(names, (pa.array(one, from_pandas=True) for one in values), strict=True))
+    for names, label_logits, labels in zip(_columns_of_labels(job), by_label, rows.labels, strict=True):
+        values = (probability_of(label_logits), label_logits, labels)
+        scores |= dict(zip(names, (pa.array(score, from_pandas=True) for score in values), strict=True))
     columns = {
         "file": pa.array([rows.path], pa.string()).take(pa.array(np.zeros(len(rows.numbers), np.int64))),
         "row": pa.array(rows.numbers),

@@ -72,7 +72,7 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
     names = list(model.job.data.label_names)
     if label and label not in names:
         raise DataError(f"there is no label {label!r}", where="--label", remedy=suggest(label, names))
-    at = names.index(label) if label else 0
+    number = names.index(label) if label else 0
     chunks = []
     for rows, logits in score_files(model, patterns, [column]):
         if pa.types.is_nested(rows.kept[column].type):
@@ -84,8 +84,8 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
         chunk = pl.DataFrame(
             {
                 "value": _as_text(rows.kept[column]),
-                "label": rows.labels[at],
-                "logit": logits if logits.ndim == 1 else logits[:, at],
+                "label": rows.labels[number],
+                "logit": logits if logits.ndim == 1 else logits[:, number],
             }
         )
         chunks.append(chunk.filter(pl.col("label").is_finite() & pl.col("logit").is_finite()))
@@ -108,7 +108,7 @@ def _as_text(values: pa.Array) -> pl.Series:
         values = values.storage
     if is_text(values.type) or pa.types.is_fixed_size_binary(values.type):
         raw = values.cast(pa.large_binary()).to_pylist()
-        texts = [None if one is None else one.decode(errors="backslashreplace") for one in raw]
+        texts = [None if value is None else value.decode(errors="backslashreplace") for value in raw]
         return pl.Series(texts, dtype=pl.String)
     return pl.Series(values.to_pylist(), dtype=pl.String, strict=False)
 
@@ -127,12 +127,19 @@ def _slices(column: str, frame: pl.DataFrame) -> Slices:
         prediction=pl.col("prediction").mean(),
         ranks=(pl.col("rank") * y).sum(),
     )
-    scored = sorted(map(_scores, by.iter_rows(named=True)), key=lambda one: (-one[0], one[1].value or ""))
-    found = [scores for _, scores in scored]
-    both = [one for one in found if one.auc is not None]
-    examples = sum(one.examples for one in both)
-    gauc = sum(one.examples * (one.auc or 0.0) for one in both) / examples if examples else None
-    return Slices(column, gauc, len(both), examples, found)
+    scored = sorted(
+        map(_scores, by.iter_rows(named=True)),
+        key=lambda scores_of: (-scores_of[0], scores_of[1].value or ""),
+    )
+    slices = [scores for _, scores in scored]
+    both = [scores_of for scores_of in slices if scores_of.auc is not None]
+    examples = sum(scores_of.examples for scores_of in both)
+    gauc = (
+        sum(scores_of.examples * (scores_of.auc or 0.0) for scores_of in both) / examples
+        if examples
+        else None
+    )
+    return Slices(column, gauc, len(both), examples, slices)
 
 
 def _scores(row: dict[str, Any]) -> tuple[float, SliceScores]:

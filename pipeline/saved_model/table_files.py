@@ -52,12 +52,16 @@ class TableRows:
     def changes_since(self, before: TableRows) -> TableRows:
         """Return the rows that differ from `before` in any bit; both are whole."""
         if not self.is_growing:
-            same, at, gone = np.arange(len(self.rows)), np.arange(len(self.rows)), _NO_KEYS
+            same, before_at, gone = np.arange(len(self.rows)), np.arange(len(self.rows)), _NO_KEYS
         else:
-            _, same, at = np.intersect1d(self.rows, before.rows, assume_unique=True, return_indices=True)
+            _, same, before_at = np.intersect1d(
+                self.rows, before.rows, assume_unique=True, return_indices=True
+            )
             gone = np.setdiff1d(before.rows, self.rows, assume_unique=True).astype(np.uint64)
         differs = np.ones(len(self.rows), np.bool_)
-        differs[same] = (self.vectors[same].view(np.uint32) != before.vectors[at].view(np.uint32)).any(axis=1)
+        differs[same] = (self.vectors[same].view(np.uint32) != before.vectors[before_at].view(np.uint32)).any(
+            axis=1
+        )
         changed = np.flatnonzero(differs)
         return TableRows(self.rows[changed], self.vectors[changed], gone)
 
@@ -112,21 +116,21 @@ def read_tables(folder: Path, entries: Sequence[Mapping[str, Any]]) -> dict[str,
 
     Raises OSError or ValueError (ArrowInvalid and SafetensorError too) for a file that cannot be read.
     """
-    found: dict[str, TableRows] = {}
+    tables: dict[str, TableRows] = {}
     tensors: dict[str, Any] = {}
     for entry in entries:
         name, path = entry["name"], folder / entry["file"]
         if path.suffix == ".parquet":
-            found[name] = _read_parquet(path, entry["dim"])
+            tables[name] = _read_parquet(path, entry["dim"])
             continue
         tensors = tensors or load_file(path)
         rows, keys = tensors.get(f"{_ROWS_OF}{name}"), tensors.get(f"{_KEYS_OF}{name}")
         if keys is not None:
             gone = tensors.get(f"{_GONE_OF}{name}", _NO_KEYS)
-            found[name] = TableRows(keys.view(np.uint64), tensors[name], gone.view(np.uint64))
+            tables[name] = TableRows(keys.view(np.uint64), tensors[name], gone.view(np.uint64))
         else:
-            found[name] = TableRows.all_of(tensors[name]) if rows is None else TableRows(rows, tensors[name])
-    return found
+            tables[name] = TableRows.all_of(tensors[name]) if rows is None else TableRows(rows, tensors[name])
+    return tables
 
 
 def _write_parquet(table: TableRows, path: Path) -> None:

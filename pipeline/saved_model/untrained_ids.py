@@ -29,10 +29,10 @@ class UntrainedIds:
 
     def as_dict(self) -> dict[str, dict[str, int] | None]:
         """Return `ids` and `untrained` of each table; None for a hashed one."""
-        found: dict[str, dict[str, int] | None] = dict.fromkeys(self._tables)
+        counts: dict[str, dict[str, int] | None] = dict.fromkeys(self._tables)
         for name, (ids, untrained) in self._counts.items():
-            found[name] = {"ids": ids, "untrained": untrained}
-        return found
+            counts[name] = {"ids": ids, "untrained": untrained}
+        return counts
 
 
 def untrained_lines(counts: Mapping[str, dict[str, int] | None]) -> list[str]:
@@ -41,12 +41,12 @@ def untrained_lines(counts: Mapping[str, dict[str, int] | None]) -> list[str]:
     The last line names the tables of which it is not known.
     """
     lines = [
-        f"{one['untrained']:,} of {one['ids']:,} ids of {name} had no trained row"
-        + (f" ({percent(one['untrained'] / one['ids'], 1)})" if one["ids"] else "")
-        for name, one in counts.items()
-        if one is not None
+        f"{ids['untrained']:,} of {ids['ids']:,} ids of {name} had no trained row"
+        + (f" ({percent(ids['untrained'] / ids['ids'], 1)})" if ids["ids"] else "")
+        for name, ids in counts.items()
+        if ids is not None
     ]
-    hashed = [name for name, one in counts.items() if one is None]
+    hashed = [name for name, ids in counts.items() if ids is None]
     if hashed:
         lines.append(f"not known of hashed tables, where ids share rows: {', '.join(hashed)}")
     return lines

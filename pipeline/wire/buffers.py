@@ -55,10 +55,10 @@ class BufferPool:
     def take(self, elements: int) -> Float32Array:
         """Lend a float32 array [elements], C-contiguous, with undefined contents."""
         self._collect()
-        fitting = [at for at in range(len(self._idle)) if len(self._idle[at]) >= elements]
+        fitting = [number for number in range(len(self._idle)) if len(self._idle[number]) >= elements]
         if fitting:
             # The shortest that fits; among equals the one used last, which may still be in a cache.
-            memory = self._idle.pop(min(reversed(fitting), key=lambda at: len(self._idle[at])))
+            memory = self._idle.pop(min(reversed(fitting), key=lambda number: len(self._idle[number])))
         else:
             memory = self._allocate(elements)
         values = np.frombuffer(memory.data, np.float32, elements)

@@ -28,11 +28,11 @@ def listen_address(bind: str, port: int | str = "*") -> str:
     bind = bind.removeprefix("tcp://")
     if not _has_port(bind):
         return f"tcp://{bind}:{port}"
-    given = bind.rpartition(":")[2]
+    port_text = bind.rpartition(":")[2]
     # ZeroMQ would silently use the last 16 bits of a larger number.
-    if given != "*" and int(given) > MAX_PORT:
+    if port_text != "*" and int(port_text) > MAX_PORT:
         raise ClusterError(
-            f"there is no port {given:.20}", where=bind, remedy=f"give one up to {MAX_PORT} with --bind"
+            f"there is no port {port_text:.20}", where=bind, remedy=f"give one up to {MAX_PORT} with --bind"
         )
     return f"tcp://{bind}"
 
@@ -114,8 +114,8 @@ def own_address(towards: str = "") -> str:
     """
     host = towards.removeprefix("tcp://").rpartition(":")[0].strip("[]") or _ELSEWHERE
     try:
-        found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = addresses[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             found_address = str(probe.getsockname()[0])

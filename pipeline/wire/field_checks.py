@@ -160,14 +160,14 @@ class _Below(ValueError):
 def _items(check: Check, most: int, value: Any) -> tuple[Any, ...]:
     if type(value) is not list or len(value) > most:
         raise ValueError(f"a list of at most {most} items is expected, not {_shown(value)}")
-    return tuple(check_at(f"[{at}]", check, item) for at, item in enumerate(value))
+    return tuple(check_at(f"[{number}]", check, item) for number, item in enumerate(value))
 
 
 def _fixed(checks: tuple[Check, ...], value: Any) -> tuple[Any, ...]:
     if type(value) is not list or len(value) != len(checks):
         raise ValueError(f"a list of {len(checks)} items is expected, not {_shown(value)}")
     pairs = zip(checks, value, strict=True)
-    return tuple(check_at(f"[{at}]", check, item) for at, (check, item) in enumerate(pairs))
+    return tuple(check_at(f"[{number}]", check, item) for number, (check, item) in enumerate(pairs))
 
 
 def _mapping(check: Check, value: Any) -> dict[str, Any]:
@@ -267,15 +267,15 @@ def _table(value: Any) -> dict[str, Any]:
 def _values_in(container: dict[Any, Any] | list[Any]) -> list[Any]:
     """Return the values of one table or list in a table."""
     if isinstance(container, list):
-        found = container
+        items = container
     elif len(container) <= MAX_KEYS and all(type(key) is str for key in container):
-        found = list(container.values())
+        items = list(container.values())
     else:
         raise ValueError(f"a table of at most {MAX_KEYS} text keys is expected, not {_shown(container)}")
-    for item in found:
+    for item in items:
         if type(item) not in (dict, list, str, int, float, bool, bytes, types.NoneType):
             raise ValueError(f"a plain value is expected, not {_shown(item)}")
-    return found
+    return items
 
 
 def _list(value: Any) -> list[Any]:

@@ -60,7 +60,7 @@ class MessageSchema:
     @functools.cached_property
     def least_tensors(self) -> int:
         """Number of tensors that are always sent."""
-        kept = [at + 1 for at, field in enumerate(self.tensors) if not field.omitted]
+        kept = [number + 1 for number, field in enumerate(self.tensors) if not field.omitted]
         return max(kept, default=0)
 
 

@@ -162,10 +162,10 @@ def _mapped(descriptor: int, size_bytes: int) -> mmap.mmap:
 
     if not hasattr(fcntl, "F_GET_SEALS"):
         raise SegmentError("this Python was built without seals")
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     seals = 0
     with contextlib.suppress(OSError):
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    if not stat.S_ISREG(found.st_mode) or found.st_size != size_bytes or not seals & fcntl.F_SEAL_SHRINK:
-        raise SegmentError(f"it has {found.st_size} bytes, not a fixed size of {size_bytes}")
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes or not seals & fcntl.F_SEAL_SHRINK:
+        raise SegmentError(f"it has {status.st_size} bytes, not a fixed size of {size_bytes}")
     return mmap.mmap(descriptor, size_bytes)

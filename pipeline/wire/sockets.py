@@ -126,8 +126,8 @@ def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> Non
     # Plain numbers: an operation on two flags of the enum takes longer than all the rest of a small frame.
     flags = int(flags)
     not_last = int(zmq.SNDMORE) | flags
-    for at, frame in enumerate(frames):
-        how = not_last if at < last else flags
+    for number, frame in enumerate(frames):
+        how = not_last if number < last else flags
         if isinstance(frame, bytes) or frame.nbytes < zmq.COPY_THRESHOLD:
             socket.send(frame, how)
         else:
@@ -348,5 +348,5 @@ class Waker:
 
 
 def _close_all(*sockets: socket.socket) -> None:
-    for one in sockets:
-        one.close()
+    for end in sockets:
+        end.close()

@@ -125,9 +125,9 @@ async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:
     try:
         await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        ours = [one for one in (task, ending) if one is not end]
-        for one in ours:
-            one.cancel()
+        ours = [future for future in (task, ending) if future is not end]
+        for future in ours:
+            future.cancel()
         await asyncio.gather(*ours, return_exceptions=True)
     # A gather that is cancelled has that as its exception, and is not `cancelled`.
     if task.cancelled() or isinstance(task.exception(), asyncio.CancelledError):

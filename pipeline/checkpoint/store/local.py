@@ -82,15 +82,15 @@ class LocalStore(Store):
 
     def list(self) -> dict[str, int]:
         """Return the files' sizes, without unfinished ones."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for folder, _, files in os.walk(self._folder):
             for name in files:
                 path = Path(folder, name)
                 # Another process may remove it meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     if UNFINISHED not in name:
-                        found[path.relative_to(self._folder).as_posix()] = path.stat().st_size
-        return dict(sorted(found.items()))
+                        sizes[path.relative_to(self._folder).as_posix()] = path.stat().st_size
+        return dict(sorted(sizes.items()))
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, and the folders that are empty then."""

@@ -147,12 +147,12 @@ class ObjectStore(Store):
     def list(self) -> dict[str, int]:
         """Return the objects' sizes."""
         with self._named(""):
-            found = {
-                str(one["path"]): int(one["size"])
+            sizes = {
+                str(item["path"]): int(item["size"])
                 for page in self._obstore.list(self._objects)
-                for one in page
+                for item in page
             }
-        return dict(sorted(found.items()))
+        return dict(sorted(sizes.items()))
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects, many with each request."""

@@ -61,8 +61,8 @@ class SharedRowsMeter(ColumnTap):
     def _count(self) -> dict[str, float]:
         sharing = {name: table.sharing() for name, table in self._tables.items()}
         shares = {
-            name: float(one[tracked].mean()) if tracked.any() else 0.0
-            for name, (one, tracked) in sharing.items()
+            name: float(shared[tracked].mean()) if tracked.any() else 0.0
+            for name, (shared, tracked) in sharing.items()
         }
         single = [name for name in self._tables if name not in self._lists]
         length = min((len(sharing[name][0]) for name in single), default=0)

@@ -65,7 +65,7 @@ def plan_spans(
                 raise
             empty.append(error)
             continue
-        spans += [Span(len(spans) + at, path, *bound) for at, bound in enumerate(bounds)]
+        spans += [Span(len(spans) + number, path, *bound) for number, bound in enumerate(bounds)]
     if empty and not spans:
         raise empty[0]
     if empty:

@@ -68,8 +68,8 @@ def clean_columns(rules: TextRules, columns: Mapping[str, pa.Array], together: b
     for names in groups_of(columns, together):
         whole = rules.clean(joined([columns[name] for name in names]))
         count = len(columns[names[0]])
-        for at, name in enumerate(names):
-            cleaned[name] = whole.slice(at * count, count)
+        for number, name in enumerate(names):
+            cleaned[name] = whole.slice(number * count, count)
     return cleaned
 
 
@@ -87,10 +87,10 @@ def hash_id_columns(
             continue
         buffer, starts, lengths = string_fields(joined([columns[name] for name in names]))
         shape = (len(names), -1)
-        found = hash_fields(
+        hashed = hash_fields(
             buffer, starts.reshape(shape), lengths.reshape(shape), [numbers[name] for name in names]
         )
-        hashes |= dict(zip(names, found, strict=True))
+        hashes |= dict(zip(names, hashed, strict=True))
     return hashes
 
 
@@ -122,7 +122,10 @@ def number_columns(
         values = rules.numbers(whole).reshape(len(names), -1)
         missing = null_mask(whole).reshape(values.shape)
         seen, wrong = scaled_numbers(values, missing, [sections[name] for name in names]), np.isnan(values)
-        numbers |= {name: NumberColumn(seen[at], missing[at], wrong[at]) for at, name in enumerate(names)}
+        numbers |= {
+            name: NumberColumn(seen[number], missing[number], wrong[number])
+            for number, name in enumerate(names)
+        }
     return numbers
 
 

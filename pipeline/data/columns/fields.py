@@ -151,9 +151,9 @@ def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -
     np.negative(values, out=values, where=negative)
     simple &= lengths <= 8
     if not simple.all():
-        for at in np.flatnonzero(~simple):
-            start = int(starts.flat[at])
-            values.flat[at] = parse_number(buffer[start : start + int(lengths.flat[at])].tobytes())
+        for index in np.flatnonzero(~simple):
+            start = int(starts.flat[index])
+            values.flat[index] = parse_number(buffer[start : start + int(lengths.flat[index])].tobytes())
     return values
 
 
@@ -187,8 +187,8 @@ class TextRules:
     def _without_missing(self, column: pa.Array) -> pa.Array:
         if not is_number(column.type) or not (gone := _numbers_of(self)):
             return column
-        found = np.isin(to_float64(column, missing=np.nan), _as_carried(gone, column.type))
-        return pc.if_else(pa.array(found), pa.scalar(None, column.type), column)
+        is_missing = np.isin(to_float64(column, missing=np.nan), _as_carried(gone, column.type))
+        return pc.if_else(pa.array(is_missing), pa.scalar(None, column.type), column)
 
     def numbers(self, column: pa.Array) -> Float64Array:
         """Return the numbers of a cleaned column; see `parse_number_column`."""
@@ -285,9 +285,9 @@ def compared(column: pa.Array, values: Sequence[Any], rules: TextRules) -> tuple
     if pa.types.is_boolean(column.type):
         numbers += [words[text.lower()] for text in texts if text.lower() in words]
     numbers = [number for number in numbers if not math.isnan(number)]
-    found, possible = np.zeros(len(column), np.bool_), np.zeros(len(column), np.bool_)
+    equal, possible = np.zeros(len(column), np.bool_), np.zeros(len(column), np.bool_)
     if is_text(column.type):
-        found |= _true(pc.is_in(column, value_set=pa.array(texts, column.type)))
+        equal |= _true(pc.is_in(column, value_set=pa.array(texts, column.type)))
         possible |= bool(texts)
     if numbers:
         seen = rules.numbers(column)
@@ -295,10 +295,10 @@ def compared(column: pa.Array, values: Sequence[Any], rules: TextRules) -> tuple
             lower = pc.utf8_lower(column)
             for word, number in words.items():
                 seen[_true(pc.equal(lower, word))] = number
-        found |= np.isin(seen, _as_carried(numbers, column.type))
+        equal |= np.isin(seen, _as_carried(numbers, column.type))
         possible |= ~np.isnan(seen)
-    there = ~null_mask(column)
-    return found & there, possible & there
+    present = ~null_mask(column)
+    return equal & present, possible & present
 
 
 def _true(column: pa.Array) -> Mask:

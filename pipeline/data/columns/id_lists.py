@@ -84,12 +84,12 @@ class IdBags:
 
         The cleaned `column` has lists with a number for each id, dropped ids included.
         """
-        given = ItemLists.of(column, rules, delimiter)
-        unlike: Mask = given.lengths != self.lists.lengths
+        weights = ItemLists.of(column, rules, delimiter)
+        unlike: Mask = weights.lengths != self.lists.lengths
         owners = self.lists.owners[self.included]
         # Places in `given`; those of unlike lists may be beyond it.
-        places = np.flatnonzero(self.included) + (given.begins - self.lists.begins)[owners]
-        numbers = np.where(null_mask(given.items), np.nan, rules.numbers(given.items))
+        places = np.flatnonzero(self.included) + (weights.begins - self.lists.begins)[owners]
+        numbers = np.where(null_mask(weights.items), np.nan, rules.numbers(weights.items))
         values = np.zeros(len(owners))
         fits = ~unlike[owners]
         values[fits] = numbers[places[fits]]

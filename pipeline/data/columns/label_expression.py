@@ -75,18 +75,20 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_words(text: str, name: str) -> None:
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or text.startswith("--", at) or text.startswith("/*", at):
-            raise ValueError(f"{text!r} has {text[at]!r} at character {at + 1}, which is not allowed there")
-        _check_token(found, text, name)
-        at = found.end()
+    position = 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None or text.startswith("--", position) or text.startswith("/*", position):
+            raise ValueError(
+                f"{text!r} has {text[position]!r} at character {position + 1}, which is not allowed there"
+            )
+        _check_token(token, text, name)
+        position = token.end()
 
 
-def _check_token(found: re.Match[str], text: str, name: str) -> None:
-    kind: Any = found.lastgroup
-    word = found[0]
+def _check_token(token: re.Match[str], text: str, name: str) -> None:
+    kind: Any = token.lastgroup
+    word = token[0]
     if kind == "quoted" and word[1:-1].replace('""', '"') != name:
         raise ValueError(f"{text!r} uses {word}; a label may use its own column {name!r} only")
     if kind == "name" and word.lower() not in WORDS and (word != name or word.lower() in _CLAUSES):

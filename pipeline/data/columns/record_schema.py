@@ -73,11 +73,11 @@ class RecordSchema:
             dict(zip((column.name for column in data.table_columns), table_rows, strict=True)),
             growing,
             _expressions(data),
-            {name: own for name, own in data.columns_as("dense").items() if not own.has_times},
+            {name: settings for name, settings in data.columns_as("dense").items() if not settings.has_times},
             {
                 name: column_number(name)
-                for name, own in data.columns_as("categorical").items()
-                if own.of_kind.in_file and own.fixed_rows is None
+                for name, settings in data.columns_as("categorical").items()
+                if settings.of_kind.in_file and settings.fixed_rows is None
             },
         )
 
@@ -121,11 +121,11 @@ class RecordSchema:
 
 def _expressions(data: DataSection) -> dict[str, LabelExpression]:
     """Return the compiled expressions of labels by name."""
-    found = {}
+    expressions = {}
     for name, column in data.columns.items():
         if column.expression:
             try:
-                found[name] = LabelExpression(column.expression, column.source or name)
+                expressions[name] = LabelExpression(column.expression, column.source or name)
             except ValueError as error:
                 raise JobFileError(f"data.columns.{name}.expression: {error}") from error
-    return found
+    return expressions

@@ -61,12 +61,12 @@ def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
 
 def formats_of(value: pa.Scalar) -> tuple[str, ...]:
     """Return the formats of a value that is not clearly in seconds."""
-    found = value.as_py()
-    if isinstance(found, bytes):
-        found = found.decode("ascii", "replace")
-    if isinstance(found, str):
-        return formats_of_digits(found) if found.isascii() and found.isdigit() else _of_number(found)
-    return _of_number(found)
+    plain = value.as_py()
+    if isinstance(plain, bytes):
+        plain = plain.decode("ascii", "replace")
+    if isinstance(plain, str):
+        return formats_of_digits(plain) if plain.isascii() and plain.isdigit() else _of_number(plain)
+    return _of_number(plain)
 
 
 def formats_of_all(column: pa.Array) -> tuple[str, ...]:
@@ -97,15 +97,15 @@ def _seconds_or_iso(column: pa.Array) -> Float64Array:
     with np.errstate(invalid="ignore"):
         clear = (values < SMALL) | ((values >= SURELY_SECONDS[0]) & (values < SURELY_SECONDS[1]))
     numbers = ~np.isnan(values)
-    for at in np.flatnonzero(numbers & ~clear).tolist():
-        if not may_be_seconds(values[at]):
-            values[at] = np.nan
+    for row in np.flatnonzero(numbers & ~clear).tolist():
+        if not may_be_seconds(values[row]):
+            values[row] = np.nan
     if is_text(column.type):
-        for at in np.flatnonzero(~numbers & ~null_mask(column)).tolist():
-            values[at] = _parse_time(column[at].as_buffer().to_pybytes())
-        for at in np.flatnonzero(_holds(pc.match_substring_regex(column, r"^0[0-9]{7,}$"))).tolist():
-            if formats_of(column[at]):
-                values[at] = np.nan
+        for row in np.flatnonzero(~numbers & ~null_mask(column)).tolist():
+            values[row] = _parse_time(column[row].as_buffer().to_pybytes())
+        for row in np.flatnonzero(_holds(pc.match_substring_regex(column, r"^0[0-9]{7,}$"))).tolist():
+            if formats_of(column[row]):
+                values[row] = np.nan
     return values
 
 
@@ -148,17 +148,19 @@ def _is_carried(texts: pa.Array, times: pa.Array, time_format: str) -> Mask:
     )
     carried = ((day <= 3) & np.isin(month, _AFTER_SHORT_MONTHS)) | (second <= 1)
     carried &= _holds(pc.match_substring_regex(texts, _LATE))
-    at = np.flatnonzero(~null_mask(times) & (carried | ("%j" in time_format)))
+    dated = np.flatnonzero(~null_mask(times) & (carried | ("%j" in time_format)))
     mask: Mask = np.zeros(len(texts), np.bool_)
-    if len(at):
-        rows = pa.array(at)
+    if len(dated):
+        rows = pa.array(dated)
         # A %Z can be written of a zone only.
         zone = "UTC" if "%Z" in time_format else None
         moments = times.take(rows).cast(pa.timestamp("s", zone), safe=False)
         written = pc.strftime(moments, format=time_format)
-        given = texts.take(rows).cast(pa.large_binary()).to_pylist()
+        originals = texts.take(rows).cast(pa.large_binary()).to_pylist()
         again = written.cast(pa.binary()).to_pylist()
-        mask[at] = [_digits(one) != _digits(other) for one, other in zip(given, again, strict=True)]
+        mask[dated] = [
+            _digits(original) != _digits(other) for original, other in zip(originals, again, strict=True)
+        ]
     return mask
 
 
@@ -166,8 +168,8 @@ def _digits(text: bytes) -> list[int]:
     return [int(digits) for digits in re.findall(rb"[0-9]+", text)]
 
 
-def _holds(found: pa.Array) -> Mask:
-    mask: Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+def _holds(answers: pa.Array) -> Mask:
+    mask: Mask = pc.fill_null(answers, False).to_numpy(zero_copy_only=False)
     return mask
 
 
@@ -186,7 +188,7 @@ def _seconds(column: pa.Array) -> Float64Array:
 
 def _parse_time(text: bytes) -> float:
     try:
-        at = datetime.fromisoformat(text.decode("ascii"))
+        parsed = datetime.fromisoformat(text.decode("ascii"))
     except ValueError:
         return float("nan")
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

@@ -43,24 +43,24 @@ def client_settings(kafka: KafkaSection) -> dict[str, str]:
     Do not log or store them. Raises JobFileError for a variable that is not set, and for a file that is not
     there, or that others can read although it is secret.
     """
-    found: dict[str, str] = {"security.protocol": kafka.security_protocol}
+    settings: dict[str, str] = {"security.protocol": kafka.security_protocol}
     if kafka.encrypts:
         for key in ("ssl_ca_location", "ssl_certificate_location"):
             if path := getattr(kafka, key):
                 _require_file(path, key)
-                found[key.replace("_", ".")] = path
+                settings[key.replace("_", ".")] = path
         if kafka.ssl_key_location:
             what = "key of data.kafka.ssl_key_location"
             # Read here for its rights only.
             read_secret(Path(kafka.ssl_key_location), what, "give a key in PEM", encoding="utf-8")
-            found["ssl.key.location"] = kafka.ssl_key_location
+            settings["ssl.key.location"] = kafka.ssl_key_location
     if kafka.logs_in:
-        found |= {
+        settings |= {
             "sasl.mechanism": kafka.sasl_mechanism,
             "sasl.username": kafka.sasl_username,
             "sasl.password": _password(kafka),
         }
-    return found
+    return settings
 
 
 def _require_file(path: str, key: str) -> None:
@@ -143,7 +143,7 @@ class KafkaClient:
         """Return the DataError for a KafkaError that is no refusal."""
         from confluent_kafka import KafkaError
 
-        connections = [one for one in self._errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
+        connections = [cause for cause in self._errors if cause.code() != KafkaError._ALL_BROKERS_DOWN]
         last = f"; {connections[-1].str()}" if connections else ""
         return DataError(f"cannot be read ({error.str()}{last})", where=self._path, remedy=REMEDY)
 

@@ -127,14 +127,14 @@ def match_files(
 
     Raises DataError for a pattern that matches none, unless there `may_be_none`, and as `partitions_of`.
     """
-    found: dict[str, str] = {}
+    by_identity: dict[str, str] = {}
     for pattern in patterns:
         try:
-            found.update(_matching(pattern, kafka))
+            by_identity.update(_matching(pattern, kafka))
         except NoFileMatches:
             if not may_be_none:
                 raise
-    return [found[key] for key in sorted(found)]
+    return [by_identity[key] for key in sorted(by_identity)]
 
 
 class EmptyFile(DataError):
@@ -178,7 +178,7 @@ def _matching_urls(pattern: str) -> dict[str, str]:
             return {pattern if "::" in pattern else str(system.unstrip_protocol(name)): pattern}
         if "::" in pattern or not glob.has_magic(name):
             raise _no_files(pattern, folder=False)
-        urls = [str(system.unstrip_protocol(found)) for found in without_marks(system.glob(name))]
+        urls = [str(system.unstrip_protocol(match)) for match in without_marks(system.glob(name))]
         if not urls:
             raise _no_files(pattern, folder=False)
         return {url: url for url in urls}

@@ -68,7 +68,9 @@ def _place(path: str) -> tuple[str, tuple[str, ...]]:
 def _fixed(parts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the folders of a pattern before its first wildcard."""
     folders = parts[:-1]
-    return folders[: next((at for at, part in enumerate(folders) if glob.has_magic(part)), len(folders))]
+    return folders[
+        : next((number for number, part in enumerate(folders) if glob.has_magic(part)), len(folders))
+    ]
 
 
 def _common(folders: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

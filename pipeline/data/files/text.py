@@ -67,18 +67,18 @@ def compression_of(path: str) -> Compression | None:
     named = _SUFFIXES.get(suffix_of(path))
     with read_errors(path), open_raw(path) as file:
         head = file.read(8)
-    found = _kind_of(head)
-    if found != named and head:
+    actual = _kind_of(head)
+    if actual != named and head:
         kinds = {"gzip": "a name ending in .gz", "zstd": "a name ending in .zst"}
-        if found is None:
+        if actual is None:
             remedy = f"drop {suffix_of(path)} from its name, or copy it anew"
-        elif found == "Parquet":
+        elif actual == "Parquet":
             remedy = 'set data.format = "parquet"'
-        elif found == _UTF_16:
+        elif actual == _UTF_16:
             remedy = "convert it to UTF-8: iconv -f utf-16 -t utf-8"
         else:
-            remedy = f"give it {kinds[found]}" if found in kinds else "decompress it, or use gzip or zstd"
-        raise DataError(f"is {found or f'not {named}'}, by its first bytes", where=path, remedy=remedy)
+            remedy = f"give it {kinds[actual]}" if actual in kinds else "decompress it, or use gzip or zstd"
+        raise DataError(f"is {actual or f'not {named}'}, by its first bytes", where=path, remedy=remedy)
     return named
 
 
@@ -155,9 +155,9 @@ def _decoded(text: bytes, encoding: Encoding, path: str) -> str:
     try:
         return text.decode(encoding)
     except UnicodeDecodeError as error:
-        found = text[error.start : error.start + 1].hex()
+        byte = text[error.start : error.start + 1].hex()
         raise DataError(
-            f"has a byte {found} that is not valid {encoding}",
+            f"has a byte {byte} that is not valid {encoding}",
             where=path,
             remedy="set data.encoding to the encoding of the file, or convert the file",
         ) from error
@@ -172,9 +172,9 @@ def bytes_after(span: Span, limit: int) -> bytes:
         return b""
     with read_errors(span.path), open_raw(span.path) as file:
         file.seek(span.stop - 1)
-        found = bytes(file.read(limit + MAX_LINE_BYTES))
-    end = found.find(b"\n")
-    return found[end + 1 :][:limit] if end >= 0 else b""
+        block = bytes(file.read(limit + MAX_LINE_BYTES))
+    end = block.find(b"\n")
+    return block[end + 1 :][:limit] if end >= 0 else b""
 
 
 def first_line(span: Span, encoding: Encoding = "utf-8", kafka: KafkaSection = PLAINTEXT) -> bytes:
@@ -256,13 +256,13 @@ class _ByteRange:
         if start == 0:
             return 0
         self._file.seek(start - 1)
-        at = start - 1
+        position = start - 1
         while block := self._file.read(1 << 16):
             newline = int(block.find(b"\n"))
             if newline >= 0:
-                return at + newline + 1
-            at += len(block)
-        return at
+                return position + newline + 1
+            position += len(block)
+        return position
 
     def readinto(self, buffer: memoryview, /) -> int:
         if self._ended:

@@ -44,13 +44,13 @@ def partitions_of(url: str, kafka: KafkaSection = PLAINTEXT) -> list[str]:
     if len(parts) == 3:
         return [url]
     with open_client(url, kafka) as client:
-        found = client.ask(lambda seconds: client.consumer.list_topics(parts[1], seconds)).topics[parts[1]]
-        client.raise_refusal(found.error)
-    if found.error is not None:
+        topic = client.ask(lambda seconds: client.consumer.list_topics(parts[1], seconds)).topics[parts[1]]
+        client.raise_refusal(topic.error)
+    if topic.error is not None:
         raise DataError(
-            f"cannot be read ({found.error.str()})", where=url, remedy="check the name of the topic"
+            f"cannot be read ({topic.error.str()})", where=url, remedy="check the name of the topic"
         )
-    return [f"{url}/{number}" for number in sorted(found.partitions)]
+    return [f"{url}/{number}" for number in sorted(topic.partitions)]
 
 
 def moved_topics(known: Iterable[str], patterns: Iterable[str]) -> dict[str, str]:
@@ -62,25 +62,25 @@ def moved_topics(known: Iterable[str], patterns: Iterable[str]) -> dict[str, str
     partitions = [path for path in known if is_topic(path)]
     before, now = _addresses(partitions), _addresses(filter(is_topic, patterns))
     moved = {
-        topic: one
-        for topic, (one, *more) in now.items()
-        if not more and len(before.get(topic, ())) == 1 and one not in before[topic]
+        topic: address
+        for topic, (address, *more) in now.items()
+        if not more and len(before.get(topic, ())) == 1 and address not in before[topic]
     }
-    found = {}
+    new_paths = {}
     for path in partitions:
         _, topic, number = path.removeprefix(TOPIC_PREFIX).split("/")
         if topic in moved:
-            found[path] = f"{TOPIC_PREFIX}{moved[topic]}/{topic}/{number}"
-    return found
+            new_paths[path] = f"{TOPIC_PREFIX}{moved[topic]}/{topic}/{number}"
+    return new_paths
 
 
 def _addresses(paths: Iterable[str]) -> dict[str, set[str]]:
     """Return the addresses at which each topic is named."""
-    found: dict[str, set[str]] = {}
+    addresses: dict[str, set[str]] = {}
     for path in paths:
         address, topic = path.removeprefix(TOPIC_PREFIX).split("/")[:2]
-        found.setdefault(topic, set()).add(address)
-    return found
+        addresses.setdefault(topic, set()).add(address)
+    return addresses
 
 
 def offsets_of(path: str, kafka: KafkaSection = PLAINTEXT) -> tuple[int, int]:
@@ -98,8 +98,8 @@ def offset_spans(path: str, number: int, start: int, stop: int) -> list[Span]:
     They are numbered from `number`.
     """
     return [
-        Span(number + at, path, "offsets", first, min(first + SPAN_MESSAGES, stop))
-        for at, first in enumerate(range(start, stop, SPAN_MESSAGES))
+        Span(number + index, path, "offsets", first, min(first + SPAN_MESSAGES, stop))
+        for index, first in enumerate(range(start, stop, SPAN_MESSAGES))
     ]
 
 
@@ -149,9 +149,9 @@ class TopicReader:
         from confluent_kafka import KafkaError, KafkaException
 
         # The call waits for as many as it asks for, or for its timeout.
-        wanted = min(_CONSUMED_AT_ONCE, self._span.stop - self._next)
+        most = min(_CONSUMED_AT_ONCE, self._span.stop - self._next)
         deadline = time.monotonic() + REPLY_SECONDS
-        while not (messages := self._client.consumer.consume(wanted, timeout=_POLL_SECONDS)):
+        while not (messages := self._client.consumer.consume(most, timeout=_POLL_SECONDS)):
             if time.monotonic() > deadline:
                 self._client.raise_refusal()
                 raise DataError(

@@ -224,7 +224,7 @@ class LineParser:
 
 def _not_utf_8(columns: Mapping[str, pa.Array]) -> dict[int, str]:
     """Return the rows with text that is not UTF-8, and their columns."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, column in columns.items():
         try:
             column.validate(full=True)
@@ -233,5 +233,5 @@ def _not_utf_8(columns: Mapping[str, pa.Array]) -> dict[int, str]:
                 try:
                     value.as_buffer().to_pybytes().decode()
                 except UnicodeDecodeError:
-                    found.setdefault(row, name)
-    return found
+                    names.setdefault(row, name)
+    return names

@@ -64,7 +64,7 @@ class IdClasses:
     @property
     def by_column(self) -> dict[str, IdClass]:
         """Return the class of each column that has one."""
-        return {name: found for name, (found, _) in self._found.items()}
+        return {name: ids for name, (ids, _) in self._found.items()}
 
     def add_known(self, classes: Mapping[str, IdClass], where: str) -> None:
         """Add classes that are known without inspecting files; `where` is their source."""
@@ -75,13 +75,13 @@ class IdClasses:
 
         Raises DataError if an earlier file has the other class.
         """
-        found = id_class(kind)
-        if found is None:
+        new = id_class(kind)
+        if new is None:
             return
-        first, where = self._found.setdefault(name, (found, path))
-        if first != found:
+        first, where = self._found.setdefault(name, (new, path))
+        if first != new:
             raise DataError(
-                f"column {name} has {found} ids, but {first} ids in {where}: the same value would get two "
+                f"column {name} has {new} ids, but {first} ids in {where}: the same value would get two "
                 "different table rows",
                 where=path,
                 remedy=f"give {name} one type in all files of data.path, validation_path and eval_path",
@@ -161,11 +161,11 @@ def check_click_columns(
         kind = schema.field(name).type
         if name in shape.categorical_names:
             plain = plain_type(kind)
-            fits, wanted = is_text(plain) or pa.types.is_integer(plain), "strings or integers"
+            fits, needed = is_text(plain) or pa.types.is_integer(plain), "strings or integers"
         else:
-            fits, wanted = is_number(kind), "numbers"
+            fits, needed = is_number(kind), "numbers"
         if not (fits or pa.types.is_null(kind)):
-            raise DataError(f"column {name} has type {kind}, not {wanted}", where=path, remedy=remedy)
+            raise DataError(f"column {name} has type {kind}, not {needed}", where=path, remedy=remedy)
         if ids is not None and name in shape.categorical_names:
             ids.add(path, name, kind)
 
@@ -259,10 +259,10 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
         if fault := column_fault(source, arrow.names):
             raise DataError(f"has {fault}", where=path, remedy=_REMEDY)
         kind = plain_type(arrow.field(source).type)
-        fits, wanted = _fits(kind, column)
+        fits, needed = _fits(kind, column)
         if not (fits or pa.types.is_null(kind)):
             raise DataError(
-                f"column {source} has type {kind}; {name} needs {wanted}",
+                f"column {source} has type {kind}; {name} needs {needed}",
                 where=path,
                 remedy=_remedy(kind, column),
             )
@@ -295,12 +295,12 @@ def _examples(
         valid &= np.isfinite(dense).all(axis=0)
     for row in np.flatnonzero(~valid).tolist():
         # The label if it is bad, otherwise the first number that is not finite.
-        at = -1 if labels[row] not in (0, 1) else int(np.isfinite(dense[:, row]).argmin())
-        name, wanted = (
-            (LABEL, "neither 0 nor 1") if at < 0 else (shape.dense_names[at], "not a finite number")
+        feature = -1 if labels[row] not in (0, 1) else int(np.isfinite(dense[:, row]).argmin())
+        name, what = (
+            (LABEL, "neither 0 nor 1") if feature < 0 else (shape.dense_names[feature], "not a finite number")
         )
         text = f"{name}={rows.column(name)[row].as_py()}"
-        bad_rows.add(path, partial(int, done + row + 1), f"{name} is {wanted}", text.encode())
+        bad_rows.add(path, partial(int, done + row + 1), f"{name} is {what}", text.encode())
     table_rows = np.empty((shape.categorical, len(rows)), np.int32)
     keys = np.empty((len(shape.growing), len(rows) if shape.growing else 0), np.uint64)
     tapped = {}

@@ -137,7 +137,7 @@ def _report_bad_rows(
     `done` is the number of rows of the file before the chunk.
     """
     for row in np.flatnonzero(records.bad).tolist():
-        why = _reason(records.faults, row, lambda fault, at: display_bytes(columns[fault.source][at]))
+        why = _reason(records.faults, row, lambda fault, index: display_bytes(columns[fault.source][index]))
         text = b", ".join(
             name.encode() + b"=" + display_bytes(column[row]) for name, column in columns.items()
         )

@@ -126,7 +126,7 @@ def _check_times(path: str, columns: Mapping[str, pa.Array], schema: RecordSchem
             continue
         source = schema.source_of(name)
         if formats := formats_of_all(columns[source]):
-            texts = [f'"{one}"' for one in formats]
+            texts = [f'"{time_format}"' for time_format in formats]
             some = _samples(ColumnFault(name, source, "", np.ones(len(columns[source]), np.bool_)), columns)
             raise DataError(
                 f"column {name}: {some} are not clearly seconds",

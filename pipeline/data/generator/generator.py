@@ -86,9 +86,9 @@ def generate_log(
     request = _LogRequest(
         Path(directory), examples, eval_examples, seed, data_format, files, compression, click_rate
     )
-    found = read_manifest_file(request.directory / MANIFEST_NAME) if reuse else None
-    if found and request.is_satisfied_by(found):
-        return found.model_copy(update={"reused": True})
+    manifest = read_manifest_file(request.directory / MANIFEST_NAME) if reuse else None
+    if manifest and request.is_satisfied_by(manifest):
+        return manifest.model_copy(update={"reused": True})
     try:
         request.directory.mkdir(parents=True, exist_ok=True)
         _remove_older(request.directory)
@@ -140,15 +140,15 @@ class _LogRequest:
     click_rate: float
 
     def __post_init__(self) -> None:
-        for name, given, least, most in (
+        for name, value, least, most in (
             ("examples", self.examples, 1, _LARGEST_SEED),
             ("eval_examples", self.eval_examples, 0, _LARGEST_SEED),
             ("seed", self.seed, 0, _LARGEST_SEED),
             ("files", self.files, 1, self.examples),
             ("click_rate", self.click_rate, LEAST_CLICK_RATE, LARGEST_CLICK_RATE),
         ):
-            if not least <= given <= most:
-                raise JobFileError(f"{given} given", where=name, remedy=f"give {least} to {most}")
+            if not least <= value <= most:
+                raise JobFileError(f"{value} given", where=name, remedy=f"give {least} to {most}")
         for name, word, known in (
             ("data_format", self.data_format, get_args(DataFormat)),
             ("compression", self.compression, get_args(LogCompression)),
@@ -246,8 +246,8 @@ def _remove_older(directory: Path) -> None:
     """
     older = read_manifest_file(directory / MANIFEST_NAME)
     listed = {file.name for part in (older.train, older.eval) for file in part.files} if older else set()
-    found = [path for path in directory.iterdir() if _DATA_FILE.fullmatch(path.name)]
-    for path in found:
+    old_files = [path for path in directory.iterdir() if _DATA_FILE.fullmatch(path.name)]
+    for path in old_files:
         if path.name not in listed and not path.name.endswith(".partial"):
             raise DataError(
                 f"contains {path.name}, which is not listed in {MANIFEST_NAME}",
@@ -256,7 +256,7 @@ def _remove_older(directory: Path) -> None:
             )
     if older:
         (directory / MANIFEST_NAME).unlink()
-    for path in found:
+    for path in old_files:
         path.unlink()
 
 

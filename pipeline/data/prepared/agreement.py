@@ -29,18 +29,20 @@ def row_settings(data: DataSection) -> dict[str, Any]:
 
 def role_paths(data: DataSection) -> dict[DataRole, list[str]]:
     """Return the patterns of each role's files, for roles that have any."""
-    given: dict[DataRole, list[str]] = {role: getattr(data, PATH_KEYS[role]) for role in ROLES}
-    return {role: [absolute_path(pattern) for pattern in paths] for role, paths in given.items() if paths}
+    patterns_of: dict[DataRole, list[str]] = {role: getattr(data, PATH_KEYS[role]) for role in ROLES}
+    return {
+        role: [absolute_path(pattern) for pattern in paths] for role, paths in patterns_of.items() if paths
+    }
 
 
 def check_agreement(job: Job, manifest: PreparedManifest) -> None:
     """Raise JobFileError, which names differences, unless the job's rows are the folder's."""
-    found = differences(job, manifest)
-    if not found:
+    differing = differences(job, manifest)
+    if not differing:
         return
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
     raise JobFileError(
-        f"the job differs from the prepared folder: {'; '.join(found[:SHOWN])}{more}",
+        f"the job differs from the prepared folder: {'; '.join(differing[:SHOWN])}{more}",
         where=f"data.prepared = {job.data.prepared}",
         remedy="remove these keys from the job (the folder's then hold; a table is hashed unless the job says"
         " that it grows), or run shadowsync prepare --force",
@@ -50,32 +52,32 @@ def check_agreement(job: Job, manifest: PreparedManifest) -> None:
 def differences(job: Job, manifest: PreparedManifest) -> list[str]:
     """Describe each key in which job and folder differ, with both values."""
     order = manifest.order
-    found = _hash_differences(order.hash)
+    differing = _hash_differences(order.hash)
     mine = row_settings(job.data)
     theirs = _with_defaults(order.data, DataSection, mine)
     columns = mine.pop("columns"), theirs.pop("columns", {})
-    found += [
+    differing += [
         f"data.{key} is {mine.get(key)!r}, in the folder {theirs.get(key)!r}"
         for key in dict.fromkeys([*mine, *theirs])
         if mine.get(key) != theirs.get(key)
     ]
-    found += _column_differences(*columns)
+    differing += _column_differences(*columns)
     tables = {table.name: table.rows for table in job.tables}
-    found += _growth_differences(job.growing_tables, order.growing)
-    found += [
+    differing += _growth_differences(job.growing_tables, order.growing)
+    differing += [
         f"table {name} has {_rows(tables.get(name))}, in the folder {_rows(order.tables.get(name))}"
         for name in dict.fromkeys([*tables, *order.tables])
         # The keys of a growing table are the same whatever its rows.
         if tables.get(name) != order.tables.get(name) and not (name in tables and name in order.growing)
     ]
-    if not found and list(tables) != list(order.tables):
-        found.append("the tables are in another order than the folder's")
+    if not differing and list(tables) != list(order.tables):
+        differing.append("the tables are in another order than the folder's")
     for role, paths in role_paths(job.data).items():
         their_paths = order.paths.get(role, [])
         # Names only, because the source may be elsewhere on this machine, or no longer exist.
         if sorted(map(_name, paths)) != sorted(map(_name, their_paths)):
-            found.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, in the folder {_few(their_paths)}")
-    return found
+            differing.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, in the folder {_few(their_paths)}")
+    return differing
 
 
 def _hash_differences(theirs: HashSettings) -> list[str]:
@@ -110,21 +112,21 @@ def _with_defaults(
 
 
 def _column_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    found = []
+    differing = []
     for name in dict.fromkeys([*mine, *theirs]):
         if name not in mine or name not in theirs:
-            found.append(f"column {name} is only in the {'job' if name in mine else 'folder'}")
+            differing.append(f"column {name} is only in the {'job' if name in mine else 'folder'}")
             continue
         column = _with_defaults(theirs[name], ColumnSection, mine[name])
-        found += [
+        differing += [
             f"data.columns.{name}.{key} is {value!r}, in the folder {column.get(key)!r}"
             for key, value in mine[name].items()
             # These belong to the model: the rows are the same.
             if key not in ("pooling", "loss_weight") and value != column.get(key)
         ]
-    if not found and list(mine) != list(theirs):
-        found.append("the columns are in another order than the folder's")
-    return found
+    if not differing and list(mine) != list(theirs):
+        differing.append("the columns are in another order than the folder's")
+    return differing
 
 
 def _rows(count: int | None) -> str:

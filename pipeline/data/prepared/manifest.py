@@ -228,7 +228,7 @@ def source_files(files: list[str]) -> list[str]:
     A part of a prepared folder is replaced by the file from which it was made; other files stay as they are.
     Raises DataError as `read_prepared`.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     folders: dict[str, dict[str, str]] = {}
     for file in files:
         folder, _, name = file.rpartition("/")
@@ -236,8 +236,8 @@ def source_files(files: list[str]) -> list[str]:
             folders[folder] = {}
             if not is_url(folder) and _NAME.fullmatch(name) and (Path(folder) / MANIFEST_NAME).exists():
                 folders[folder] = {part.name: part.source for part in read_prepared(folder).parts}
-        found[folders[folder].get(name, file)] = None
-    return list(found)
+        paths[folders[folder].get(name, file)] = None
+    return list(paths)
 
 
 def parse_manifest(text: bytes, where: str) -> PreparedManifest:

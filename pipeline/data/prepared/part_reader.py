@@ -124,10 +124,10 @@ def _check_rows(where: str, batch: Any, columns: Sequence[PreparedColumn]) -> No
 
 def _check_numbers(where: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
     """Raise DataError for a value that no source gives: a trainer would take its reader for a liar."""
-    for column, given in zip(columns, batch.columns, strict=True):
+    for column, array in zip(columns, batch.columns, strict=True):
         if column.kind not in ("label", "dense", "weight", "timestamp"):
             continue
-        values = given.to_numpy()
+        values = array.to_numpy()
         if column.kind == "label":
             right, what = (values == 0) | (values == 1), "a label that is neither 0 nor 1"
         elif is_finite(values) and (column.kind != "weight" or not len(values) or values.min() >= 0):
@@ -136,9 +136,9 @@ def _check_numbers(where: str, batch: Any, columns: Sequence[PreparedColumn]) ->
             least = 0 if column.kind == "weight" else -np.inf
             right, what = np.isfinite(values) & (values >= least), "a number that is not finite, or below 0"
         if not right.all():
-            at = int(np.argmin(right))
+            row = int(np.argmin(right))
             raise DataError(
-                f"column {column.name} has {what}: {values[at]} in row {at} of these",
+                f"column {column.name} has {what}: {values[row]} in row {row} of these",
                 where=where,
                 remedy=REMEDY,
             )
@@ -150,9 +150,9 @@ def _check_weights(where: str, batch: Any, columns: Sequence[PreparedColumn]) ->
     for column in columns:
         if column.kind != "item_weights":
             continue
-        given, ids = arrays[column.name], arrays[column.name.removesuffix(":weights")]
-        values = given.flatten().to_numpy()
-        same = np.array_equal(np.diff(given.offsets.to_numpy()), np.diff(ids.offsets.to_numpy()))
+        weights, ids = arrays[column.name], arrays[column.name.removesuffix(":weights")]
+        values = weights.flatten().to_numpy()
+        same = np.array_equal(np.diff(weights.offsets.to_numpy()), np.diff(ids.offsets.to_numpy()))
         if not (same and np.isfinite(values).all() and (values >= 0).all()):
             raise DataError(
                 f"column {column.name} has not one weight of at least 0 for each id",
@@ -166,25 +166,31 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn], table_rows: Mapping[st
     kinds: dict[str, list[tuple[PreparedColumn, Any]]] = {}
     for column, values in zip(columns, batch.columns, strict=True):
         kinds.setdefault(column.kind, []).append((column, values))
-    arrays = {kind: [values for _, values in found] for kind, found in kinds.items()}
-    ids = [_Ids.of(*found, table_rows) for found in kinds.get("categorical", [])]
+    arrays = {kind: [values for _, values in pairs] for kind, pairs in kinds.items()}
+    ids = [_Ids.of(*pairs, table_rows) for pairs in kinds.get("categorical", [])]
     bags = {column.name: values for column, values in kinds.get("multi_hot", [])}
-    bag_ids = [_Ids.of(column, own.flatten(), table_rows) for column, own in kinds.get("multi_hot", [])]
-    weights_of = {column.name.removesuffix(":weights"): own for column, own in kinds.get("item_weights", [])}
+    bag_ids = [
+        _Ids.of(column, ids_of_column.flatten(), table_rows)
+        for column, ids_of_column in kinds.get("multi_hot", [])
+    ]
+    weights_of = {
+        column.name.removesuffix(":weights"): ids_of_column
+        for column, ids_of_column in kinds.get("item_weights", [])
+    }
     labels, dense = arrays["label"], np.empty((len(batch), len(arrays.get("dense", []))), np.float32)
-    for at, values in enumerate(arrays.get("dense", [])):
-        dense[:, at] = values.to_numpy()
+    for number, values in enumerate(arrays.get("dense", [])):
+        dense[:, number] = values.to_numpy()
     rows = np.empty((len(ids), len(batch)), np.int32)
-    for at, own in enumerate(ids):
-        rows[at] = own.rows
-    keys = [own.keys for own in ids if own.keys is not None]
+    for number, ids_of_column in enumerate(ids):
+        rows[number] = ids_of_column.rows
+    keys = [ids_of_column.keys for ids_of_column in ids if ids_of_column.keys is not None]
     weights = arrays["weight"][0].to_numpy() if "weight" in arrays else no_weights()
     times = arrays["timestamp"][0].to_numpy() if "timestamp" in arrays else np.zeros(0)
     joined = Bags.of_tables(
-        [own.rows for own in bag_ids],
+        [ids_of_column.rows for ids_of_column in bag_ids],
         [np.diff(values.offsets.to_numpy()).astype(np.int32) for values in bags.values()],
         [weights_of[name].flatten().to_numpy() if name in weights_of else None for name in bags],
-        [own.keys for own in bag_ids],
+        [ids_of_column.keys for ids_of_column in bag_ids],
     )
     others = np.stack([one.to_numpy() for one in labels[1:]]) if labels[1:] else no_other_labels()
     examples = Examples(

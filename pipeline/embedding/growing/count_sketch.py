@@ -48,10 +48,10 @@ class CountSketch:
             self._additions //= 2
         self._additions += len(keys)
         places = self._places(keys)
-        seen = np.stack([line[at] for line, at in zip(self._counts, places, strict=True)]).min(axis=0)
+        seen = np.stack([line[slots] for line, slots in zip(self._counts, places, strict=True)]).min(axis=0)
         raised = np.minimum(seen, LARGEST_COUNT - 1) + np.uint8(1)
-        for line, at in zip(self._counts, places, strict=True):
-            np.maximum.at(line, at, raised)
+        for line, slots in zip(self._counts, places, strict=True):
+            np.maximum.at(line, slots, raised)
         counts: Int32Array = raised.astype(np.int32)
         return counts
 

@@ -77,47 +77,47 @@ class IdIndex:
 
     def remove(self, rows: Int32Array) -> None:
         """Remove rows, which are distinct and in the index."""
-        _, at = self._search(self._keys[rows])
-        self._places[at] = _REMOVED + 1
+        _, slots = self._search(self._keys[rows])
+        self._places[slots] = _REMOVED + 1
         self._count -= len(rows)
 
     def _search(self, keys: Uint64Array) -> tuple[Int32Array, NDArray[np.intp]]:
         """Return the row of each key, int32 [N], and where its search ended."""
         ends = self._first_places(keys)
-        found: Int32Array = self._places.take(ends)
-        found -= 1
+        rows_found: Int32Array = self._places.take(ends)
+        rows_found -= 1
         # A place without a key has a negative row, for which "wrap" reads the key of another row.
-        goes_on = (self._keys.take(found, mode="wrap") != keys) | (found == _REMOVED)
+        goes_on = (self._keys.take(rows_found, mode="wrap") != keys) | (rows_found == _REMOVED)
         open_keys: IndexArray = np.flatnonzero(goes_on)
-        open_keys = open_keys[found[open_keys] != ABSENT]
-        at, wanted = ends[open_keys], keys[open_keys]
-        steps = _steps(wanted)
+        open_keys = open_keys[rows_found[open_keys] != ABSENT]
+        slots, open_only = ends[open_keys], keys[open_keys]
+        steps = _steps(open_only)
         while len(open_keys):
-            at = self._next_places(at, steps)
-            rows = self._places.take(at)
+            slots = self._next_places(slots, steps)
+            rows = self._places.take(slots)
             rows -= 1
-            found[open_keys], ends[open_keys] = rows, at
-            other = (self._keys.take(rows, mode="wrap") != wanted) | (rows == _REMOVED)
+            rows_found[open_keys], ends[open_keys] = rows, slots
+            other = (self._keys.take(rows, mode="wrap") != open_only) | (rows == _REMOVED)
             left = np.flatnonzero(other & (rows != ABSENT))
-            open_keys, at, wanted, steps = open_keys[left], at[left], wanted[left], steps[left]
-        return found, ends
+            open_keys, slots, open_only, steps = open_keys[left], slots[left], open_only[left], steps[left]
+        return rows_found, ends
 
     def _place(self, rows: Int32Array) -> None:
         keys = self._keys[rows]
-        at, steps = self._first_places(keys), _steps(keys)
+        slots, steps = self._first_places(keys), _steps(keys)
         while len(rows):
-            free = self._places[at] == 0
+            free = self._places[slots] == 0
             # Of several keys that want one free place the last gets it.
-            self._places[at[free]] = rows[free] + 1
-            moves_on = self._places[at] != rows + 1
+            self._places[slots[free]] = rows[free] + 1
+            moves_on = self._places[slots] != rows + 1
             rows, steps = rows[moves_on], steps[moves_on]
-            at = self._next_places(at[moves_on], steps)
+            slots = self._next_places(slots[moves_on], steps)
 
     def _first_places(self, keys: Uint64Array) -> NDArray[np.intp]:
         return (keys & np.uint64(len(self._places) - 1)).view(np.int64)
 
-    def _next_places(self, at: NDArray[np.intp], steps: NDArray[np.intp]) -> NDArray[np.intp]:
-        return (at + steps) & (len(self._places) - 1)
+    def _next_places(self, slots: NDArray[np.intp], steps: NDArray[np.intp]) -> NDArray[np.intp]:
+        return (slots + steps) & (len(self._places) - 1)
 
 
 def _steps(keys: Uint64Array) -> NDArray[np.intp]:

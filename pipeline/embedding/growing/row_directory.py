@@ -126,12 +126,12 @@ class RowDirectory:
         They are the rows with an id, how many ids got and lost one, and how often an id was due for a row
         when none was free.
         """
-        own = self._tables[table]
+        of_table = self._tables[table]
         return {
-            "rows": own.stop - own.start - own.free_rows,
-            "admitted": own.admitted,
-            "evicted": own.evicted,
-            "refused": own.refused,
+            "rows": of_table.stop - of_table.start - of_table.free_rows,
+            "admitted": of_table.admitted,
+            "evicted": of_table.evicted,
+            "refused": of_table.refused,
         }
 
     def find(self, keys: Uint64Array) -> Int32Array:
@@ -161,7 +161,9 @@ class RowDirectory:
             evicted += freed
         return RowUse(rows, new_rows, np.concatenate([_NO_ROWS, *evicted]), renumbered)
 
-    def restore(self, table: int, keys: Uint64Array, used_at: Int32Array, wanted: Int32Array) -> Int32Array:
+    def restore(
+        self, table: int, keys: Uint64Array, used_at: Int32Array, preferred: Int32Array
+    ) -> Int32Array:
         """Give saved keys a row in a table without any.
 
         Returns the rows, int32 [N], numbered within the table.
@@ -174,23 +176,23 @@ class RowDirectory:
 
         Of more keys than rows those used last are kept; the others have ABSENT.
         """
-        own = self._tables[table]
-        most = own.stop - own.start
+        of_table = self._tables[table]
+        most = of_table.stop - of_table.start
         rows = np.full(len(keys), ABSENT, np.int32)
         kept = np.arange(len(keys))
         if len(keys) > most:
             kept = np.sort(np.argsort(-used_at, kind="stable")[:most])
-        has_place = wanted[kept] != ABSENT
-        rows[kept[has_place]] = wanted[kept[has_place]]
+        has_place = preferred[kept] != ABSENT
+        rows[kept[has_place]] = preferred[kept[has_place]]
         is_free = np.ones(most, np.bool_)
-        is_free[wanted[kept[has_place]]] = False
+        is_free[preferred[kept[has_place]]] = False
         free = np.flatnonzero(is_free).astype(np.int32)
         others = kept[~has_place]
         rows[others] = free[: len(others)]
-        own.fresh_from = own.stop
+        of_table.fresh_from = of_table.stop
         # Taken from the end, so lower rows come first.
-        own.freed = free[len(others) :][::-1] + np.int32(own.start)
-        placed = rows[kept] + np.int32(own.start)
+        of_table.freed = free[len(others) :][::-1] + np.int32(of_table.start)
+        placed = rows[kept] + np.int32(of_table.start)
         self._keys[placed] = keys[kept]
         self.used_at[placed] = used_at[kept]
         self._index.add(placed)
@@ -217,7 +219,7 @@ class RowDirectory:
         by_table = np.argsort(owners[first], kind="stable")
         ends = np.cumsum(np.bincount(owners[first], minlength=len(self._tables))).tolist()
         rows = np.full(len(distinct), ABSENT, np.int32)
-        taken, given, evicted = [], [_NO_ROWS], []
+        taken, taken_rows, evicted = [], [_NO_ROWS], []
         for table, start, stop in zip(self._tables, [0, *ends], ends, strict=False):
             if start == stop:
                 continue
@@ -230,8 +232,8 @@ class RowDirectory:
                 table.refused += max(0, len(due) - table.free_rows)
                 due = due[: table.free_rows]
             taken.append(due)
-            given.append(table.take(len(due)))
-        new = np.concatenate(given)
+            taken_rows.append(table.take(len(due)))
+        new = np.concatenate(taken_rows)
         if len(new):
             places = np.concatenate(taken)
             rows[places] = new

@@ -92,9 +92,9 @@ class GatherIndices:
             for table, positions in zip(bank.cut, bank.positions[: len(bank.cut)], strict=True)
         ]
         for table, positions in zip(bank.listed, bank.positions[len(bank.cut) :], strict=True):
-            own = self.lists[table]
-            places = torch.from_numpy(own.places(positions)).to(self.device)
-            parts.append(SplitTableRows(table, places, own.vectors, own.padded))
+            item_list = self.lists[table]
+            places = torch.from_numpy(item_list.places(positions)).to(self.device)
+            parts.append(SplitTableRows(table, places, item_list.vectors, item_list.padded))
         share, distinct = bank.share, bank.distinct
         return BankIndices(
             dim=share.dim,

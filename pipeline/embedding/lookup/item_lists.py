@@ -107,9 +107,9 @@ class WeightedBags:
 def item_lists(bags: Mapping[int, TableBags], device: torch.device) -> dict[int, ItemList]:
     """Return the tables whose bags come row by row, by number."""
     lists: dict[int, ItemList] = {}
-    for table, own in bags.items():
-        if own.pooling == "none":
-            lists[table] = PaddedLists(own)
-        elif own.pooling not in ("sum", "mean"):
-            lists[table] = WeightedBags(own, device)
+    for table, table_bags in bags.items():
+        if table_bags.pooling == "none":
+            lists[table] = PaddedLists(table_bags)
+        elif table_bags.pooling not in ("sum", "mean"):
+            lists[table] = WeightedBags(table_bags, device)
     return lists

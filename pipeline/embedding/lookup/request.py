@@ -189,10 +189,10 @@ def _shares(
     totals: tuple[int, ...],
     batch: int,
 ) -> tuple[BankShare, ...]:
-    shares, at = [], 0
+    shares, first = [], 0
     for dim, count, piece_count in zip(dims, counts, pieces, strict=True):
-        bagged = sum(totals[at : at + piece_count])
-        at += piece_count
+        bagged = sum(totals[first : first + piece_count])
+        first += piece_count
         if bagged > count:
             raise ValueError(f"bags have {bagged} rows, but their bank has {count}")
         shares.append(BankShare(dim, count - bagged, bagged, piece_count, batch if piece_count else 0))

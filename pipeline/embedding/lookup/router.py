@@ -73,9 +73,11 @@ class NodeRequestBuilder:
                 requested = single if distinct is None else distinct.rows
                 local.append(requested)
             else:
-                wanted = bank.keys(keys, bags, positions)
-                distinct = DistinctRows.of_keys(wanted, max(1, len(bank.whole))) if self._distinct else None
-                requested = wanted if distinct is None else distinct.rows
+                bank_keys = bank.keys(keys, bags, positions)
+                distinct = (
+                    DistinctRows.of_keys(bank_keys, max(1, len(bank.whole))) if self._distinct else None
+                )
+                requested = bank_keys if distinct is None else distinct.rows
                 local_keys.append(requested)
             bag_rows, bag_keys, bag_lengths = bank.of_bags(bags)
             share = BankShare(
@@ -132,12 +134,14 @@ class ShardRouter:
     def keys_of(self, batch: BatchIds) -> dict[str, Uint64Array]:
         """Return the keys of a batch by growing table, uint64 [N]."""
         tables = self.plan.tables
-        found = {tables[at].name: keys for at, keys in zip(self._growing, batch.keys, strict=True)}
+        keys_by_table = {
+            tables[number].name: keys for number, keys in zip(self._growing, batch.keys, strict=True)
+        }
         ends = np.cumsum(batch.bag_lengths.sum(axis=1, dtype=np.int64)).tolist()
-        for at, start, stop in zip(self._bagged, [0, *ends], ends, strict=False):
-            if tables[at].growth is not None:
-                found[tables[at].name] = batch.bag_keys[start:stop]
-        return found
+        for number, start, stop in zip(self._bagged, [0, *ends], ends, strict=False):
+            if tables[number].growth is not None:
+                keys_by_table[tables[number].name] = batch.bag_keys[start:stop]
+        return keys_by_table
 
     def requests(
         self,
@@ -192,9 +196,9 @@ class ShardRouter:
     def check(self, batch: BatchIds, examples: int) -> None:
         """Raise ValueError for a batch of this many examples of which `requests` would raise."""
         rows, lengths = batch.rows, batch.bag_lengths
-        found = self._checked_examples(rows, lengths, batch.keys)
-        if found != examples:
-            raise ValueError(f"rows of {found} examples; the batch has {examples}")
+        counted = self._checked_examples(rows, lengths, batch.keys)
+        if counted != examples:
+            raise ValueError(f"rows of {counted} examples; the batch has {examples}")
         self._check_bags(batch.bag_rows, lengths, batch.item_weights, batch.bag_keys, examples)
 
     def _checked_examples(self, rows: Int32Array, bag_lengths: Int32Array, keys: Uint64Array) -> int:
@@ -247,9 +251,9 @@ class ShardRouter:
         bags: dict[int, TableBags] = {}
         for table, place, of_table in self._split_bags(lengths):
             settings = self.plan.tables[table]
-            own = weights[place] if settings.weighted else NO_WEIGHTS
+            weights_of_table = weights[place] if settings.weighted else NO_WEIGHTS
             own_keys = NO_KEYS if settings.growth is None else keys[place]
-            bags[table] = TableBags(bag_rows[place], of_table, settings.pooling, own, own_keys)
+            bags[table] = TableBags(bag_rows[place], of_table, settings.pooling, weights_of_table, own_keys)
         return bags
 
     def _split_bags(self, lengths: Int32Array) -> Iterator[tuple[int, slice, Int32Array]]:
@@ -359,7 +363,7 @@ class _BankLayout:
     def positions(self, rows: Int32Array, bags: Mapping[int, TableBags]) -> tuple[IndexArray, ...]:
         """Return the positions of `BankLookup`."""
         of_lists = [(piece, bags[piece.table].rows) for piece in self._listed_pieces]
-        return tuple(_inside(piece, own) for piece, own in [*self._cut_rows(rows), *of_lists])
+        return tuple(_inside(piece, piece_rows) for piece, piece_rows in [*self._cut_rows(rows), *of_lists])
 
     def single(
         self, rows: Int32Array, bags: Mapping[int, TableBags], positions: tuple[IndexArray, ...]
@@ -367,14 +371,18 @@ class _BankLayout:
         """Return the single rows, numbered within the bank, in the order that `BankLookup` states."""
         of_lists = [(piece, bags[piece.table].rows) for piece in self._listed_pieces]
         batch = rows.shape[1]
-        at = len(self.whole) * batch
-        out = np.empty(at + sum(map(len, positions)), np.int32)
-        block = out[:at].reshape(len(self.whole), batch)
+        filled = len(self.whole) * batch
+        out = np.empty(filled + sum(map(len, positions)), np.int32)
+        block = out[:filled].reshape(len(self.whole), batch)
         np.take(rows, self._whole_index, axis=0, out=block, mode="clip")
         block += self._offsets
-        for (piece, own), examples in zip([*self._cut_rows(rows), *of_lists], positions, strict=True):
-            np.add(own[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)])
-            at += len(examples)
+        for (piece, piece_rows), examples in zip([*self._cut_rows(rows), *of_lists], positions, strict=True):
+            np.add(
+                piece_rows[examples],
+                np.int32(piece.offset - piece.start),
+                out=out[filled : filled + len(examples)],
+            )
+            filled += len(examples)
         return out
 
     def _cut_rows(self, rows: Int32Array) -> list[tuple[Piece, Int32Array]]:

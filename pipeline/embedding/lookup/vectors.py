@@ -29,19 +29,19 @@ def flat_floats(values: FloatBuffer, count: int, what: str) -> torch.Tensor:
     Read-only memory is copied. Any thread may call this. Raises ValueError, which calls the values `what`,
     for a wrong size or type.
     """
-    wanted = f"{count} of float32, C-contiguous"
+    needed = f"{count} of float32, C-contiguous"
     if isinstance(values, torch.Tensor):
         if values.dtype != torch.float32 or values.numel() != count or not values.is_contiguous():
-            raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {wanted}")
+            raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {needed}")
         return values.detach().view(-1)
     if isinstance(values, np.ndarray):
         if values.dtype != np.float32 or values.size != count or not values.flags.c_contiguous:
-            raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {wanted}")
+            raise ValueError(f"{what}: {values.dtype} {list(values.shape)}, not {needed}")
         array = values.reshape(-1)
     else:
         view = memoryview(values)
         if view.nbytes != count * 4:
-            raise ValueError(f"{what}: {view.nbytes} bytes, not {count * 4} for {wanted}")
+            raise ValueError(f"{what}: {view.nbytes} bytes, not {count * 4} for {needed}")
         array = np.frombuffer(view, np.float32)
     # torch has no read-only tensors, and numpy arrays over `bytes` are read-only.
     return torch.from_numpy(array if array.flags.writeable else array.copy())
@@ -140,8 +140,8 @@ class _Join(torch.autograd.Function):
                 _scatter_vectors(bank, part, tables)
         for table, divisor in indices.divisors.items():
             tables[table] = tables[table] / divisor
-        for table, own in indices.lists.items():
-            tables[table] = own.join(tables[table])
+        for table, table_list in indices.lists.items():
+            tables[table] = table_list.join(tables[table])
         return tuple(tables[table] for table in range(indices.tables))
 
     @staticmethod
@@ -152,9 +152,9 @@ class _Join(torch.autograd.Function):
         for table, divisor in indices.divisors.items():
             gradient = table_gradients[table]
             table_gradients[table] = None if gradient is None else gradient / divisor
-        for table, own in indices.lists.items():
+        for table, table_list in indices.lists.items():
             gradient = table_gradients[table]
-            table_gradients[table] = None if gradient is None else own.split(gradient)
+            table_gradients[table] = None if gradient is None else table_list.split(gradient)
         results = []
         targets, ctx.targets[:] = list(ctx.targets), [None] * len(indices.nodes)
         for node, floats, target in zip(indices.nodes, indices.floats, targets, strict=True):
@@ -170,11 +170,11 @@ class _Join(torch.autograd.Function):
 
 def _by_bank(node: Sequence[BankIndices], values: torch.Tensor) -> Iterator[tuple[BankIndices, torch.Tensor]]:
     """Yield each bank's part of a node's floats, [vectors, dim]."""
-    at = 0
+    start = 0
     for bank in node:
         size = bank.vectors * bank.dim
-        yield bank, values[at : at + size].view(bank.vectors, bank.dim)
-        at += size
+        yield bank, values[start : start + size].view(bank.vectors, bank.dim)
+        start += size
 
 
 def _scatter_vectors(bank: BankIndices, values: torch.Tensor, tables: dict[int, torch.Tensor]) -> None:
@@ -182,20 +182,20 @@ def _scatter_vectors(bank: BankIndices, values: torch.Tensor, tables: dict[int, 
     single = values[: bank.single]
     if bank.distinct is not None:
         single = single.index_select(0, bank.distinct.which)
-    at = len(bank.whole) * bank.batch
-    whole = single[:at].view(len(bank.whole), bank.batch, bank.dim)
+    start = len(bank.whole) * bank.batch
+    whole = single[:start].view(len(bank.whole), bank.batch, bank.dim)
     tables.update(zip(bank.whole, whole.unbind(0), strict=True))
     for piece in bank.parts:
         if piece.table not in tables:
             # Zeros, because no row of a list is at the places behind a shorter one.
             make = values.new_zeros if piece.padded else values.new_empty
             tables[piece.table] = make(piece.vectors, bank.dim)
-        tables[piece.table].index_copy_(0, piece.examples, single[at : at + len(piece.examples)])
-        at += len(piece.examples)
-    at = bank.single
+        tables[piece.table].index_copy_(0, piece.examples, single[start : start + len(piece.examples)])
+        start += len(piece.examples)
+    start = bank.single
     for table in bank.bags:
-        sums = values[at : at + bank.batch]
-        at += bank.batch
+        sums = values[start : start + bank.batch]
+        start += bank.batch
         # Each node with a piece of a split table has a part of the sum.
         tables[table] = tables[table] + sums if table in tables else sums
 
@@ -209,11 +209,11 @@ def _gather_gradients(
     """
     distinct, single_result = bank.distinct, result[: bank.single]
     single = single_result if distinct is None else result.new_empty(bank.examples, bank.dim)
-    at = len(bank.whole) * bank.batch
-    _gather_blocks(bank, bank.whole, single[:at], gradients)
+    start = len(bank.whole) * bank.batch
+    _gather_blocks(bank, bank.whole, single[:start], gradients)
     for piece in bank.parts:
-        part, gradient = single[at : at + len(piece.examples)], gradients[piece.table]
-        at += len(piece.examples)
+        part, gradient = single[start : start + len(piece.examples)], gradients[piece.table]
+        start += len(piece.examples)
         if gradient is None:
             part.zero_()
         else:

@@ -107,8 +107,8 @@ class TablePlan:
         check_enough_rows(tables, nodes)
         if fault := find_split_fault(tables, nodes, ranges):
             raise ValueError(fault)
-        wanted = [bank_of(table) for table in tables]
-        banks = _in_order(dict.fromkeys(wanted))
+        bank_of_table = [bank_of(table) for table in tables]
+        banks = _in_order(dict.fromkeys(bank_of_table))
         if len(banks) > BANKS_LIMIT:
             raise JobFileError(
                 f"the tables have {len(banks):,} combinations of dim, optimizer, learning rate and storage, "
@@ -117,7 +117,7 @@ class TablePlan:
                 remedy="give more tables the same settings",
             )
         numbers = {bank: number for number, bank in enumerate(banks)}
-        pieces = _lay_out(tables, [numbers[bank] for bank in wanted], ranges)
+        pieces = _lay_out(tables, [numbers[bank] for bank in bank_of_table], ranges)
         fullest = max(piece.offset + len(piece) for piece in pieces)
         if fullest >= ROWS_LIMIT:
             raise JobFileError(

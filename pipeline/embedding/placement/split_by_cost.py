@@ -86,11 +86,14 @@ class TableLoad:
         return low
 
     def _below(self, row: int) -> int:
-        at = bisect_right(self.rows, row) - 1
-        if at == len(self.rows) - 1:
+        step_number = bisect_right(self.rows, row) - 1
+        if step_number == len(self.rows) - 1:
             return self.costs[-1]
-        step, span = self.costs[at + 1] - self.costs[at], self.rows[at + 1] - self.rows[at]
-        return self.costs[at] + step * (row - self.rows[at]) // span
+        step, span = (
+            self.costs[step_number + 1] - self.costs[step_number],
+            self.rows[step_number + 1] - self.rows[step_number],
+        )
+        return self.costs[step_number] + step * (row - self.rows[step_number]) // span
 
 
 def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
@@ -209,11 +212,11 @@ def _cut_over_nodes(queue: list[_UnplacedTable], node_loads: list[_NodeLoad]) ->
 def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) -> list[Range] | None:
     """Give each node rows up to the load `level`; None if rows are left."""
     ranges: list[Range] = []
-    at, start = 0, 0
+    item, start = 0, 0
     for node in sorted(range(len(node_loads)), key=lambda n: (node_loads[n].load, n)):
         room, room_bytes = level - node_loads[node].load, node_loads[node].room_bytes
-        while at < len(queue) and room >= 0:
-            table_item = queue[at]
+        while item < len(queue) and room >= 0:
+            table_item = queue[item]
             stop = min(table_item.load.reach(start, room), start + room_bytes // table_item.width_bytes)
             if stop > start:
                 ranges.append(Range(table_item.table, start, stop, node))
@@ -222,5 +225,5 @@ def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) 
             start = stop
             if stop < table_item.rows:
                 break
-            at, start = at + 1, 0
-    return ranges if at == len(queue) else None
+            item, start = item + 1, 0
+    return ranges if item == len(queue) else None

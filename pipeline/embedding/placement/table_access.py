@@ -56,12 +56,12 @@ class AccessCounter:
     def add(self, batch: Batch) -> None:
         """Count a batch, in the form in which a trainer gets it."""
         single, bagged = iter(batch.rows), iter(batch.bag_lengths)
-        at = 0
+        start = 0
         for number, table in enumerate(self._tables):
             table_rows = (
-                next(single) if not table.pooling else batch.bag_rows[at : at + int(next(bagged).sum())]
+                next(single) if not table.pooling else batch.bag_rows[start : start + int(next(bagged).sum())]
             )
-            at += len(table_rows) if table.pooling else 0
+            start += len(table_rows) if table.pooling else 0
             self._rows_seen[number].append(table_rows)
             self._distinct[number] += len(np.unique(table_rows))
             self.bytes += table_rows.nbytes
@@ -107,8 +107,8 @@ def _edges(rows: int, values: Int32Array, counts: NDArray[np.int64]) -> NDArray[
     A row with at least the lookups of a part has edges on both sides. Other rows are cut where they fill a
     part.
     """
-    wanted = max(1, int(counts.sum()) // EDGES)
+    share = max(1, int(counts.sum()) // EDGES)
     below = np.cumsum(counts)
-    cuts = values[np.searchsorted(below, np.arange(wanted, below[-1], wanted))].astype(np.int64)
-    heavy = values[counts >= wanted].astype(np.int64)
+    cuts = values[np.searchsorted(below, np.arange(share, below[-1], share))].astype(np.int64)
+    heavy = values[counts >= share].astype(np.int64)
     return np.unique(np.concatenate([[0, rows], cuts, heavy, heavy + 1]))

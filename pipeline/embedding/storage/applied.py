@@ -92,9 +92,9 @@ class AppliedBatches:
         Each row is (epoch, span, seed, start, stop), ascending.
         """
         records = [
-            (*key, *bounds[at : at + 2])
+            (*key, *bounds[start : start + 2])
             for key, bounds in sorted(self._bounds.items())
-            for at in range(0, len(bounds), 2)
+            for start in range(0, len(bounds), 2)
         ]
         return np.array(records, np.int64).reshape(-1, 5)
 

@@ -51,8 +51,10 @@ def changed_rows(changed_at: NDArray[np.uint8], change_epoch: int, fetch: Fetch)
     `changed_at` is uint8 [rows]. Each step takes about a millisecond. Rows that change between two steps may
     be among those found.
     """
-    found = [fetch(partial(_rows_above, block, change_epoch)) + start for start, block in _blocks(changed_at)]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    blocks = [
+        fetch(partial(_rows_above, block, change_epoch)) + start for start, block in _blocks(changed_at)
+    ]
+    return np.concatenate(blocks) if blocks else np.zeros(0, np.int64)
 
 
 def _blocks(changed_at: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np.uint8]]]:

@@ -69,12 +69,12 @@ class GrownRows:
 
         Changes may be of no one moment: an id may then have two rows, up to later changes among them.
         """
-        rows = np.unique(np.concatenate([one.rows for one in changes]))
+        rows = np.unique(np.concatenate([change.rows for change in changes]))
         self._index.remove(rows[self._used[rows]].astype(np.int32))
-        for one in changes:
-            self._key_of[one.rows] = one.keys
-            self._used[one.rows] = one.used
-            self._vector_of[one.rows[one.used]] = one.vectors[one.used]
+        for change in changes:
+            self._key_of[change.rows] = change.keys
+            self._used[change.rows] = change.used
+            self._vector_of[change.rows[change.used]] = change.vectors[change.used]
         self._index.add(rows[self._used[rows]].astype(np.int32))
         self._in_order = self._place_of = None
 
@@ -103,16 +103,16 @@ class GrownRows:
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""
-        found = self._index.find(keys)
-        known = found != ABSENT
+        places = self._index.find(keys)
+        known = places != ABSENT
         place_of = self._place_of
         if place_of is None:
             place_of = np.full(len(self._key_of), ABSENT, np.int32)
             place_of[self._order()] = np.arange(len(self), dtype=np.int32)
             # Only now: other threads may ask meanwhile.
             self._place_of = place_of
-        found[known] = place_of[found[known]]
-        return found
+        places[known] = place_of[places[known]]
+        return places
 
     def absent(self, keys: Uint64Array) -> int:
         """Return how many of the keys have no row."""

@@ -83,18 +83,18 @@ class LoadedTables:
         Raises CheckpointError for changes that cannot be read.
         """
         settings = {table.name: table for table in self._plan.tables}
-        return [RowChanges.read(one, settings[name]) for one in changes for name in one.tables]
+        return [RowChanges.read(change, settings[name]) for change in changes for name in change.tables]
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
         """Replace these rows in place, in order; takes as long as to copy them."""
         of_grown: dict[str, list[RowChanges]] = {}
-        for one in changes:
-            if one.table in self.grown:
-                of_grown.setdefault(one.table, []).append(one)
+        for change in changes:
+            if change.table in self.grown:
+                of_grown.setdefault(change.table, []).append(change)
             else:
-                self._writable[one.table][one.rows] = one.vectors
-        for name, own in of_grown.items():
-            self.grown[name].apply(own)
+                self._writable[change.table][change.rows] = change.vectors
+        for name, of_table in of_grown.items():
+            self.grown[name].apply(of_table)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,7 +126,9 @@ class LoadedTables:
         An id counts as often as the batch has it. Hashed tables are absent: their ids share rows.
         """
         keys = self._router.keys_of(batch)
-        return {name: (len(own), self.grown[name].absent(own)) for name, own in keys.items()}
+        return {
+            name: (len(table_keys), self.grown[name].absent(table_keys)) for name, table_keys in keys.items()
+        }
 
     def embeddings(self, batch: BatchIds) -> BatchEmbeddings:
         """Return a batch's embeddings, without autograd; raises as `ShardRouter.requests`."""

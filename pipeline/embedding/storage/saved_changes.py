@@ -32,8 +32,8 @@ def part_role(node: int, changes: int) -> str:
 
 def parse_role(role: str) -> tuple[int, int] | None:
     """Return the node and the number of its changes; None for any other role."""
-    found = _ROLE.fullmatch(role)
-    return (int(found[1]), int(found[2] or 0)) if found else None
+    match = _ROLE.fullmatch(role)
+    return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 class SavedChanges:
@@ -64,8 +64,10 @@ class SavedChanges:
     def check(self, table: str, shapes: dict[str, tuple[int, ...]]) -> None:
         """Raise CheckpointError unless the changes fit a table with arrays of `shapes`."""
         self._stops[table] = next((shape[0] for shape in shapes.values()), 0)
-        own = {name: shape[1:] for name, shape in self._shapes.get(table, {}).items() if name != CHANGED_ROWS}
-        if own and own != {name: shape[1:] for name, shape in shapes.items()}:
+        saved_shapes = {
+            name: shape[1:] for name, shape in self._shapes.get(table, {}).items() if name != CHANGED_ROWS
+        }
+        if saved_shapes and saved_shapes != {name: shape[1:] for name, shape in shapes.items()}:
             raise self._error(f"the changed rows of table {table} do not fit its arrays")
 
     @property

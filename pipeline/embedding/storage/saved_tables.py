@@ -114,14 +114,14 @@ class SavedTables:
                 self._arrays.setdefault(table, {})[array] = self._reader.shape(tensor)
         self.names: tuple[str, ...] = tuple(sorted(self._arrays))
         metadata = [m for reader in (self._reader, *changes.values()) for m in reader.metadata.values()]
-        digests = {one.get(PLACEMENT_KEY, "") for one in metadata}
+        digests = {saved_changes.get(PLACEMENT_KEY, "") for saved_changes in metadata}
         self.placement_digest = digests.pop() if len(digests) == 1 else ""
         for name, arrays in self._arrays.items():
             if len(arrays.get(WEIGHTS, ())) != 2 or any(s[0] != arrays[WEIGHTS][0] for s in arrays.values()):
                 raise self._error(f"the arrays of table {name} do not fit together", _REMEDY)
-        for one in self._changes.values():
-            for name in one.tables:
-                one.check(name, self._arrays.get(name, {}))
+        for saved_changes in self._changes.values():
+            for name in saved_changes.tables:
+                saved_changes.check(name, self._arrays.get(name, {}))
 
     def rows(self, name: str) -> int:
         """Return the number of rows of a table.
@@ -143,15 +143,15 @@ class SavedTables:
         Raises CheckpointError for an unknown table.
         """
         self._shape(name)
-        found: list[tuple[int, int, int]] = []
+        ranges: list[tuple[int, int, int]] = []
         for file, start, stop in self._reader.places(tensor_name(name, WEIGHTS)):
             node = int(self._reader.metadata[file].get("role", f"{ROLE}--1").removeprefix(f"{ROLE}-"))
-            if found and found[-1][1:] == (start, node):
+            if ranges and ranges[-1][1:] == (start, node):
                 # The node's range was too large for one file.
-                found[-1] = (found[-1][0], stop, node)
+                ranges[-1] = (ranges[-1][0], stop, node)
             else:
-                found.append((start, stop, node))
-        return found
+                ranges.append((start, stop, node))
+        return ranges
 
     def read(self, name: str, start: int, stop: int) -> Float32Array:
         """Return rows [start, stop) of a table, float32 [stop - start, dim].
@@ -194,7 +194,8 @@ class SavedTables:
     def _continues(self, before: SavedTables, node: int) -> bool:
         """Return whether a node's files are those of `before`, and changes after them."""
         last, latest = (
-            max((n for own, n in parts if own == node), default=0) for parts in (before._parts, self._parts)
+            max((n for owner, n in parts if owner == node), default=0)
+            for parts in (before._parts, self._parts)
         )
         # The changes of an abandoned checkpoint have a number that is used again.
         same = {0, last} if last == latest else {0}
@@ -222,7 +223,7 @@ class SavedTables:
         if dim != table.dim:
             what = f"table {table.name} has dim {dim} in the checkpoint and {table.dim} in the job"
             raise self._error(what, f"set model.embedding_dim, or tables.{table.name}.dim, to {dim}")
-        wanted = {s.name: s.shape(rows, dim) for s in row_states(table.optimizer)}
+        needed = {s.name: s.shape(rows, dim) for s in row_states(table.optimizer)}
         arrays = self._arrays[table.name]
         if (IDS in arrays) != (table.growth is not None):
             kinds = ("growing", "hashed") if IDS in arrays else ("hashed", "growing")
@@ -230,18 +231,18 @@ class SavedTables:
             raise self._error(what, f'set tables.{table.name}.kind to "{kinds[0]}"')
         known = (WEIGHTS, *DIRECTORY_ARRAYS)
         saved = {name: shape for name, shape in arrays.items() if name not in known}
-        if state and saved != wanted:
+        if state and saved != needed:
             raise self._error(
                 f"table {table.name} was saved with {', '.join(saved) or 'no optimizer state'}, but "
-                f"{table.optimizer} needs {', '.join(wanted) or 'none'}",
+                f"{table.optimizer} needs {', '.join(needed) or 'none'}",
                 "use the embedding.optimizer that it was trained with",
             )
 
     def _read(self, name: str, array: str, start: int, stop: int) -> NDArray[Any]:
         values = self._reader.read_rows(tensor_name(name, array), start, stop)
-        wanted = DIRECTORY_ARRAYS.get(array, np.dtype(np.float32))
-        if values.dtype != wanted:
-            raise self._error(f"{tensor_name(name, array)} is {values.dtype}, not {wanted}", _REMEDY)
+        dtype = DIRECTORY_ARRAYS.get(array, np.dtype(np.float32))
+        if values.dtype != dtype:
+            raise self._error(f"{tensor_name(name, array)} is {values.dtype}, not {dtype}", _REMEDY)
         for changes in self._changes.values():
             changes.lay_over(name, array, start, values)
         return values
@@ -261,8 +262,8 @@ class SavedTables:
 
 def _parts_of(files: Iterable[FileEntry]) -> dict[tuple[int, int], list[FileEntry]]:
     """Return embedding nodes' files by node and number of changes, 0 for all rows."""
-    found: dict[tuple[int, int], list[FileEntry]] = {}
+    by_part: dict[tuple[int, int], list[FileEntry]] = {}
     for entry in files:
         if (part := parse_role(entry.role)) is not None:
-            found.setdefault(part, []).append(entry)
-    return found
+            by_part.setdefault(part, []).append(entry)
+    return by_part

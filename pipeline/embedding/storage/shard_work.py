@@ -52,13 +52,13 @@ class LookupWork:
         self.rows = sum(len(part.rows) for part in parts)
         self._parts = parts
         self._targets: list[tuple[Float32Array, Float32Array]] = []
-        flat, at = out.reshape(-1), 0
+        flat, start = out.reshape(-1), 0
         for part in parts:
-            target = flat[at : at + part.share.floats].reshape(-1, part.bank.dim)
+            target = flat[start : start + part.share.floats].reshape(-1, part.bank.dim)
             # A bag's rows belong to several threads. Summing this copy keeps the order of the rows.
             bag_rows = np.empty((part.share.bag_rows, part.bank.dim), np.float32)
             self._targets.append((target, bag_rows))
-            at += part.share.floats
+            start += part.share.floats
 
     def run(self, thread: int, threads: int) -> None:
         """Copy the rows of thread number `thread`, from 0."""
@@ -101,11 +101,11 @@ class PushWork:
         self._keys = keys
         self._places = [part.positions() for part in parts]
         self._gradients: list[torch.Tensor] = []
-        at = 0
+        start = 0
         for part in parts:
-            target = gradients[at : at + part.share.floats]
+            target = gradients[start : start + part.share.floats]
             self._gradients.append(target.view(-1, part.bank.dim))
-            at += part.share.floats
+            start += part.share.floats
 
     def run(self, thread: int, threads: int) -> None:
         """Step the rows of thread number `thread`, from 0."""
@@ -138,8 +138,8 @@ def _put(first: FirstValues, out: Float32Array, bag_rows: Float32Array, single: 
 
 
 def _begin_rows(bank: RowBank, first: FirstValues, thread: int, threads: int) -> None:
-    own = slice(None) if threads == 1 else _positions_of_thread(first.at.astype(np.int32), thread, threads)
-    bank.restart(first.at[own], first.values[own])
+    rows = slice(None) if threads == 1 else _positions_of_thread(first.at.astype(np.int32), thread, threads)
+    bank.restart(first.at[rows], first.values[rows])
 
 
 def _positions_of_thread(rows: Int32Array, thread: int, threads: int) -> IndexArray:

@@ -52,11 +52,11 @@ def draft_columns(sample: InputSample, label: str, positive: Sequence[str] = ())
     if not label:
         of_label = ask_of_label(of_label, frame)
     labels = Labels.of(of_label, frame[chosen])
-    found = [
+    columns = [
         of_label if name == chosen else _column(name, frame[name], sample, labels) for name in frame.columns
     ]
-    found = _with_one_time(ask_of_results(found, frame, chosen, labels))
-    return within_memory([*found, *_needed_buckets(found, frame)])
+    columns = _with_one_time(ask_of_results(columns, frame, chosen, labels))
+    return within_memory([*columns, *_needed_buckets(columns, frame)])
 
 
 def _with_one_time(columns: Sequence[DraftColumn]) -> list[DraftColumn]:
@@ -78,8 +78,8 @@ def _needed_buckets(columns: Sequence[DraftColumn], frame: pl.DataFrame) -> list
     if numbers is None or name in frame.columns:
         return []
     values = numbers.drop_nulls().to_numpy()
-    found = quantile_boundaries(values.astype(np.float32), _BUCKETS) or [float(values.max())]
-    boundaries = f"boundaries = {toml_value(found)}"
+    edges = quantile_boundaries(values.astype(np.float32), _BUCKETS) or [float(values.max())]
+    boundaries = f"boundaries = {toml_value(edges)}"
     setting = f'{{ kind = "bucket", source = {toml_value(number)}, {boundaries} }}'
     return [DraftColumn(name, "bucket", setting, "a model needs a table, and no column has ids")]
 

@@ -64,8 +64,8 @@ def _relative(pattern: str, folder: Path) -> str:
     """
     if is_url(pattern):
         return pattern
-    at = str(folder.absolute())
-    return pattern if os.path.commonpath([pattern, at]) == os.sep else os.path.relpath(pattern, at)
+    base = str(folder.absolute())
+    return pattern if os.path.commonpath([pattern, base]) == os.sep else os.path.relpath(pattern, base)
 
 
 def _lines(

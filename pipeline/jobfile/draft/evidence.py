@@ -41,14 +41,14 @@ class Labels:
         rule = rule if isinstance(rule, dict) else {}
         numbers = numbers_of(values)
         if "positive" in rule:
-            numeric = numbers is not None and not any(isinstance(one, str) for one in rule["positive"])
+            numeric = numbers is not None and not any(isinstance(value, str) for value in rule["positive"])
             seen = numbers if numeric and numbers is not None else values.cast(pl.String)
-            found = seen.is_in(rule["positive"]).cast(pl.Float64)
+            label = seen.is_in(rule["positive"]).cast(pl.Float64)
         elif numbers is None:
-            found = pl.Series(np.full(len(values), np.nan))
+            label = pl.Series(np.full(len(values), np.nan))
         else:
-            found = (numbers >= rule["threshold"]).cast(pl.Float64) if "threshold" in rule else numbers
-        return cls(found.cast(pl.Float64).fill_null(np.nan).to_numpy())
+            label = (numbers >= rule["threshold"]).cast(pl.Float64) if "threshold" in rule else numbers
+        return cls(label.cast(pl.Float64).fill_null(np.nan).to_numpy())
 
     def tells(self, values: pl.Series) -> str:
         """Say how a column alone tells the label.
@@ -84,10 +84,10 @@ class Labels:
         There are none of too few rows.
         """
         have = ~np.isnan(self.values) & values.is_not_null().to_numpy()
-        found = codes.fill_null(0).to_numpy()[have][:_MOST_ROWS].astype(np.int64)
-        if len(found) < _LEAST_ROWS:
+        groups = codes.fill_null(0).to_numpy()[have][:_MOST_ROWS].astype(np.int64)
+        if len(groups) < _LEAST_ROWS:
             return np.zeros(0, np.int64), np.zeros(0)
-        _, dense = np.unique(found, return_inverse=True)
+        _, dense = np.unique(groups, return_inverse=True)
         return dense, self.values[have][:_MOST_ROWS]
 
 
@@ -115,12 +115,12 @@ def _losses(codes: IndexArray, y: Float64Array) -> Float64Array:
     half = np.random.default_rng(0).random(len(y)) < 0.5
     loss = np.empty(len(y))
     count = int(codes.max()) + 1
-    for own in (half, ~half):
-        rows, base = ~own, float(y[~own].mean())
+    for part in (half, ~half):
+        rows, base = ~part, float(y[~part].mean())
         times = np.bincount(codes[rows], minlength=count)
         ones = np.bincount(codes[rows], y[rows], minlength=count)
-        p = np.clip((ones + _PRIOR * base) / (times + _PRIOR), 1e-6, 1 - 1e-6)[codes[own]]
-        loss[own] = -np.where(y[own] == 1, np.log(p), np.log1p(-p))
+        p = np.clip((ones + _PRIOR * base) / (times + _PRIOR), 1e-6, 1 - 1e-6)[codes[part]]
+        loss[part] = -np.where(y[part] == 1, np.log(p), np.log1p(-p))
     return loss
 
 
@@ -134,8 +134,8 @@ def _one_is_sure(codes: IndexArray, y: Float64Array) -> bool:
     """Return whether one of two values always has one label, not by chance."""
     mean = float(y.mean())
     for code in (0, 1):
-        own = y[codes == code]
+        labels_of_code = y[codes == code]
         for label, share in ((1.0, mean), (0.0, 1 - mean)):
-            if (own == label).all() and share ** len(own) < _CHANCE:
+            if (labels_of_code == label).all() and share ** len(labels_of_code) < _CHANCE:
                 return True
     return False

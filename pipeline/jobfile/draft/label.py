@@ -70,9 +70,9 @@ def label_of(frame: pl.DataFrame, label: str, sample: InputSample) -> str:
     two = [name for name in frame.columns if _may_be_label(frame[name])]
     named = [name for name in two if _LABELS.fullmatch(plain_name(name))]
     results = [name for name in two if names_outcome(name)]
-    for found in (named, results, two):
-        if len(found) == 1:
-            return found[0]
+    for candidates in (named, results, two):
+        if len(candidates) == 1:
+            return candidates[0]
     several = f"columns with two values: {', '.join(named or two)}" if two else "no column has two values"
     raise JobFileError(f"the label is not clear ({several})", remedy="name it: --label COLUMN")
 
@@ -80,10 +80,10 @@ def label_of(frame: pl.DataFrame, label: str, sample: InputSample) -> str:
 def ask_of_label(column: DraftColumn, frame: pl.DataFrame) -> DraftColumn:
     """Ask whether the label that was guessed is one."""
     if _LABELS.fullmatch(plain_name(column.name)):
-        others = [one for one in frame.columns if one != column.name and _may_be_label(frame[one])]
-        others = [one for one in others if names_outcome(one)]
+        others = [name for name in frame.columns if name != column.name and _may_be_label(frame[name])]
+        others = [name for name in others if names_outcome(name)]
     else:
-        others = [one for one in frame.columns if one != column.name]
+        others = [name for name in frame.columns if name != column.name]
     if not others:
         return column
     why = "it has two values" if not names_outcome(column.name) else "of its name and its two values"
@@ -156,8 +156,8 @@ def _tested_label(column: DraftColumn, tested: InputSample) -> DraftColumn:
 
 
 def _two_sided(rules: Mapping[str, Sequence[object]]) -> str:
-    found = ", ".join(f"{key} = {toml_value(side)}" for key, side in rules.items())
-    return f'{{ kind = "label", {found} }}'
+    sides = ", ".join(f"{key} = {toml_value(side)}" for key, side in rules.items())
+    return f'{{ kind = "label", {sides} }}'
 
 
 def _plain(value: str) -> str:

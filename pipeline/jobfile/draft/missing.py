@@ -15,7 +15,7 @@ def missing_words(frame: pl.DataFrame) -> list[str]:
     A word is a value, such as "none" beside "airbag", if some column without it has a single value left, and
     no column of numbers needs it: `data.missing` holds for all columns.
     """
-    found: set[str] = set()
+    all_words: set[str] = set()
     values: set[str] = set()
     needed: set[str] = set()
     for name in frame.columns:
@@ -24,14 +24,14 @@ def missing_words(frame: pl.DataFrame) -> list[str]:
         known = frame[name].filter(frame[name] != "")
         is_word = known.is_in(MISSING_WORDS)
         words, rest = set(known.filter(is_word).unique().to_list()), known.filter(~is_word)
-        found |= words
+        all_words |= words
         if not words or rest.is_empty():
             continue
         if numbers_of(rest) is not None:
             needed |= words
         elif rest.n_unique() == 1:
             values |= words
-    return sorted((found - values) | needed)
+    return sorted((all_words - values) | needed)
 
 
 def without_missing_words(frame: pl.DataFrame) -> pl.DataFrame:

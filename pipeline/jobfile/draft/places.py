@@ -61,7 +61,7 @@ def spread(items: Sequence[str], most: int) -> list[str]:
     """Return up to `most` of the items, evenly spread from first to last."""
     if len(items) <= most:
         return list(items)
-    return [items[at * (len(items) - 1) // (most - 1)] for at in range(most)]
+    return [items[number * (len(items) - 1) // (most - 1)] for number in range(most)]
 
 
 def read_text(paths: Sequence[str]) -> list[TextFile]:
@@ -74,10 +74,10 @@ def read_text(paths: Sequence[str]) -> list[TextFile]:
     until = time.monotonic() + SAMPLE_SECONDS
     places = max(_LEAST_PLACES, _PLACES // len(chosen))
     files = []
-    for at, path in enumerate(chosen):
-        left = len(chosen) - at
-        own = time.monotonic() + max(0.0, until - time.monotonic()) / left
-        files.append(_read_file(path, SAMPLE_BYTES // len(chosen), places, own))
+    for number, path in enumerate(chosen):
+        left = len(chosen) - number
+        deadline = time.monotonic() + max(0.0, until - time.monotonic()) / left
+        files.append(_read_file(path, SAMPLE_BYTES // len(chosen), places, deadline))
     return files
 
 
@@ -92,17 +92,19 @@ def _read_file(path: str, most_bytes: int, places: int, until: float) -> TextFil
         return TextFile(path, [_lines(path, 0, size, size)], True, size, True)
     each = max(_LEAST_BYTES, most_bytes // places)
     places = min(places, max(1, size // each))
-    starts = [at * (size - each) // max(1, places - 1) for at in range(places)]
+    starts = [number * (size - each) // max(1, places - 1) for number in range(places)]
     pieces = [_lines(path, start, size, each) for start in starts]
     return TextFile(path, [piece for piece in pieces if piece], False, size, places > 1)
 
 
-def _lines(path: str, start: int, size: int, wanted: int) -> bytes:
+def _lines(path: str, start: int, size: int, size_wanted: int) -> bytes:
     """Return the lines of a plain file that begin within `wanted` bytes of `start`."""
-    found = bytearray()
-    for block in line_blocks(Span(0, path, "bytes", start, min(size, start + wanted)), max(1, wanted)):
-        found += block.buffer[: block.stop].tobytes()
-    return bytes(found)
+    lines = bytearray()
+    for block in line_blocks(
+        Span(0, path, "bytes", start, min(size, start + size_wanted)), max(1, size_wanted)
+    ):
+        lines += block.buffer[: block.stop].tobytes()
+    return bytes(lines)
 
 
 def _read_through(path: str, guess: float, most_bytes: int, places: int, until: float) -> TextFile:
@@ -117,7 +119,7 @@ def _read_through(path: str, guess: float, most_bytes: int, places: int, until: 
             kept.append((number, block.buffer[: block.stop].tobytes()))
         if len(kept) > places:
             stride *= 2
-            kept = [one for one in kept if one[0] % stride == 0]
+            kept = [line for line in kept if line[0] % stride == 0]
         if time.monotonic() > until:
             ended = False
             break
@@ -139,13 +141,13 @@ def read_parquet(paths: Sequence[str], sizes: Sequence[int]) -> ParquetRows:
         raise DataError("has no rows", where=paths[0], remedy="give a file with rows")
     frames: list[pl.DataFrame] = []
     filled = [path for path in chosen if rows[path]]
-    for at, path in enumerate(filled):
-        own = time.monotonic() + max(0.0, until - time.monotonic()) / (len(filled) - at)
-        frames += _parquet_frames(path, rows[path], total, own)
+    for number, path in enumerate(filled):
+        deadline = time.monotonic() + max(0.0, until - time.monotonic()) / (len(filled) - number)
+        frames += _parquet_frames(path, rows[path], total, deadline)
         if (names := frames[-1].columns) != frames[0].columns and set(names) != set(frames[0].columns):
             raise other_columns(path, names, filled[0], frames[0].columns)
     try:
-        frame = pl.concat([one.select(frames[0].columns) for one in frames], how="vertical_relaxed")
+        frame = pl.concat([sampled.select(frames[0].columns) for sampled in frames], how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
         remedy = "give each column one type in all files"
@@ -156,9 +158,9 @@ def read_parquet(paths: Sequence[str], sizes: Sequence[int]) -> ParquetRows:
     return ParquetRows(frame, round(total * sum(sizes) / known) if known else total, len(frames) > 1)
 
 
-def other_columns(path: str, names: Sequence[str], first: str, wanted: Sequence[str]) -> DataError:
+def other_columns(path: str, names: Sequence[str], first: str, needed: Sequence[str]) -> DataError:
     """Return the error for a file that has other columns than the first one."""
-    lacks, more = set(wanted) - set(names), set(names) - set(wanted)
+    lacks, more = set(needed) - set(names), set(names) - set(needed)
     said = [f"lacks {', '.join(map(repr, sorted(lacks)[:5]))}"] * bool(lacks)
     said += [f"has {', '.join(map(repr, sorted(more)[:5]))}"] * bool(more)
     return DataError(
@@ -175,13 +177,13 @@ def _parquet_rows(path: str) -> int:
 
 def _parquet_frames(path: str, rows: int, total: int, until: float) -> Iterator[pl.DataFrame]:
     """Yield runs of rows of a file: its share of the sample."""
-    wanted = max(1, min(rows, SAMPLE_ROWS * rows // total))
+    sample_rows = max(1, min(rows, SAMPLE_ROWS * rows // total))
     with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
-        if wanted == rows:
+        if sample_rows == rows:
             yield pl.DataFrame(pl.from_arrow(file.read()))
             return
-        each = max(1, wanted // _PLACES)
-        starts = [at * (rows - each) // (_PLACES - 1) for at in range(_PLACES)]
+        each = max(1, sample_rows // _PLACES)
+        starts = [number * (rows - each) // (_PLACES - 1) for number in range(_PLACES)]
         first = 0
         for group in range(file.num_row_groups):
             last = first + file.metadata.row_group(group).num_rows

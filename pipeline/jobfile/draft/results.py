@@ -31,13 +31,13 @@ def ask_of_results(
 
     If nothing would be left to learn from, they stay in.
     """
-    found = {column.name: _finding(column, frame[column.name], labels) for column in columns}
-    decided = [_without(column, label, found[column.name]) for column in columns]
+    findings = {column.name: _finding(column, frame[column.name], labels) for column in columns}
+    decided = [_without(column, label, findings[column.name]) for column in columns]
     if not any(column.is_input for column in decided):
         decided = list(columns)
     flags = [column for column in decided if column.is_input and _is_flag(frame[column.name])]
     asked = {column.name for column in flags if len(flags) <= _MOST_ASKED}
-    return [_asked(column, label, found[column.name], flag=column.name in asked) for column in decided]
+    return [_asked(column, label, findings[column.name], flag=column.name in asked) for column in decided]
 
 
 def _finding(column: DraftColumn, values: pl.Series, labels: Labels) -> str:
@@ -48,16 +48,16 @@ def _finding(column: DraftColumn, values: pl.Series, labels: Labels) -> str:
     return labels.tells(values)
 
 
-def _without(column: DraftColumn, label: str, found: str) -> DraftColumn:
-    if found not in _WHY:
+def _without(column: DraftColumn, label: str, finding: str) -> DraftColumn:
+    if finding not in _WHY:
         return column
-    return column.left_out(_WHY[found], f"is it known before {label} is? Then take this line")
+    return column.left_out(_WHY[finding], f"is it known before {label} is? Then take this line")
 
 
-def _asked(column: DraftColumn, label: str, found: str, *, flag: bool) -> DraftColumn:
+def _asked(column: DraftColumn, label: str, finding: str, *, flag: bool) -> DraftColumn:
     if not column.is_input:
         return column
-    if found:
+    if finding:
         return column.asking(
             f"is it known before {label} is? It tells most of it by itself; if not, take this line",
             '"ignored"',

@@ -96,12 +96,12 @@ def read_sample(source: str, like: InputSample | None = None) -> InputSample:
             f"is not {known}, as the training data is", where=source, remedy="convert one of them"
         )
     if kinds == {"parquet"}:
-        found = _of_parquet(pattern, paths, sizes)
+        sample = _of_parquet(pattern, paths, sizes)
     else:
-        found = _of_text(pattern, paths, sizes, like)
-    if like is not None and (lacks := set(like.frame.columns) - set(found.frame.columns)):
-        raise other_columns(paths[0], found.frame.columns, like.pattern, sorted(lacks))
-    return found
+        sample = _of_text(pattern, paths, sizes, like)
+    if like is not None and (lacks := set(like.frame.columns) - set(sample.frame.columns)):
+        raise other_columns(paths[0], sample.frame.columns, like.pattern, sorted(lacks))
+    return sample
 
 
 def _of_folder(folder: Path) -> str:
@@ -111,9 +111,9 @@ def _of_folder(folder: Path) -> str:
         for name in names
     }
     if len(endings) != 1:
-        found = ", ".join(sorted(ending or "none" for ending in endings)) or "no file"
+        named = ", ".join(sorted(ending or "none" for ending in endings)) or "no file"
         raise DataError(
-            f"has files of several endings ({found})" if endings else "has no file",
+            f"has files of several endings ({named})" if endings else "has no file",
             where=str(folder),
             remedy='give the files to train on, as in "folder/*.csv"',
         )
@@ -136,9 +136,9 @@ def _kind_of(path: str) -> str:
 
 
 def _of_parquet(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
-    found = read_parquet(paths, sizes)
-    whole = len(found.frame) == found.rows
-    return InputSample(pattern, "parquet", "", True, "utf-8", found.frame, found.rows, whole, sum(sizes))
+    read = read_parquet(paths, sizes)
+    whole = len(read.frame) == read.rows
+    return InputSample(pattern, "parquet", "", True, "utf-8", read.frame, read.rows, whole, sum(sizes))
 
 
 def _of_text(
@@ -262,7 +262,7 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
     """Return about SAMPLE_ROWS rows in runs that are spread over the frame."""
     runs = 32
     each = SAMPLE_ROWS // runs
-    starts = [at * (len(frame) - each) // (runs - 1) for at in range(runs)]
+    starts = [number * (len(frame) - each) // (runs - 1) for number in range(runs)]
     return pl.concat([frame.slice(start, each) for start in starts])
 
 
@@ -272,15 +272,19 @@ def _delimiter_of(lines: list[str], path: str) -> str:
     Every line must have at least as many as the first one. Raises JobFileError if no delimiter fits.
     """
     some = [line for line in _rows_of(lines[:20]) if line]
-    counts = {one: some[0].count(one) for one in _DELIMITERS} if some else {}
+    counts = {delimiter: some[0].count(delimiter) for delimiter in _DELIMITERS} if some else {}
     # A delimiter within quotes makes a line longer, never shorter.
-    fitting = {one: n for one, n in counts.items() if n and all(line.count(one) >= n for line in some)}
+    fitting = {
+        delimiter: n
+        for delimiter, n in counts.items()
+        if n and all(line.count(delimiter) >= n for line in some)
+    }
     if not fitting:
         raise JobFileError(
             f"{path}: no delimiter splits its lines alike (tried comma, tab, semicolon and bar)",
             remedy="write [data] by hand: data.delimiter, and [data.columns]",
         )
-    return max(fitting, key=lambda one: fitting[one])
+    return max(fitting, key=lambda delimiter: fitting[delimiter])
 
 
 def _rows_of(lines: list[str]) -> list[str]:
@@ -298,10 +302,10 @@ def _rows_of(lines: list[str]) -> list[str]:
 def _has_blanks_around(frame: pl.DataFrame) -> bool:
     """Return whether a blank follows each delimiter, or numbers have blanks around them."""
     columns = [frame[name].drop_nulls() for name in frame.columns]
-    if columns[1:] and all(len(one) and one.str.starts_with(" ").all() for one in columns[1:]):
+    if columns[1:] and all(len(column) and column.str.starts_with(" ").all() for column in columns[1:]):
         return True
     return any(
-        bool(one.str.contains(r"^\s|\s$").any()) and numbers_of(one) is not None
-        for one in columns
-        if len(one)
+        bool(column.str.contains(r"^\s|\s$").any()) and numbers_of(column) is not None
+        for column in columns
+        if len(column)
     )

@@ -48,13 +48,17 @@ def draft_table(name: str, ids: pl.Series, sample: InputSample) -> DraftTable:
 def within_memory(columns: Sequence[DraftColumn]) -> list[DraftColumn]:
     """Halve growing tables, the largest first, until all have LARGEST_TOTAL rows."""
     kept = list(columns)
-    sizes = {at: one.table.rows for at, one in enumerate(kept) if one.table is not None and one.table.growing}
+    sizes = {
+        number: column.table.rows
+        for number, column in enumerate(kept)
+        if column.table is not None and column.table.growing
+    }
     while sum(sizes.values()) > LARGEST_TOTAL:
-        sizes[max(sizes, key=lambda at: sizes[at])] //= 2
-    for at, rows in sizes.items():
-        table = kept[at].table
+        sizes[max(sizes, key=lambda number: sizes[number])] //= 2
+    for number, rows in sizes.items():
+        table = kept[number].table
         assert table is not None
-        kept[at] = replace(kept[at], table=replace(table, rows=rows))
+        kept[number] = replace(kept[number], table=replace(table, rows=rows))
     return kept
 
 
@@ -71,8 +75,8 @@ def table_lines(table: DraftTable) -> list[str]:
 def _hashes(name: str, ids: pl.Series) -> Uint64Array:
     """Return the hashes of the distinct values and of a missing one."""
     number = column_number(name)
-    found = hash_ids(ids.drop_nulls().unique().to_arrow(), number)
-    return np.unique(np.append(found, np.uint64(hash_bytes(number, b""))))
+    hashes = hash_ids(ids.drop_nulls().unique().to_arrow(), number)
+    return np.unique(np.append(hashes, np.uint64(hash_bytes(number, b""))))
 
 
 def _rows_of_their_own(hashes: Uint64Array) -> int:

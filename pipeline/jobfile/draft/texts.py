@@ -61,8 +61,8 @@ def list_delimiter(known: pl.Series) -> str:
     if known.dtype != pl.String:
         return ""
     distinct = known.n_unique()
-    for one in _LIST_DELIMITERS:
-        delimiter = f"{one} " if _always_before_blank(known, one) else one
+    for candidate in _LIST_DELIMITERS:
+        delimiter = f"{candidate} " if _always_before_blank(known, candidate) else candidate
         split = known.str.split(delimiter)
         lists = int((split.list.len() > 1).sum())
         if lists >= _LIST_SHARE * len(split) and split.explode().n_unique() < distinct:

@@ -130,9 +130,9 @@ class FindLacking(Request["LackingBatches"]):
         if reply.examined > len(self.ranges):
             raise ValueError(f"{reply.examined} ranges examined of {len(self.ranges)}")
         asked = sorted(self.ranges[: reply.examined])
-        for found in reply.ranges:
-            place = bisect_right(asked, (*found[:3], MAX_INTEGER)) - 1
-            span, start, stop = found[:2], *found[2:]
+        for lacking in reply.ranges:
+            place = bisect_right(asked, (*lacking[:3], MAX_INTEGER)) - 1
+            span, start, stop = lacking[:2], *lacking[2:]
             if place < 0 or asked[place][:2] != span or not start < stop <= asked[place][3]:
                 raise ValueError(f"it lacks batches {start} to {stop} of {span}, which it was not asked for")
 
@@ -257,9 +257,9 @@ class ReadReplica(Request["ReplicaValues"]):
 
     def require(self, reply: ReplicaValues) -> None:
         """See `Request`: as many elements as were asked for."""
-        wanted = self.stop - self.start
-        if len(reply.values) != FLOAT_BYTES * wanted:
-            raise ValueError(f"{len(reply.values)} bytes for {wanted} elements")
+        elements = self.stop - self.start
+        if len(reply.values) != FLOAT_BYTES * elements:
+            raise ValueError(f"{len(reply.values)} bytes for {elements} elements")
 
 
 @dataclass(frozen=True, slots=True)

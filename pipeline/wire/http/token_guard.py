@@ -43,7 +43,7 @@ class TokenGuard:
 
     def admits(self, request: web.Request) -> bool:
         """Return whether a request has the token in its query, cookie or header."""
-        return self._token is None or any(self._is_token(given) for given in self._given(request))
+        return self._token is None or any(self._is_token(token) for token in self._given(request))
 
     def middleware(self, open_paths: Collection[str] = ()) -> Middleware:
         """Return middleware that guards all routes of a server but `open_paths`."""
@@ -73,9 +73,9 @@ class TokenGuard:
         if header.lower().startswith(SCHEME):
             yield header[len(SCHEME) :].strip()
 
-    def _is_token(self, given: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         # In constant time, and as bytes: compare_digest refuses text that is not ASCII.
-        return hmac.compare_digest(given.encode(errors="surrogateescape"), (self._token or "").encode())
+        return hmac.compare_digest(token.encode(errors="surrogateescape"), (self._token or "").encode())
 
     def _keep(self, request: web.Request, response: web.StreamResponse) -> None:
         """Have the browser keep the address's token as a cookie."""

@@ -153,45 +153,50 @@ class Arrivals:
 
         Those of strangers together may hold less than one with a place, which is looked at for `everyone`.
         """
-        found = []
+        excessive = []
         strangers: list[tuple[int, Accepted]] = []
-        for one in list(self._connections.values()):
-            is_stranger = one.cookie not in self._with_place
+        for connection in list(self._connections.values()):
+            is_stranger = connection.cookie not in self._with_place
             if not is_stranger and not everyone:
                 continue
-            held = self._held_bytes(one)
+            held = self._held_bytes(connection)
             if is_stranger:
-                strangers.append((held, one))
+                strangers.append((held, connection))
             elif held > self._of_place:
-                found.append((held, one))
+                excessive.append((held, connection))
         total = sum(held for held, _ in strangers)
         strangers.sort(key=lambda entry: entry[0])
         while total > self._of_strangers:
-            found.append(strangers.pop())
-            total -= found[-1][0]
+            excessive.append(strangers.pop())
+            total -= excessive[-1][0]
         excesses = (
-            self._shut_down(one, f"it sent {held} bytes without finishing a message") for held, one in found
+            self._shut_down(connection, f"it sent {held} bytes without finishing a message")
+            for held, connection in excessive
         )
         self._drop_stale()
-        return [one for one in excesses if one is not None]
+        return [connection for connection in excesses if connection is not None]
 
     def _strangers(self) -> list[Accepted]:
         """Return the connections of strangers, the oldest first."""
-        return [one for one in self._connections.values() if one.cookie not in self._with_place]
+        return [
+            connection
+            for connection in self._connections.values()
+            if connection.cookie not in self._with_place
+        ]
 
-    def _held_bytes(self, one: Accepted) -> int:
+    def _held_bytes(self, connection: Accepted) -> int:
         """Return the bytes that a connection sent and that were not taken in messages."""
-        received, taken = received_bytes(one.descriptor), self._taken.get(one.cookie, 0)
+        received, taken = received_bytes(connection.descriptor), self._taken.get(connection.cookie, 0)
         if taken > received:
             # The last messages of a connection that had the same descriptor.
-            self._taken[one.cookie] = received
+            self._taken[connection.cookie] = received
         return max(0, received - taken)
 
-    def _shut_down(self, one: Accepted, why: str) -> Excess | None:
+    def _shut_down(self, connection: Accepted, why: str) -> Excess | None:
         """Shut a connection down, unless it is closed."""
-        self.forget(one.descriptor)
-        with _held(one.descriptor) as held:
-            if held is None or cookie_of(held.fileno()) != one.cookie:
+        self.forget(connection.descriptor)
+        with _held(connection.descriptor) as held:
+            if held is None or cookie_of(held.fileno()) != connection.cookie:
                 return None
             try:
                 host, port = held.getpeername()[:2]
@@ -204,7 +209,7 @@ class Arrivals:
     def _drop_stale(self) -> None:
         """Drop what was taken of connections that were closed before they were looked at."""
         if len(self._taken) > 2 * len(self._connections) + MOST_STRANGERS:
-            known = {one.cookie for one in self._connections.values()}
+            known = {connection.cookie for connection in self._connections.values()}
             for cookie in [cookie for cookie in list(self._taken) if cookie not in known]:
                 self._taken.pop(cookie, None)
                 self._with_place.discard(cookie)
@@ -298,8 +303,8 @@ def _option(descriptor: int, level: int, name: int, size: int) -> bytes:
     Not by a socket object, which would close the descriptor at its end.
     """
     value = ctypes.create_string_buffer(size)
-    found = ctypes.c_uint32(size)
-    if _LIBC.getsockopt(descriptor, level, name, value, ctypes.byref(found)) != 0 or found.value < size:
+    option = ctypes.c_uint32(size)
+    if _LIBC.getsockopt(descriptor, level, name, value, ctypes.byref(option)) != 0 or option.value < size:
         return b""
     return value.raw
 

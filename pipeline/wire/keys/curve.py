@@ -165,11 +165,11 @@ class ZapAuthenticator:
         events.setsockopt(zmq.LINGER, 0)
         self._events.append(events)
         # Without a key none fails for want of it.
-        wanted = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL if self._asked is not None else 0
+        kinds = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL if self._asked is not None else 0
         if arrivals is not None and is_looked_at:
             arrivals.is_watched = True
-            wanted |= zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
-        socket.monitor(address, int(wanted))
+            kinds |= zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+        socket.monitor(address, int(kinds))
         events.connect(address)
         post(self._loop, partial(self._follow, events, arrivals))
 

@@ -58,10 +58,10 @@ class JobKey:
 
         Raises JobFileError if the file is not a key, or as `read_secret` does.
         """
-        found = _LINE.fullmatch(read_secret(path, "key", f"make one: {HOW_TO_MAKE}"))
-        if found is None:
+        match = _LINE.fullmatch(read_secret(path, "key", f"make one: {HOW_TO_MAKE}"))
+        if match is None:
             raise JobFileError("is not a key", where=str(path), remedy=f"make one: {HOW_TO_MAKE}")
-        return cls(bytes.fromhex(found[1]))
+        return cls(bytes.fromhex(match[1]))
 
     def write(self, path: Path) -> None:
         """Write a new key file; raises JobFileError if it exists or cannot be written."""
@@ -103,8 +103,8 @@ HOW_TO_MAKE: Final = "shadowsync key new FILE"
 @lru_cache(8)
 def _pair(secret: bytes, label: bytes) -> CurvePair:
     """Derive a key pair with HMAC-SHA256 (RFC 5869, expand)."""
-    own = z85.encode(hmac.digest(secret, label + b"\x01", "sha256"))
-    return CurvePair(zmq.curve_public(own), own)
+    secret_key = z85.encode(hmac.digest(secret, label + b"\x01", "sha256"))
+    return CurvePair(zmq.curve_public(secret_key), secret_key)
 
 
 def job_key() -> JobKey | None:

@@ -95,12 +95,12 @@ class MultiHotValues(ColumnValues):
             chunk.add_bags(name, hashes, lengths)
             return
         weights = bags.weights(chunk.column_of_file(section.weights), rules, delimiter)
-        for wanted, rows in (
+        for what, rows in (
             (f"of another length than the list of {chunk.settings.source_of(name)}", weights.unlike),
             ("below 0 or not numeric", weights.rows_where(~(weights.values >= 0))),
             (f"above {MAX_WEIGHT:g}", weights.rows_where(weights.values > MAX_WEIGHT)),
         ):
-            chunk.add_fault(ColumnFault(f"{name}.weights", section.weights, wanted, rows))
+            chunk.add_fault(ColumnFault(f"{name}.weights", section.weights, what, rows))
         chunk.add_bags(name, hashes, lengths, weights.usable(MAX_WEIGHT))
 
     def fits(self, of: pa.DataType) -> bool:

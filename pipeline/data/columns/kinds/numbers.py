@@ -30,9 +30,9 @@ class DenseValues(ColumnValues):
             add_time_faults(chunk, name, section, np.isnan(values))
             seen: Float32Array = scaled_numbers(values[None], missing[None], [section])[0]
         else:
-            found = chunk.numbers[name]
-            chunk.fault(name, "not numeric", found.wrong)
-            seen, missing = found.seen, found.missing
+            numbers = chunk.numbers[name]
+            chunk.fault(name, "not numeric", numbers.wrong)
+            seen, missing = numbers.seen, numbers.missing
         chunk.missing[name] = missing
         chunk.fault(name, "beyond the range of float32", ~np.isfinite(seen))
         chunk.dense.append(seen)

@@ -40,10 +40,10 @@ def add_time_faults(chunk: ColumnChunk, name: str, section: ColumnSection, rows:
     column, unclear = chunk.column(name), np.zeros_like(rows)
     formats: tuple[str, ...] = ()
     for row in np.flatnonzero(rows).tolist():
-        found = formats_of(column[row])
-        unclear[row] = bool(found)
-        formats = formats or found
-    texts = [f'"{one}"' for one in formats]
-    wanted = f"not clearly one time: state its format, {' or '.join(texts)}"
-    chunk.fault(name, wanted, unclear, f"{state} {''.join(texts[:1])} }}")
+        possible = formats_of(column[row])
+        unclear[row] = bool(possible)
+        formats = formats or possible
+    texts = [f'"{time_format}"' for time_format in formats]
+    what = f"not clearly one time: state its format, {' or '.join(texts)}"
+    chunk.fault(name, what, unclear, f"{state} {''.join(texts[:1])} }}")
     chunk.fault(name, "not in seconds or ISO 8601", rows & ~unclear, f'{state} "%d/%m/%Y %H:%M" }}')
