@@ -45,7 +45,7 @@ class StepHooks:
         self._parameters = parameters
         stepped = [parameters.ids.intersection(map(id, _stepped(optimizer))) for optimizer in optimizers]
         self._counted: Final = next(ids for ids in stepped if ids)
-        self._given = weakref.WeakSet(
+        self._optimizers = weakref.WeakSet(
             optimizer for optimizer, ids in zip(optimizers, stepped, strict=True) if ids
         )
         self._steps, self._count, self._rounds_wait = steps, count, rounds_wait
@@ -87,7 +87,7 @@ class StepHooks:
         """Raise AttachError if the step would change what is not synchronized."""
         stepped = _stepped(optimizer)
         ids = [id(parameter) for parameter in stepped]
-        if self._parameters.ids.isdisjoint(ids) and optimizer not in self._given:
+        if self._parameters.ids.isdisjoint(ids) and optimizer not in self._optimizers:
             self._look_at_other(optimizer, stepped)
             return
         if os.getpid() != self._pid:

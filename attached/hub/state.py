@@ -222,18 +222,18 @@ class HubState(ClusterState):
         """Return what another hub needs, by key of the ledger."""
         saved: dict[str, Any] = {}
         if self._layout is not None:
-            saved[LAYOUT] = [[one.name, list(one.shape)] for one in self._layout]
+            saved[LAYOUT] = [[member.name, list(member.shape)] for member in self._layout]
         for role, prefix in _PREFIXES.items():
-            for one in self.members.everyone(role):
-                saved[prefix + one.info.name] = {
-                    "token": one.info.token,
-                    "index": one.info.index,
-                    "counts": {name: one.count(name) or 0 for name in _KEPT[role]},
-                    "begun": one.begun,
-                    "alive": one.alive,
-                    "left": one.left,
-                    "why": one.lost_because,
-                    "lost": self.lost_passes.get(one.info.name, 0),
+            for member in self.members.everyone(role):
+                saved[prefix + member.info.name] = {
+                    "token": member.info.token,
+                    "index": member.info.index,
+                    "counts": {name: member.count(name) or 0 for name in _KEPT[role]},
+                    "begun": member.begun,
+                    "alive": member.alive,
+                    "left": member.left,
+                    "why": member.lost_because,
+                    "lost": self.lost_passes.get(member.info.name, 0),
                 }
         return saved | {STREAM_PREFIX + name: stream.saved() for name, stream in self._streams.items()}
 
@@ -289,7 +289,7 @@ class HubState(ClusterState):
             ),
             points[-1][1] if points else None,
             tuple(stream.record() for stream in self._streams.values()),
-            tuple(self._module_record(one) for one in self.members.everyone(CLIENT)),
+            tuple(self._module_record(other) for other in self.members.everyone(CLIENT)),
         )
 
     def _module_record(self, member: Member) -> ModuleRecord:

@@ -256,11 +256,17 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
         name += " + trained again"
     known = total(outcome.drained.shards, "repeated_pushes")
     trainers = state.members.everyone("trainer")
-    counts = {one.info.name: outcome.trainers.get(one.info.name, one.metrics) for one in trainers}
+    counts = {
+        trainer.info.name: outcome.trainers.get(trainer.info.name, trainer.metrics) for trainer in trainers
+    }
     returned, settled = state.ledger.totals.returned_batches, state.ledger.owed.settled
     again = len(outcome.drained.shards) * (returned + settled + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
-    unheard = [one for one in counts if one not in outcome.trainers or one in outcome.drained.unstopped]
+    unheard = [
+        trainer
+        for trainer in counts
+        if trainer not in outcome.trainers or trainer in outcome.drained.unstopped
+    ]
     if known > explained and unheard:
         return Identity.unchecked(name, f"what {unheard[0]} sent again since its last heartbeat is not known")
     return Identity.bounded(name, known, explained)

@@ -27,7 +27,7 @@ def check_lines(job: Job, check: JobCheck) -> Iterator[str]:
     if check.warnings:
         yield ""
         yield "take note:"
-        yield from (f"  {one}" for one in check.warnings)
+        yield from (f"  {warning}" for warning in check.warnings)
 
 
 def _shown_rows(job: Job, rows: Sequence[ShownRow]) -> Iterator[str]:

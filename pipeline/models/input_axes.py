@@ -138,11 +138,15 @@ def _interactions(job: Job) -> list[Label]:
     features = [*(["dense"] if dense else []), *(f"table {table.name}" for table in job.tables)]
     pairs = [
         ("pair", frozenset((feature, earlier)))
-        for at, feature in enumerate(features)
-        for earlier in features[:at]
+        for number, feature in enumerate(features)
+        for earlier in features[:number]
     ]
-    below = [("below", dim, at) for at in range(dim if dense else 0)]
-    return [*below, *pairs, *(("padding", at) for at in range(-(len(below) + len(pairs)) % ALIGNMENT))]
+    below = [("below", dim, number) for number in range(dim if dense else 0)]
+    return [
+        *below,
+        *pairs,
+        *(("padding", number) for number in range(-(len(below) + len(pairs)) % ALIGNMENT)),
+    ]
 
 
 def _observed(job: Job) -> Mapping[str, Axes]:

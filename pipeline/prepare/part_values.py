@@ -118,7 +118,7 @@ class _Values:
 
     def statistics(self) -> Statistics:
         times = pl.col("time").fill_nan(None) if self._has("time") else pl.lit(None, pl.Float64)
-        counts = self._one(
+        counts = self._row_of(
             pl.len().alias("rows"),
             times.min().alias("first"),
             times.max().alias("last"),
@@ -147,7 +147,7 @@ class _Values:
     def _has(self, name: str) -> bool:
         return name in self._frame.collect_schema()
 
-    def _one(self, *columns: pl.Expr) -> dict[str, Any]:
+    def _row_of(self, *columns: pl.Expr) -> dict[str, Any]:
         return self._frame.select(*columns).collect(engine="streaming").row(0, named=True)
 
     def _sum(self, name: str) -> float:
@@ -157,7 +157,7 @@ class _Values:
 
     def _stated(self, missing: pl.Expr) -> dict[str, Any]:
         """Return the fields of a `ColumnStatistics`, except the name."""
-        counts = self._one(
+        counts = self._row_of(
             pl.len().alias("rows"),
             missing.sum().alias("missing"),
             *(label.sum().alias(f"all {number}") for number, label in enumerate(self._labels)),
@@ -181,7 +181,7 @@ class _Values:
 
     def _number(self, name: str) -> NumberStatistics:
         column = pl.col(f"number {name}")
-        figures = self._one(
+        figures = self._row_of(
             column.count().alias("values"), column.min().alias("least"), column.max().alias("largest")
         )
         # Adding 0.0 turns -0.0 into 0.0; they would be two values.
@@ -213,7 +213,7 @@ class _Values:
         if table.pooling:
             lengths, missing = column.list.len(), column.list.len() == 0
             hashes = self._frame.filter(~missing).select(column.alias("value").explode())
-        sizes = self._one(
+        sizes = self._row_of(
             pl.len().alias("rows"),
             (lengths * ~missing).sum().alias("values"),
             lengths.max().alias("longest"),

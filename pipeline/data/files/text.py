@@ -247,9 +247,9 @@ class _ByteRange:
 
     def __init__(self, file: Any, span: Span) -> None:
         self._file, self._span = file, span
-        self._at = self._line_start(span.start)
-        self._ended = self._at >= span.stop
-        file.seek(self._at)
+        self._position = self._line_start(span.start)
+        self._ended = self._position >= span.stop
+        file.seek(self._position)
 
     def _line_start(self, start: int) -> int:
         """Return the offset of the first line at `start` or later."""
@@ -269,19 +269,19 @@ class _ByteRange:
             return 0
         count = int(self._file.readinto(buffer))
         # The range ends with the line that has byte stop - 1.
-        last = max(self._span.stop - 1 - self._at, 0)
+        last = max(self._span.stop - 1 - self._position, 0)
         if count > last:
             newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8)[last:count] == _NEWLINE)
             if len(newlines):
                 self._ended = True
                 return int(last + newlines[0] + 1)
-        if count == 0 and self._at < self._span.stop:
+        if count == 0 and self._position < self._span.stop:
             raise DataError(
-                f"ends at byte {self._at}; the plan has it end at byte {self._span.stop} or later",
+                f"ends at byte {self._position}; the plan has it end at byte {self._span.stop} or later",
                 where=self._span.path,
                 remedy="it became shorter since the job began: leave input files alone while a job runs",
             )
-        self._at += count
+        self._position += count
         return count
 
 

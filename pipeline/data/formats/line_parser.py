@@ -42,7 +42,7 @@ class ParsedLines:
 
 
 class LineParser:
-    """Parse lines that have the columns `names`; return the columns `wanted`.
+    """Parse lines that have the columns `names`; return those of `columns`.
 
     A field in quotes may hold the delimiter, and a doubled quote for one quote. It must end on its line. If
     it does not, the row is bad; if a later line ends it, DataError is raised, because that line would be
@@ -59,16 +59,16 @@ class LineParser:
     def __init__(
         self,
         names: list[str],
-        wanted: list[str],
+        columns: list[str],
         delimiter: str,
         quote: str,
         where: str = "",
         *,
         messages: bool = False,
     ) -> None:
-        self._wanted, self._where, self._messages = wanted, where, messages
+        self._columns, self._where, self._messages = columns, where, messages
         places = {name: f"f{index}" for index, name in enumerate(names)}
-        fields = [places[name] for name in wanted]
+        fields = [places[name] for name in columns]
         self._convert = pcsv.ConvertOptions(
             check_utf8=False,
             strings_can_be_null=False,
@@ -131,18 +131,20 @@ class LineParser:
             return "skip"
 
         if not len(data):
-            return ParsedLines({name: pa.array([], pa.string()) for name in self._wanted}, lines, bad, starts)
+            return ParsedLines(
+                {name: pa.array([], pa.string()) for name in self._columns}, lines, bad, starts
+            )
         options = pcsv.ReadOptions(
             use_threads=False, block_size=max(len(data), 1 << 16), column_names=self._names
         )
         table = pcsv.read_csv(pa.py_buffer(data), options, self._parse_options(skip), self._convert)
         columns = [column.combine_chunks() for column in table.columns]
         rows = np.delete(lines, ragged) if ragged else lines
-        if wrong := _not_utf_8(dict(zip(self._wanted, columns, strict=True))):
+        if wrong := _not_utf_8(dict(zip(self._columns, columns, strict=True))):
             bad |= {int(rows[row]): f"text in column {name} that is not UTF-8" for row, name in wrong.items()}
             good = np.delete(np.arange(len(rows)), list(wrong))
             rows, columns = rows[good], [column.take(pa.array(good)) for column in columns]
-        return ParsedLines(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
+        return ParsedLines(dict(zip(self._columns, columns, strict=True)), rows, bad, starts)
 
     def finish(self, following: bytes = b"") -> None:
         """Check the bytes after the last block, if a quote may be open there.

@@ -59,16 +59,16 @@ class IdClasses:
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[IdClass, str]] = {}
+        self._classes: dict[str, tuple[IdClass, str]] = {}
 
     @property
     def by_column(self) -> dict[str, IdClass]:
         """Return the class of each column that has one."""
-        return {name: ids for name, (ids, _) in self._found.items()}
+        return {name: ids for name, (ids, _) in self._classes.items()}
 
     def add_known(self, classes: Mapping[str, IdClass], where: str) -> None:
         """Add classes that are known without inspecting files; `where` is their source."""
-        self._found |= {name: (found, where) for name, found in classes.items()}
+        self._classes |= {name: (ids, where) for name, ids in classes.items()}
 
     def add(self, path: str, name: str, kind: pa.DataType) -> None:
         """Add a file's column of this type.
@@ -78,7 +78,7 @@ class IdClasses:
         new = id_class(kind)
         if new is None:
             return
-        first, where = self._found.setdefault(name, (new, path))
+        first, where = self._classes.setdefault(name, (new, path))
         if first != new:
             raise DataError(
                 f"column {name} has {new} ids, but {first} ids in {where}: the same value would get two "

@@ -192,7 +192,7 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn], table_rows: Mapping[st
         [weights_of[name].flatten().to_numpy() if name in weights_of else None for name in bags],
         [ids_of_column.keys for ids_of_column in bag_ids],
     )
-    others = np.stack([one.to_numpy() for one in labels[1:]]) if labels[1:] else no_other_labels()
+    others = np.stack([array.to_numpy() for array in labels[1:]]) if labels[1:] else no_other_labels()
     examples = Examples(
         labels[0].to_numpy(),
         dense,

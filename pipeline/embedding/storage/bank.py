@@ -28,11 +28,11 @@ class FirstValues:
     """Vectors of a growing table's ids that have no row, or get one.
 
     Attributes:
-        at: int64 [M]: their positions in a lookup; in a push the rows that begin with these values.
+        positions: int64 [M]: their positions in a lookup; in a push the rows that begin with these values.
         values: float32 [M, dim].
     """
 
-    at: IndexArray
+    positions: IndexArray
     values: Float32Array
 
 

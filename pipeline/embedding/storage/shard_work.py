@@ -132,14 +132,18 @@ def _put(first: FirstValues, out: Float32Array, bag_rows: Float32Array, single: 
 
     The positions are ascending and count the single rows first.
     """
-    cut = int(np.searchsorted(first.at, single))
-    out[first.at[:cut]] = first.values[:cut]
-    bag_rows[first.at[cut:] - single] = first.values[cut:]
+    cut = int(np.searchsorted(first.positions, single))
+    out[first.positions[:cut]] = first.values[:cut]
+    bag_rows[first.positions[cut:] - single] = first.values[cut:]
 
 
 def _begin_rows(bank: RowBank, first: FirstValues, thread: int, threads: int) -> None:
-    rows = slice(None) if threads == 1 else _positions_of_thread(first.at.astype(np.int32), thread, threads)
-    bank.restart(first.at[rows], first.values[rows])
+    rows = (
+        slice(None)
+        if threads == 1
+        else _positions_of_thread(first.positions.astype(np.int32), thread, threads)
+    )
+    bank.restart(first.positions[rows], first.values[rows])
 
 
 def _positions_of_thread(rows: Int32Array, thread: int, threads: int) -> IndexArray:

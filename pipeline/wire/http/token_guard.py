@@ -43,7 +43,7 @@ class TokenGuard:
 
     def admits(self, request: web.Request) -> bool:
         """Return whether a request has the token in its query, cookie or header."""
-        return self._token is None or any(self._is_token(token) for token in self._given(request))
+        return self._token is None or any(self._is_token(token) for token in self._tokens_of(request))
 
     def middleware(self, open_paths: Collection[str] = ()) -> Middleware:
         """Return middleware that guards all routes of a server but `open_paths`."""
@@ -59,13 +59,13 @@ class TokenGuard:
         return guard
 
     def _refuse(self, request: web.Request) -> web.Response:
-        how = "a wrong token" if any(self._given(request)) else "no token"
+        how = "a wrong token" if any(self._tokens_of(request)) else "no token"
         self.refusals.add("refused a request from %s: it has %s", request.remote, how)
         return web.Response(
             status=401, text=REFUSAL, headers={"WWW-Authenticate": 'Bearer realm="shadowsync"'}
         )
 
-    def _given(self, request: web.Request) -> Iterator[str]:
+    def _tokens_of(self, request: web.Request) -> Iterator[str]:
         yield from request.query.getall(PARAMETER, [])
         if (cookie := request.cookies.get(self._cookie)) is not None:
             yield cookie
