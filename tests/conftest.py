@@ -25,7 +25,7 @@ from shadowsync.tests.support.jobs.in_process_cluster import (
     in_process_clusters,
     start_lasting_threads,
 )
-from shadowsync.tests.support.jobs.processes import MARKER, THREADS, Starter, Starting, WarmServer, end_marked
+from shadowsync.tests.support.jobs.processes import MARKER, THREADS, Starter, Starting, end_marked
 from shadowsync.tests.support.jobs.runs import (
     EVAL_EXAMPLES,
     EXAMPLES,
@@ -34,6 +34,7 @@ from shadowsync.tests.support.jobs.runs import (
     small_job,
     write_job,
 )
+from shadowsync.tests.support.jobs.warm_server import WarmServer
 from shadowsync.tests.support.leaks import no_leaks
 
 # Several tests run at once, and threads of torch that wait for each other do so on a core.

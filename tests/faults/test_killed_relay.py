@@ -21,9 +21,7 @@ def slow_job(supervise: Callable[..., Supervised]) -> Supervised:
 def relay_of(job: Supervised) -> psutil.Process:
     """The job's relay."""
     (relay,) = (
-        child
-        for child in job.process.offspring()
-        if "shadowsync.lab.network.relay" in child.cmdline()
+        child for child in job.process.offspring() if "shadowsync.lab.network.relay" in child.cmdline()
     )
     return relay
 

@@ -14,7 +14,8 @@ from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 PYTEST = """
 import os, signal
 from pathlib import Path
-from shadowsync.tests.support.jobs.processes import THREADS, Starter, WarmServer
+from shadowsync.tests.support.jobs.processes import THREADS, Starter
+from shadowsync.tests.support.jobs.warm_server import WarmServer
 
 environment = os.environ | THREADS
 server = WarmServer(environment)
@@ -34,8 +35,8 @@ def test_a_forked_node_ends_when_pytest_is_gone_and_not_before(tmp_path: Path) -
         assert pytest.stdout is not None
         assert pytest.stdout.readline() == "started\n"
         offspring = psutil.Process(pytest.pid).children(recursive=True)
-        assert len(offspring) == 4, "two servers and two nodes"
+        assert len(offspring) == 6, "four servers and two nodes"
         _, alive = psutil.wait_procs(offspring, timeout=0.2)
-        assert len(alive) == 4
+        assert len(alive) == 6
         pytest.send_signal(signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, offspring)), "all have ended")

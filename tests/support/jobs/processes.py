@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import random
-import select
 import signal
 import socket
 import subprocess
@@ -17,15 +15,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 from shadowsync.nodes.runtime.process import CLI
-from shadowsync.nodes.supervisor.starter import open_server, receive_reply, send_request
 
 from . import warm_job
+from .warm_server import WarmServer
 
 MARKER = "SHADOWSYNC_TEST_SESSION"
 THREADS = dict.fromkeys(
@@ -33,8 +30,8 @@ THREADS = dict.fromkeys(
 )
 # What the server without torch forks; the other one forks the rest.
 WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile", "tune")
-# How many fork servers these commands start.
-SERVERS = {"run": 1, "resume": 1, "profile": 1, "tune": 2}
+# How many fork servers these start: commands, or scripts by their first argument.
+SERVERS = {"run": 1, "resume": 1, "profile": 1, "tune": 2, "supervisor": 1, "block": 1}
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -155,122 +152,32 @@ class Spawned(Process):
     """Started as a user would start it."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        *,
+        streams: tuple[int | None, int | None] = (None, None),
+        servers: Sequence[int] = (),
     ) -> None:
         with log.open("ab") as file:
+            output, errors = (file.fileno() if one is None else one for one in streams)
             self._popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
+                stdout=output,
+                stderr=errors,
                 env=dict(environment),
                 cwd=folder,
                 start_new_session=True,
             )
-        super().__init__(self._popen.pid, log)
+        super().__init__(self._popen.pid, log, servers)
 
     def poll(self) -> int | None:
         """See `Process.poll`."""
         self.code = self._popen.poll()
         return self.code
-
-
-class WarmServer:
-    """The product's fork server, one for a whole test session. One thread.
-
-    It kills what it has forked when pytest is gone, however that ended.
-
-    Attributes:
-        pids: its two processes, which stay.
-    """
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._popen, self._light, self._torch = open_server(environment, "--kill-at-end")
-        light = psutil.Process(self._popen.pid)
-        wait_until(light.children, "the server without torch has forked the other one")
-        self.pids = {light.pid, light.children()[0].pid}
-        self._codes: dict[int, int] = {}
-        self._requests = itertools.count()
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._door.bind("")
-        self._door.listen()
-        self._door.settimeout(60.0)
-
-    @property
-    def address(self) -> str:
-        """Where a `warm_job` connects to."""
-        return bytes(self._door.getsockname()).hex()
-
-    def start(self, order: dict[str, Any], log: Path, *, torch: bool) -> tuple[int, int, socket.socket]:
-        """Forks a process that writes to a file; gives its number, that of the request, and who was asked."""
-        server = self._torch if torch else self._light
-        request = next(self._requests)
-        with open(os.devnull, "rb") as nothing, log.open("ab") as file:
-            streams = (nothing.fileno(), file.fileno(), file.fileno())
-            send_request(server, request, **order, streams=streams)
-        while True:
-            body = self._hear(server)
-            if body["request"] == request:
-                return int(body["pid"]), request, server
-
-    def start_servers(self, count: int, folder: Path, log: Path) -> WarmServers:
-        """Forks servers that have done their imports."""
-        order = {"arguments": ["-m", warm_job.__name__, self.address, warm_job.SERVE], "folder": str(folder)}
-        servers = WarmServers()
-        for _ in range(count):
-            pids, ends = [], []
-            for torch in (False, True):
-                pids.append(self.start(order, log, torch=torch)[0])
-                ends.append(self._door.accept()[0])
-            servers.pids += pids
-            servers.given.append((pids[0], ends[0], ends[1]))
-        return servers
-
-    def give(self, servers: WarmServers) -> None:
-        """Hands servers over to the command that was just started."""
-        command, _ = self._door.accept()
-        with command:
-            warm_job.give_servers(command, servers.given)
-        for _, *ends in servers.given:
-            for end in ends:
-                end.close()
-
-    def code(self, request: int, server: socket.socket) -> int | None:
-        """How the process of a request ended; None while it runs."""
-        while request not in self._codes and select.select([server], [], [], 0)[0]:
-            self._hear(server)
-        return self._codes.get(request)
-
-    def close(self) -> None:
-        """Ends it."""
-        self._door.close()
-        self._light.close()
-        self._torch.close()
-        self._popen.wait(60)
-
-    def _hear(self, server: socket.socket) -> dict[str, Any]:
-        reply = receive_reply(server)
-        assert reply is not None, "the fork server has ended"
-        body, process = reply
-        if process is not None:
-            os.close(process)
-        assert "refused" not in body, body
-        if "code" in body:
-            self._codes[int(body["request"])] = int(body["code"])
-        return body
-
-
-@dataclass
-class WarmServers:
-    """Fork servers for a command.
-
-    Attributes:
-        pids: of their processes, two each.
-        given: the pid of the part without torch, and the sockets of both.
-    """
-
-    pids: list[int] = field(default_factory=list)
-    given: list[tuple[int, socket.socket, socket.socket]] = field(default_factory=list)
 
 
 class Forked(Process):
@@ -309,14 +216,38 @@ class Starter:
         log = self._log(script.stem if script else arguments[0])
         return self._remember(Spawned(command, full, self._folder, log))
 
+    def spawn_warm(
+        self,
+        *arguments: str,
+        script: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        streams: tuple[int | None, int | None] = (None, None),
+    ) -> Process:
+        """An interpreter of its own for the command or the script, as `spawn`, but with a warm fork server.
+
+        Its standard output and error may be given, in place of the log.
+        """
+        log = self._log(script.stem if script else arguments[0])
+        servers = self._server.start_servers(1, self._folder, log)
+        program = [str(script)] if script else []
+        warm = [sys.executable, "-m", warm_job.__name__, self._server.address, *program, *arguments]
+        full = self._environment | dict(environment or {})
+        process = self._remember(
+            Spawned(warm, full, self._folder, log, streams=streams, servers=servers.pids)
+        )
+        self._server.give(servers)
+        return process
+
     def fork(
         self, *arguments: str, script: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Process:
         """The same at once, or a Python script with these arguments; a job's fork server is warm, too."""
-        log, count = self._log(arguments[0]), 0 if script else SERVERS.get(arguments[0], 0)
-        module = [warm_job.__name__, self._server.address] if count else [CLI]
+        log, count = self._log(arguments[0]), SERVERS.get(arguments[0], 0)
+        program = [str(script)] if script else []
+        if count:
+            program = ["-m", warm_job.__name__, self._server.address, *program]
         order = {
-            "arguments": [str(script), *arguments] if script else ["-m", *module, *arguments],
+            "arguments": [*(program or ["-m", CLI]), *arguments],
             "environment": dict(environment or {}),
             "folder": str(self._folder),
         }
