@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.keys.job_key import JobKey
+from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
 
 pytestmark = pytest.mark.usefixtures("starter")
 
 CLI = [sys.executable, "-m", "shadowsync.cli"]
+# Only a trainer and an embedding node have to import torch.
+FEW_NODES = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
 
 
 @pytest.fixture
@@ -40,66 +44,68 @@ def trained(folder: Path) -> bool:
     return report.examples.distinct == EXAMPLES and report.ledger.adds_up
 
 
-@pytest.mark.parametrize("streams", ["broken", "full"])
-@pytest.mark.parametrize("both", [False, True], ids=["output", "output and errors"])
+@pytest.mark.parametrize(("output", "both"), [("broken", False), ("full", True)])
 def test_a_job_ends_as_if_it_were_read(
-    streams: str,
+    output: str,
     *,
     both: bool,
+    starter: Starter,
     job_file: JobMaker,
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    output: int = request.getfixturevalue(streams)
-    errors = tmp_path / "errors.txt"
-    with errors.open("wb") as file:
-        done = subprocess.run(
-            [*CLI, "run", str(job_file())],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output if both else file,
-            timeout=90,
-            check=False,
-        )
-    assert done.returncode == ExitCode.OK, errors.read_text("utf-8")
-    assert "Traceback" not in errors.read_text("utf-8")
-    assert "Exception ignored" not in errors.read_text("utf-8")
+    unread: int = request.getfixturevalue(output)
+    done = starter.spawn_warm("run", str(job_file(FEW_NODES)), streams=(unread, unread if both else None))
+    assert done.wait(90.0) == ExitCode.OK, done.text()
+    assert "Traceback" not in done.text()
+    assert "Exception ignored" not in done.text()
     assert trained(tmp_path / "runs" / "latest")
 
 
 def test_a_job_without_standard_streams(job_file: JobMaker, tmp_path: Path) -> None:
     """As a daemon: what is opened next must not get their numbers, and what is printed with them."""
-    command = " ".join([*CLI, "run", str(job_file()), "<&- >&- 2>&-"])
+    command = " ".join([*CLI, "run", str(job_file(FEW_NODES)), "<&- >&- 2>&-"])
     assert subprocess.run(["sh", "-c", command], timeout=90, check=False).returncode == ExitCode.OK
     assert trained(tmp_path / "runs" / "latest")
 
 
-def test_a_job_that_fails_has_its_code(job_file: JobMaker, broken: int) -> None:
-    command = [*CLI, "run", str(job_file({"data": {"path": "none.parquet"}}))]
-    done = subprocess.run(command, stdout=broken, stderr=broken, timeout=60, check=False)
-    assert done.returncode == ExitCode.DATA
+def test_a_job_that_fails_has_its_code(starter: Starter, job_file: JobMaker, broken: int) -> None:
+    job = job_file({"data": {"path": "none.parquet"}})
+    assert starter.spawn_warm("run", str(job), streams=(broken, broken)).wait(60.0) == ExitCode.DATA
 
 
 def test_a_comparison_that_nobody_reads(job_file: JobMaker, tmp_path: Path, broken: int) -> None:
-    command = [*CLI, "compare", str(job_file()), "--algorithms", "ma", "--seeds", "1"]
+    """What it says is the same with emulated runs, which are soon made."""
+    job = job_file({"trainer": {"batch": 512, "count": 2}})
+    command = [*CLI, "compare", str(job), "--virtual", "--algorithms", "none", "--seeds", "1"]
     done = subprocess.run(command, stdout=broken, stderr=broken, timeout=150, check=False)
     assert done.returncode == ExitCode.OK
-    assert (tmp_path / "runs" / "small-compare" / "compare.html").is_file()
+    assert (tmp_path / "runs" / "small-virtual" / "virtual.html").is_file()
 
 
-@pytest.mark.parametrize("given", [["algos"], ["--version"], ["--help"]], ids=" ".join)
-def test_what_others_read_still_fails(given: list[str], full: int, broken: int) -> None:
+@pytest.mark.parametrize("given", [["key", "token", "job.key"], ["--version"]], ids=" ".join)
+def test_what_others_read_still_fails(given: list[str], full: int, broken: int, tmp_path: Path) -> None:
     """The control: a command whose output is its purpose says that it was not written."""
-    done = subprocess.run(
-        [*CLI, *given], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, text=True
-    )
+    JobKey.generate().write(tmp_path / "job.key")
+
+    def run(output: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*CLI, *given],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+            text=True,
+            cwd=tmp_path,
+        )
+
+    done = run(full)
     assert done.returncode == ExitCode.RESOURCES
     assert done.stderr.endswith(
         "standard output: cannot be written (No space left on device); free its disk\n"
     )
     assert done.stderr.count("\n") == 1
-    again = subprocess.run([*CLI, *given], stdout=broken, stderr=subprocess.PIPE, timeout=60, check=False)
-    assert not again.stderr
+    assert not run(broken).stderr
 
 
 @pytest.mark.parametrize("streams", ["broken", "full"])
