@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.processes import THREADS, wait_until
+from shadowsync.tests.support.jobs.processes import THREADS, Starter, wait_until
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, RunFolder
 
 pytestmark = pytest.mark.processes
@@ -29,18 +29,15 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def script(tmp_path: Path, environment: dict[str, str]) -> Script:
-    """Runs a program to its end; gives what it wrote to its `result`."""
+def script(tmp_path: Path, starter: Starter) -> Script:
+    """Runs a program to its end; gives the JSON that it wrote last."""
 
     def run(text: str, *arguments: str) -> dict[str, Any]:
         file = tmp_path / "script.py"
         file.write_text(textwrap.dedent(text), encoding="utf-8")
-        command = [sys.executable, "-W", "error", str(file), *arguments]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        result: dict[str, Any] = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
+        done = starter.spawn_warm(*arguments, script=file, environment={"PYTHONWARNINGS": "error"})
+        assert done.wait(100.0) == 0, done.text()
+        result: dict[str, Any] = json.loads(done.text().rstrip("\n").rpartition("\n")[2])
         return result
 
     return run
