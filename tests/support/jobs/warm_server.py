@@ -52,7 +52,9 @@ class WarmServer:
         self._door.settimeout(120.0)
         self._popen, *first = open_server(environment, "--kill-at-end")
         self._light, self._torch = first
-        ((_, *self._ends),) = self.start_servers(1, Path.cwd(), Path(os.devnull)).given
+        inner = self.start_servers(1, Path.cwd(), Path(os.devnull))
+        self._inner = [psutil.Process(pid) for pid in inner.pids]
+        ((_, *self._ends),) = inner.given
         for end, imports in zip(self._ends, MORE, strict=True):
             warm_job.begin_server(end, environment, imports=imports, kill_at_end=True)
         self._ends += first
@@ -106,9 +108,12 @@ class WarmServer:
         return self._codes.get(request)
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it, from the inside."""
         self._door.close()
-        for end in self._ends:
+        for end in self._ends[:2]:
+            end.close()
+        psutil.wait_procs(self._inner, timeout=60.0)
+        for end in self._ends[2:]:
             end.close()
         self._popen.wait(60)
 
