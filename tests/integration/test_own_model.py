@@ -75,7 +75,7 @@ def test_it_trains_and_is_scored(folder: Path, click_log: Path, starter: Starter
     job_file = folder / "job.toml"
     text = job_file.read_text("utf-8").replace('"log/', f'"{click_log}/').replace("20000", "2000")
     job_file.write_text(f'[run]\ndirectory = "{folder / "runs"}"\n\n{text}', encoding="utf-8")
-    process = starter.spawn("run", str(job_file), "--quiet")
+    process = starter.fork("run", str(job_file), "--quiet")
     assert process.wait(90.0) == 0, process.text()
     run = RunFolder(folder / "runs" / "job")
     report = run.report
