@@ -22,8 +22,8 @@ from shadowsync.pipeline.checkpoint.manifest import manifest_content, parse_mani
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import JobMaker
+from shadowsync.tests.support.jobs.processes import Starter, Starting
+from shadowsync.tests.support.jobs.runs import JobMaker, Settings, small_job, write_job
 from shadowsync.tests.support.loops.attached_loops import hub, sgd, small_model
 
 MODEL = """
@@ -57,22 +57,48 @@ class Own(MA):
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """A folder with a model and an algorithm, which say that they were executed."""
-    folder = tmp_path / "code"
-    folder.mkdir()
-    (folder / "net.py").write_text(MODEL, encoding="utf-8")
-    (folder / "own.py").write_text(ALGORITHM, encoding="utf-8")
+    return with_code(tmp_path)
+
+
+def with_code(folder: Path) -> Path:
+    """Its folder with a model and an algorithm."""
+    code = folder / "code"
+    code.mkdir()
+    (code / "net.py").write_text(MODEL, encoding="utf-8")
+    (code / "own.py").write_text(ALGORITHM, encoding="utf-8")
+    return code
+
+
+@pytest.fixture(scope="module")
+def trained(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both, and a run with them, trained here, which is not to be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    files = with_code(folder)
+    changes: Settings = {
+        "model": {"name": f"{files}/net.py:Net", "bottom": None, "top": None},
+        "sync": {"algorithm": f"{files}/own.py:Own", "nodes": None},
+    }
+    job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), changes)
+    with starting(folder) as starter:
+        process = starter.fork("run", str(job), "--quiet")
+        assert process.wait(90.0) == 0, process.text()
     return folder
 
 
 @pytest.fixture
-def own_run(files: Path, job_file: JobMaker, starter: Starter, tmp_path: Path) -> Path:
-    """A run with both, trained here."""
-    model = {"name": f"{files}/net.py:Net", "bottom": None, "top": None}
-    made = job_file({"model": model, "sync": {"algorithm": f"{files}/own.py:Own", "nodes": None}})
-    process = starter.fork("run", str(made), "--quiet")
-    assert process.wait(90.0) == 0, process.text()
-    (files / "executed").unlink()
-    return (tmp_path / "runs" / "latest").resolve()
+def own_run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run, of which further runs are beside it, and whose code nobody has executed since."""
+    (trained / "code" / "executed").unlink(missing_ok=True)
+    run = Path(shutil.copytree(trained / "runs" / "small", tmp_path / "runs" / "small"))
+    job = (run / "job.json").read_text("utf-8")
+    (run / "job.json").write_text(job.replace(f"{trained}/runs", f"{tmp_path}/runs"), encoding="utf-8")
+    return run
+
+
+@pytest.fixture
+def code(trained: Path) -> Path:
+    """The folder of the code that the run names."""
+    return trained / "code"
 
 
 def commands(run: Path, data: str, out: Path) -> dict[str, list[str]]:
@@ -87,17 +113,17 @@ def commands(run: Path, data: str, out: Path) -> dict[str, list[str]]:
 
 
 def test_what_one_trained_here_goes_on_without_a_flag(
-    own_run: Path, files: Path, starter: Starter, click_log: Path, tmp_path: Path
+    own_run: Path, code: Path, starter: Starter, click_log: Path, tmp_path: Path
 ) -> None:
     for name, command in commands(own_run, str(click_log / "eval-*.parquet"), tmp_path).items():
         process = starter.fork(*command)
         assert process.wait(90.0) == 0, (name, process.text())
-        (files / "executed").unlink()
+        (code / "executed").unlink()
     assert shadowsync.load(own_run).job.model.name.endswith("net.py:Net")
 
 
 def test_what_came_from_elsewhere_says_what_it_wants_to_execute(
-    own_run: Path, files: Path, starter: Starter, click_log: Path, tmp_path: Path
+    own_run: Path, code: Path, starter: Starter, click_log: Path, tmp_path: Path
 ) -> None:
     """Elsewhere: the same user with another state folder, as on another machine."""
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
@@ -105,9 +131,9 @@ def test_what_came_from_elsewhere_says_what_it_wants_to_execute(
     for name, command in commands(own_run, data, tmp_path).items():
         process = starter.fork(*command, environment=elsewhere)
         assert process.wait(60.0) == 2, (name, process.text())
-        assert f"executes the file {files}/net.py (Net)" in process.text(), name
+        assert f"executes the file {code}/net.py (Net)" in process.text(), name
         assert "--trust" in process.text(), name
-    assert not (files / "executed").exists()
+    assert not (code / "executed").exists()
     for name, command in commands(own_run, data, tmp_path).items():
         process = starter.fork(*command, "--trust", environment=elsewhere)
         assert process.wait(90.0) == 0, (name, process.text())
@@ -118,10 +144,12 @@ def test_what_came_from_elsewhere_says_what_it_wants_to_execute(
     assert process.wait(60.0) == 0, process.text()
 
 
-def test_a_checkpoint_that_names_another_file_is_not_opened(own_run: Path, files: Path) -> None:
-    evil = files / "evil"
+def test_a_checkpoint_that_names_another_file_is_not_opened(
+    own_run: Path, code: Path, tmp_path: Path
+) -> None:
+    evil = tmp_path / "evil"
     evil.mkdir()
-    shutil.copy(files / "net.py", evil / "net.py")
+    shutil.copy(code / "net.py", evil / "net.py")
     (manifest,) = own_run.rglob("manifest.json")
     found = parse_manifest(manifest.read_bytes(), "")
     found.job["model"]["name"] = f"{evil}/net.py:Net"
@@ -134,13 +162,13 @@ def test_a_checkpoint_that_names_another_file_is_not_opened(own_run: Path, files
 
 
 def test_resume_asks_about_the_algorithm_but_not_about_one_that_is_named_now(
-    own_run: Path, files: Path, starter: Starter
+    own_run: Path, code: Path, starter: Starter, tmp_path: Path
 ) -> None:
-    evil = files / "evil"
+    evil = tmp_path / "evil"
     evil.mkdir()
-    shutil.copy(files / "own.py", evil / "own.py")
+    shutil.copy(code / "own.py", evil / "own.py")
     saved = own_run / "job.json"
-    saved.write_text(saved.read_text("utf-8").replace(f"{files}/own.py", f"{evil}/own.py"), encoding="utf-8")
+    saved.write_text(saved.read_text("utf-8").replace(f"{code}/own.py", f"{evil}/own.py"), encoding="utf-8")
     command = ["resume", str(own_run), "--set", "data.epochs=2", "--quiet"]
     process = starter.fork(*command)
     assert process.wait(60.0) == 2, process.text()
