@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import shadowsync
 from shadowsync.pipeline.report.write import read_report
+from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.page_blocks import Block, blocks_of, run_block, run_blocks
-
-pytestmark = pytest.mark.processes
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 PAGE = ROOT / "docs" / "quickstart.md"
@@ -21,14 +20,14 @@ if not PAGE.exists():
 
 
 @pytest.mark.timeout(300)
-def test_every_block_of_the_page(tmp_path: Path) -> None:
+def test_every_block_of_the_page(starter: Starter, tmp_path: Path) -> None:
     blocks = blocks_of(PAGE)
     kinds = [(block.language, block.file) for block in blocks]
     assert kinds == [
         *[("python", ""), ("bash", ""), ("toml", "job.toml"), ("bash", ""), ("bash", "")],
         *[("python", ""), ("python", ""), ("bash", "")],
     ]
-    said = run_blocks(blocks, tmp_path)
+    said = run_blocks(blocks, tmp_path, starter)
     assert "written: draft.toml" in said[1]
     report = read_report(tmp_path / "runs" / "job" / "report.json")
     assert report.eval is not None
@@ -43,9 +42,13 @@ def test_every_block_of_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "exported" / "manifest.json").exists()
 
 
-def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
-    """The control of the test above: neither a shell nor Python goes on after an error."""
-    for language, text in (("python", "1 / 0\nprint('on')"), ("bash", "cat nothing\necho on")):
-        done = run_block(Block(language, "", text), tmp_path, 60.0)
-        assert done.returncode != 0
-        assert "on" not in done.stdout.split()
+def test_a_block_that_fails_is_seen(starter: Starter, tmp_path: Path) -> None:
+    """The control of the test above: neither commands nor Python go on after an error."""
+    failing = (
+        ("python", "1 / 0\nprint('shadowsync, version')"),
+        ("bash", "shadowsync check no\nshadowsync --version"),
+    )
+    for language, text in failing:
+        code, said = run_block(Block(language, "", text), tmp_path, starter)
+        assert code != 0
+        assert "version" not in said

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .jobs.processes import Starter
+
+SECONDS = 120.0
 FENCE = re.compile(r'^```(\w+)(?: title="(\S+)")?\n(.*?)^```$', re.M | re.S)
 
 
@@ -30,31 +31,36 @@ def blocks_of(page: Path) -> list[Block]:
     return blocks
 
 
-def run_blocks(blocks: Iterable[Block], folder: Path) -> list[str]:
-    """Does a page in `folder`, as a reader would: writes its files, runs its blocks; what these said."""
+def run_blocks(blocks: Iterable[Block], folder: Path, starter: Starter) -> list[str]:
+    """Does a page in the starter's folder: writes its files, runs its blocks; what these said."""
     said = []
     for block in blocks:
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
             continue
-        done = run_block(block, folder, 120.0)
-        assert done.returncode == 0, block.text + done.stdout + done.stderr
-        said.append(done.stdout)
+        code, text = run_block(block, folder, starter)
+        assert code == 0, block.text + text
+        said.append(text)
     return said
 
 
-def run_block(block: Block, folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Runs a block of Python or of a shell in `folder`, with the commands of this environment on the path."""
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    command = [sys.executable, "-W", "error", "-"] if block.language == "python" else ["bash", "-e", "-s"]
-    return subprocess.run(
-        command,
-        input=block.text,
-        cwd=folder,
-        env=environment | {"PATH": tools},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds,
-    )
+def run_block(block: Block, folder: Path, starter: Starter) -> tuple[int, str]:
+    """Runs a block: Python, with warnings as errors, or commands of `shadowsync` up to the first that fails.
+
+    Gives the last exit code, and what was said.
+    """
+    if block.language == "python":
+        script = folder / "block.py"
+        script.write_text(f"import warnings; warnings.simplefilter('error')\n{block.text}", encoding="utf-8")
+        process = starter.fork("block", script=script)
+        return process.wait(SECONDS), process.text()
+    said = ""
+    for line in block.text.splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "shadowsync", line
+        process = starter.fork(*arguments)
+        code = process.wait(SECONDS)
+        said += process.text()
+        if code:
+            return code, said
+    return 0, said
