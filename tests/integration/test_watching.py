@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
+from shadowsync.cli import main
 from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.rpc.channel import RemoteError
 from shadowsync.pipeline.wire.rpc.client import open_channel
@@ -27,7 +30,7 @@ from shadowsync.tests.support.jobs.runs import Settings, small_job, write_job
 from shadowsync.tests.support.jobs.supervised import Supervised
 from shadowsync.tests.support.outside.browser import browser, find_browser
 from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE, HUB
-from shadowsync.watch.status import Status, read_status
+from shadowsync.watch.status import NodeStatus, Status, read_status
 
 ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]
 # What only some jobs have: of a validation, of several labels.
@@ -75,7 +78,7 @@ def watched(
     }
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), more)
     with starting(folder) as starter:
-        run = Watched(starter.spawn("run", str(job)), folder / "runs")
+        run = Watched(starter.fork("run", str(job)), folder / "runs")
         run.first_port = port
         run.wait_for_batches(60)
         yield run
@@ -89,24 +92,46 @@ def end(run: Watched) -> None:
         assert run.process.wait(60.0) == 130
 
 
-def top(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "shadowsync.cli", "top", *arguments]
-
-
 def top_once(run: Watched) -> Status:
     """What `top --once --json` says."""
-    command = top(str(run.run.folder), "--once", "--json")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, ["top", str(run.run.folder), "--once", "--json"])
+    assert done.exit_code == 0, done.output
     return read_status(json.loads(done.stdout))
+
+
+def trainers_of(status: Status) -> list[NodeStatus]:
+    return [node for node in status.nodes if node.role == "trainer"]
+
+
+def pairs_of(status: Status) -> set[tuple[str, str]]:
+    """The links that bytes went over, both ways."""
+    return {(edge.source, edge.target) for edge in status.edges if edge.up > 0 and edge.down > 0}
+
+
+def figures_of(status: Status) -> list[float | None]:
+    """What is above 0 as soon as it is measured."""
+    trainers = [(one.examples_per_second, one.rounds) for one in trainers_of(status)]
+    return [
+        *(status.quality.ne, status.quality.ne_recent, status.speed.now, status.speed.mean),
+        *(status.sync.gap_mean, status.sync.sent_bytes_per_second, status.sync.divergence),
+        *(status.embedding.lookups_per_second, status.embedding.pushes_per_second),
+        *(status.embedding.staleness_mean, *(figure for pair in trainers for figure in pair)),
+    ]
 
 
 def test_the_status_has_every_figure(watched: Watched) -> None:
     statuses: list[Status] = []
+    pairs = {
+        (trainer, other)
+        for trainer in ("trainer-0", "trainer-1")
+        for other in ("reader-0", "embedding-0", "sync-0")
+    }
+    curves = {"ne", "divergence", "throughput/trainer-0", "gap/trainer-1"}
 
     def measured() -> bool:
-        statuses.append(top_once(watched))
-        return statuses[-1].speed.now is not None and statuses[-1].sync.divergence is not None
+        status = top_once(watched)
+        statuses.append(status)
+        return all(figures_of(status)) and pairs <= pairs_of(status) and curves <= set(status.curves)
 
     wait_until(measured, "all was measured")
     status = statuses[-1]
@@ -115,43 +140,33 @@ def test_the_status_has_every_figure(watched: Watched) -> None:
     assert status.progress.total == 500 * 20_000
     assert [node.role for node in status.nodes] == sorted(ROLES)
     assert all(node.alive and node.host and node.pid and node.memory_bytes for node in status.nodes)
-    trainers = [node for node in status.nodes if node.role == "trainer"]
-    assert all(t.examples_per_second and t.rounds and t.wait is not None for t in trainers)
-    pairs = {(edge.source, edge.target) for edge in status.edges if edge.up > 0 and edge.down > 0}
-    others = ("reader-0", "embedding-0", "sync-0")
-    assert pairs == {(trainer.name, other) for trainer in trainers for other in others}
-    for figure in (
-        *(
-            status.quality.ne,
-            status.quality.ne_recent,
-            status.sync.gap_mean,
-            status.sync.sent_bytes_per_second,
-        ),
-        *(status.embedding.lookups_per_second, status.embedding.pushes_per_second, status.speed.mean),
-        status.embedding.staleness_mean,
-    ):
-        assert figure is not None
-        assert figure > 0
-    assert {"ne", "divergence", "throughput/trainer-0", "gap/trainer-1"} <= set(status.curves)
+    assert all(trainer.wait is not None for trainer in trainers_of(status))
+    assert pairs_of(status) == pairs
+    assert min(figure or 0.0 for figure in figures_of(status)) > 0
     # The trainers' own counts against the coordinator's: nearly the same, from two processes.
-    speeds = sum(t.examples_per_second or 0.0 for t in trainers)
+    speeds = sum(trainer.examples_per_second or 0.0 for trainer in trainers_of(status))
     assert status.speed.now == pytest.approx(speeds)
 
 
 def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
-    # What was not measured yet is not served.
-    wait_until(lambda: top_once(watched).sync.divergence is not None, "the replicas were compared")
-    served: dict[str, set[str]] = {}
-    for place, role in enumerate(ROLES):
-        url = f"http://127.0.0.1:{watched.first_port + place}/metrics"
-        with urllib.request.urlopen(url, timeout=60.0) as response:
-            families = list(text_string_to_metric_families(response.read().decode()))
-        samples = [sample for family in families for sample in family.samples]
-        assert {sample.labels["role"] for sample in samples} == {role}
-        assert {sample.labels["run"] for sample in samples} == {"small"}
-        served.setdefault(role, set()).update(sample.name for sample in samples)
+    wanted_of = {role: {metric.full_name for metric in BY_ROLE[role]} - RARE for role in ROLES}
+    served: dict[str, set[str]] = {role: set() for role in ROLES}
+
+    def look() -> bool:
+        for place, role in enumerate(ROLES):
+            url = f"http://127.0.0.1:{watched.first_port + place}/metrics"
+            with urllib.request.urlopen(url, timeout=60.0) as response:
+                families = list(text_string_to_metric_families(response.read().decode()))
+            samples = [sample for family in families for sample in family.samples]
+            assert {sample.labels["role"] for sample in samples} == {role}
+            assert {sample.labels["run"] for sample in samples} == {"small"}
+            served[role].update(sample.name for sample in samples)
+        return all(wanted <= served[role] for role, wanted in wanted_of.items())
+
+    # What was not measured yet is not served, nor what was measured since its node counted last.
+    wait_until(look, "all is measured and served")
     for role, names in served.items():
-        wanted = {metric.full_name for metric in BY_ROLE[role]} - RARE
+        wanted = wanted_of[role]
         links = {name for name in names if "_link_" in name}
         growing = {name for name in names if "_growing_" in name}
         shared = {name for name in names if "_shared_rows_" in name}
@@ -178,21 +193,19 @@ def test_top_on_a_terminal_leaves_it_clean(watched: Watched) -> None:
     ours, theirs = pty.openpty()
     text = b""
     try:
-        command = top("--join", watched.note["endpoint"])
+        command = [sys.executable, "-m", "shadowsync.cli", "top", "--join", watched.note["endpoint"]]
         environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "40"}
         process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         os.close(theirs)
         while b"trainer-1" not in text or text.count(b"\x1b[2K") < 5:
             text += os.read(ours, 1 << 16)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60.0) == 130
-        os.set_blocking(ours, False)
-        try:
+        # Once closed on the other side, a terminal has no end of file. One that nobody reads is full soon,
+        # and whoever writes to it waits.
+        with contextlib.suppress(OSError):
             while more := os.read(ours, 1 << 16):
                 text += more
-        except (BlockingIOError, OSError):
-            # A terminal whose other side is closed has no end of file.
-            pass
+        assert process.wait(60.0) == 130
     finally:
         os.close(ours)
     assert text.rindex(b"\x1b[?25h") > text.rindex(b"\x1b[?25l")
@@ -243,8 +256,7 @@ def test_the_page_in_a_browser_to_the_end(watched: Watched, tmp_path: Path) -> N
 
 def test_top_of_a_job_that_has_ended_says_so(watched: Watched) -> None:
     end(watched)
-    command = top(str(watched.run.folder))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 4
+    done = CliRunner().invoke(main, ["top", str(watched.run.folder)])
+    assert done.exit_code == 4
     assert "no coordinator answered" in done.stderr
     assert done.stderr.count("\n") == 1
