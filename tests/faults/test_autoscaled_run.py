@@ -6,7 +6,9 @@ import asyncio
 import json
 import signal
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -128,38 +130,53 @@ def rules(target: float) -> CountRules:
     return CountRules(1, 3, target=target, window_seconds=0.2, join_seconds=0.1, worth=0.1)
 
 
+@contextmanager
+def follows(own: InProcessCluster, work: Coroutine[Any, Any, None]) -> Iterator[None]:
+    """Have a thread follow an endless job, which is interrupted with the block."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(asyncio.run, work)
+        try:
+            yield
+        finally:
+            own.coordinator.interrupt()
+        following.result(SECONDS)
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
+
+
+def goes_on_once_logged(own: InProcessCluster, text: str) -> None:
+    """Wait until the coordinator has logged it, and has had batches trained for some windows since."""
+    wait_until(lambda: own.run.logged(text), text, SECONDS)
+    own.wait_for_batches(own.run.batches() + 100)
+
+
 def test_a_change_that_is_refused_is_an_event_and_the_job_goes_on(
     in_process: Callable[..., InProcessCluster],
 ) -> None:
     """Nobody is there that could start another trainer."""
-    own = in_process({"data": {"epochs": EPOCHS}}).start()
-    asyncio.run(keep_scaled(own.endpoint, rules(OUT_OF_REACH)))
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    own = in_process({"data": ENDLESS}).start()
+    with follows(own, keep_scaled(own.endpoint, rules(OUT_OF_REACH))):
+        goes_on_once_logged(own, "that was not possible")
     said = [event.what for event in own.run.report.events if event.node == "coordinator"]
     assert said[0].startswith("autoscale goes from 2 to 3 trainers: ")
     assert said[1].startswith("that was not possible: no supervisor is there")
-    assert own.run.report.examples.distinct == EPOCHS * EXAMPLES
-    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
 
 
 def test_a_trainer_leaves_a_job_that_is_followed(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process({"data": {"epochs": EPOCHS}}).start()
-    asyncio.run(keep_scaled(own.endpoint, rules(REACHED)))
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    own = in_process({"data": ENDLESS}).start()
+    with follows(own, keep_scaled(own.endpoint, rules(REACHED))):
+        goes_on_once_logged(own, "autoscale keeps 1 trainer")
     assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK
-    report = own.run.report
-    assert [event.node for event in report.events if "left the job" in event.what] == ["trainer-1"]
-    # Each number is kept at most once. Two are kept first if too little of the job seems left for a change
-    # to pay, one if enough of it is left for another decision.
-    kept = [event.what.split(": ")[0] for event in report.events if event.what.startswith("autoscale keeps")]
-    assert len(kept) == len(set(kept)), kept
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
+    events = own.run.report.events
+    assert [event.node for event in events if "left the job" in event.what] == ["trainer-1"]
+    # A number is kept at most once.
+    kept = [event.what.split(": ")[0] for event in events if event.what.startswith("autoscale keeps")]
+    assert kept == ["autoscale keeps 1 trainer"]
 
 
 def test_a_trainer_joins_a_job_that_is_followed(in_process: Callable[..., InProcessCluster]) -> None:
     """The test starts what the coordinator orders, as a supervisor does."""
-    own = in_process({"data": {"epochs": 2 * EPOCHS}}, replaces=True).start()
+    own = in_process({"data": ENDLESS}, replaces=True).start()
 
     async def start(request: Request[Any], number: int) -> Done:
         del number
@@ -172,16 +189,12 @@ def test_a_trainer_joins_a_job_that_is_followed(in_process: Callable[..., InProc
             await channel.call(GetStatus(), timeout_seconds=SECONDS)
             await keep_scaled(own.endpoint, rules(OUT_OF_REACH))
 
-    asyncio.run(follow())
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
-    report = own.run.report
-    said = [event.what for event in report.events]
+    of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-2'"
+    with follows(own, follow()):
+        wait_until(lambda: own.run.query(of_it)[0][0] > 0, "trainer-2 trains", SECONDS)
+    said = [event.what for event in own.run.report.events]
     assert next(what for what in said if what.startswith("autoscale")).startswith(
         "autoscale goes from 2 to 3 trainers: "
     )
-    assert ("trainer-2", "joined the running job") in [
-        (event.node, event.what[: len("joined the running job")]) for event in report.events
-    ]
-    assert own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-2'")[0][0] > 0
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == report.examples.trained == 2 * EPOCHS * EXAMPLES
+    joined = "joined the running job"
+    assert ("trainer-2", joined) in [(one.node, one.what[: len(joined)]) for one in own.run.report.events]
