@@ -9,10 +9,12 @@ from shadowsync.nodes.coordinator import server
 from shadowsync.nodes.coordinator.state.outcome import FOLDER_REMOVED
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 pytestmark = pytest.mark.no_kill
-EPOCHS = 8
+EPOCHS = 1
 
 
 @pytest.mark.parametrize("removed", [True, False])
@@ -20,11 +22,14 @@ def test_it_is_told(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, removed: bool
 ) -> None:
     monkeypatch.setattr(server, "FOLDER_SECONDS", 0.05)
-    own = in_process({"data": {"epochs": EPOCHS}}).start()
+    slowed = Slowed(20)
+    own = in_process({"data": {"epochs": EPOCHS}}, faults=(slowed,)).start()
     own.wait_for_batches(20)
     folder = own.run.folder
     if removed:
-        folder.rename(folder.with_name("removed"))
+        away = RunFolder(folder.rename(folder.with_name("removed")))
+        wait_until(lambda: away.logged(FOLDER_REMOVED), "it is told at once")
+    slowed.release()
     code = own.wait(120.0)
     assert own.run.report.examples.trained == EPOCHS * EXAMPLES, "it trains on"
     assert code == own.run.report.exit_code == (ExitCode.RESOURCES if removed else ExitCode.OK)
