@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from shadowsync.nodes.worker import connections
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import break_path
@@ -12,9 +13,14 @@ from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 pytestmark = pytest.mark.no_kill
 
-# Four of these are the time after which it is noticed.
+# Two of these are the time after which it is noticed here, and four in any other job.
 TIMEOUT_SECONDS = 2.0
 EPOCHS = 1
+
+
+@pytest.fixture(autouse=True)
+def _is_noticed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "NO_REPLY_TIMEOUTS", connections.NO_REPLY_TIMEOUTS / 2)
 
 
 @pytest.mark.parametrize("other", ["embedding-0", pytest.param("reader-0", marks=pytest.mark.matrix)])
@@ -29,7 +35,7 @@ def test_others_train_what_the_cut_off_trainer_had(
     assert own.run.logged("fault: the path is broken", ["trainer-0", "trainer-1", other])
     report = own.run.report
     assert any(
-        f"{other}: has not answered trainer-1 for 8 s, although both are alive" in event.what
+        f"{other}: has not answered trainer-1 for 4 s, although both are alive" in event.what
         for event in report.events
     )
     assert report.ledger.adds_up

@@ -78,7 +78,7 @@ def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     assert job.run.report.ledger.adds_up
 
 
-@pytest.mark.parametrize(("wait", "gone"), [({}, "6 s"), ({"coordinator_wait_seconds": 9.0}, "9 s")])
+@pytest.mark.parametrize(("wait", "gone"), [({}, "6 s"), ({"coordinator_wait_seconds": 4.0}, "4 s")])
 def test_the_coordinator_that_no_supervisor_watches(
     cluster: Callable[..., AnyCluster], wait: dict[str, float], gone: str
 ) -> None:
