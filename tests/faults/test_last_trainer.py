@@ -17,7 +17,7 @@ from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
 
-EPOCHS = 2
+EPOCHS = 1
 SECONDS = 90.0
 QUICK = {"node_timeout_seconds": 2.0}
 SYNC: dict[str, dict[str, Any]] = {

@@ -38,12 +38,12 @@ def _changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: CHANGES.get(name, {}) | sections.get(name, {}) for name in {**CHANGES, **sections}}
 
 
-def _require_whole(report: Report, dead: set[str], epochs: int = EPOCHS) -> None:
+def _require_whole(report: Report, dead: set[str]) -> None:
     """Every shard has every batch, and no identity is unknown."""
     assert report.ledger.adds_up, report.ledger.identities
     assert [one.name for one in report.ledger.identities if one.holds is None] == []
     counts = report.examples
-    assert counts.distinct == epochs * EXAMPLES
+    assert counts.distinct == EPOCHS * EXAMPLES
     assert counts.read == counts.trained + counts.returned
     assert counts.replayed > 0, "the control: something was lost"
     assert len(report.ledger.shard_applied) == 2
@@ -77,11 +77,9 @@ def test_another_one_gets_every_batch(cluster: Callable[..., AnyCluster], embedd
 
 
 def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcessCluster]) -> None:
-    # Long enough for a checkpoint in the middle.
-    data = CHANGES["data"] | {"epochs": 2}
     slowed = Slowed(60)
     # The next one is due when twice as many batches are trained.
-    changes = _changed(data=data, checkpoint={"every_examples": 6_000})
+    changes = _changed(checkpoint={"every_examples": 6_000})
     own = in_process(changes, faults=(slowed,)).start()
     wait_until(lambda: (own.run.folder / "checkpoint").exists(), "a checkpoint is written")
     # Batches that its rows lack, beside those that the ledger did not have yet.
@@ -89,7 +87,7 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
     replace_embedding_nodes(own)
     slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, dead_embedding_nodes(own.run), epochs=2)
+    _require_whole(own.run.report, dead_embedding_nodes(own.run))
     joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
     assert "with the rows of a checkpoint" in joined
 

@@ -15,7 +15,7 @@ from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
 
-EPOCHS = 2
+EPOCHS = 1
 SECONDS = 90.0
 QUICK = {"node_timeout_seconds": 2.0}
 MODES: dict[str, dict[str, Any]] = {
@@ -28,7 +28,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_the_center_is_made_again_of_the_replicas(
     in_process: Callable[..., InProcessCluster], mode: str
 ) -> None:
-    slowed = Slowed(30)
+    slowed = Slowed(30, 1.0)
     own = in_process(
         {
             "run": QUICK,
@@ -58,11 +58,13 @@ def test_the_center_is_made_again_of_the_replicas(
 def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., InProcessCluster]) -> None:
     """What a replica has not sent yet would be in the mean, and be sent again."""
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": "downpour"}}
-    own = in_process(changes, supervised=True).start()
+    slowed = Slowed(30, 1.0)
+    own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.nodes["sync"][0].kill()
     late = own.join("sync")
     assert late.wait(60.0) == ExitCode.CLUSTER
+    slowed.release()
     assert "the job is running and cannot take another sync node now" in late.text()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.run.report.ledger.adds_up
