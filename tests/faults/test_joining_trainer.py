@@ -55,7 +55,7 @@ def _variants(first: tuple[str, ...], matrix: tuple[str, ...]) -> list[Any]:
 )
 def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}
-    slowed = Slowed(30, 1.0)
+    slowed = Slowed(40, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.node("trainer-0").kill()
@@ -113,7 +113,7 @@ def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algori
 
 def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCluster]) -> None:
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"balance": "updates"}}
-    slowed = Slowed(20, 1.0)
+    slowed = Slowed(30, 1.0)
     own = in_process(changes, faults=(slowed,)).start()
     own.wait_for_batches(20)
     late = own.join("trainer")
@@ -126,7 +126,7 @@ def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCl
 @pytest.mark.matrix
 def test_a_donor_that_dies_is_followed_by_another(in_process: Callable[..., InProcessCluster]) -> None:
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"count": 3}}
-    slowed = Slowed(40, 1.0)
+    slowed = Slowed(50, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(40)
     own.join("trainer")

@@ -28,7 +28,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_the_center_is_made_again_of_the_replicas(
     in_process: Callable[..., InProcessCluster], mode: str
 ) -> None:
-    slowed = Slowed(30, 1.0)
+    slowed = Slowed(40, 1.0)
     own = in_process(
         {
             "run": QUICK,
@@ -58,7 +58,7 @@ def test_the_center_is_made_again_of_the_replicas(
 def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., InProcessCluster]) -> None:
     """What a replica has not sent yet would be in the mean, and be sent again."""
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": "downpour"}}
-    slowed = Slowed(30, 1.0)
+    slowed = Slowed(40, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.nodes["sync"][0].kill()
