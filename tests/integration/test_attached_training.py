@@ -90,8 +90,8 @@ def scheduled(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) ->
     return step
 
 
-def compiled(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -> Step:
-    fast: Any = torch.compile(model)
+def compiled(backend: str, model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -> Step:
+    fast: Any = torch.compile(model, backend=backend)
     return lambda: (task.step(fast, optimizer), None)[1]
 
 
@@ -139,13 +139,14 @@ def test_a_way_to_train_is_kept(way: Way, make: Callable[..., Any]) -> None:
             assert torch.allclose(mine, others, atol=1e-5)
 
 
-@pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler"
-)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.matrix)])
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
-def test_a_compiled_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    """Also without a compiler: what holds on to parameters is the traced program, whoever makes it fast."""
+    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("it needs a C++ compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    with beside_a_twin(compiled, 4, tolerance=1e-5):
+    with beside_a_twin(partial(compiled, backend), 4, tolerance=1e-5):
         pass
 
 
