@@ -24,19 +24,15 @@ NONE = {"algorithm": "none"}
 def test_threads_change_no_bit_of_a_deterministic_job(
     cluster: Callable[..., InProcessCluster], settings: dict[str, Any]
 ) -> None:
-    def with_threads(threads: int, seed: int = 1) -> RunFolder:
-        embedding = {**settings, "threads": threads}
-        return finished_run(
-            cluster,
-            deterministic({"sync": NONE, "embedding": embedding}, seed, f"threads-{threads}-{seed}"),
-        )
+    def with_threads(threads: int) -> RunFolder:
+        changes = {"sync": NONE, "embedding": {**settings, "threads": threads}}
+        return finished_run(cluster, deterministic(changes, 1, f"threads-{threads}"))
 
-    one, two, other = with_threads(1), with_threads(2), with_threads(2, seed=2)
+    one, two = with_threads(1), with_threads(2)
     assert was_trained(one)
     assert one.batches() == two.batches() == STEPS
+    # That another seed gives other bytes is in test_deterministic.
     assert digests(one) == digests(two)
-    # The control: equal bytes are no matter of course.
-    assert not set(digests(one).values()) & set(digests(other).values())
 
 
 @pytest.mark.matrix
