@@ -16,6 +16,8 @@ from shadowsync.tests.support.jobs.resumed import going_on
 from shadowsync.tests.support.jobs.runs import RunFolder
 
 ClusterMaker = Callable[..., InProcessCluster]
+# Some 40 batches, where it says nothing how many there are.
+ALONE = {"count": 1, "batch": 512}
 MODEL = """
 import numpy as np
 import torch
@@ -91,7 +93,7 @@ def test_what_is_frozen_stays_to_the_bit(cluster: ClusterMaker, model: str, sync
 
 def test_what_a_process_draws_is_saved_with_the_model(cluster: ClusterMaker, model: str) -> None:
     """Each process draws its own; the control lacks it in the checkpoint's place."""
-    drawn = settings(model, options={"drawn": True}, sync={"algorithm": "none"}, trainer={"count": 1})
+    drawn = settings(model, options={"drawn": True}, sync={"algorithm": "none"}, trainer=ALONE)
     run = finished_run(cluster, drawn)
     assert run.report.eval is not None
     again = evaluate_run(run.folder, cluster().job.data.eval_path)
@@ -115,11 +117,11 @@ def test_trainers_that_draw_different_constants_are_refused(cluster: ClusterMake
 def test_a_warm_start_takes_what_is_frozen_now(cluster: ClusterMaker, model: str) -> None:
     """As for a fine tuning of the head: trained before, frozen now."""
     once = {"sync": {"algorithm": "none"}}
-    before = finished_run(cluster, settings(model, options={"frozen": False}, trainer={"count": 1}, **once))
+    before = finished_run(cluster, settings(model, options={"frozen": False}, trainer=ALONE, **once))
     trained = opened(before).dense.get_parameter("fixed.weight")
     assert not (trained == 0.05).any()
     start = {"start": {"checkpoint": str(before.folder)}, "run": {"name": "tuned"}}
-    tuned = finished_run(cluster, settings(model, trainer={"count": 1}, **once, **start))
+    tuned = finished_run(cluster, settings(model, trainer=ALONE, **once, **start))
     assert opened(tuned).dense.get_parameter("fixed.weight").equal(trained)
     assert tuned.report.eval is not None
     again = evaluate_run(tuned.folder, cluster().job.data.eval_path)
