@@ -27,8 +27,10 @@ from shadowsync.tests.support.jobs.resumed import (
 )
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
-EPOCHS = 4
+EPOCHS = 2
 LONG: Settings = {"data": {"epochs": EPOCHS}}
+# 79 batches in each epoch, where it says nothing how many there are.
+FEWER: Settings = {"trainer": {"batch": 256}}
 ClusterMaker = Callable[..., InProcessCluster]
 
 
@@ -74,7 +76,7 @@ def test_an_increment_between_two_checkpoints(cluster: ClusterMaker, tmp_path: P
 )
 def test_an_interrupted_run_goes_on(cluster: ClusterMaker, algorithm: str) -> None:
     settings = {**LONG, "sync": {"algorithm": algorithm, "nodes": 1 if algorithm == "easgd" else 0}}
-    first = interrupted(cluster, settings, 300)
+    first = interrupted(cluster, settings, 60)
     before = trained_batches(first)
     second = finished(cluster, going_on(settings, first))
     check_trained_once([first, second], EPOCHS, EXAMPLES)
@@ -90,8 +92,8 @@ def test_an_interrupted_run_goes_on(cluster: ClusterMaker, algorithm: str) -> No
 def test_it_goes_on_where_the_first_one_was_and_not_from_the_start(cluster: ClusterMaker) -> None:
     """Seen where nothing is learned any more: the rows stay, and the center stays among what was saved."""
     still: Settings = {"trainer": {"lr": 1e-9}, "embedding": {"lr": 1e-9}}
-    settings: Settings = {"data": {"epochs": 2}, "sync": {"algorithm": "easgd", "nodes": 1}}
-    first = interrupted(cluster, settings, 200)
+    settings: Settings = {**FEWER, "data": {"epochs": 2}, "sync": {"algorithm": "easgd", "nodes": 1}}
+    first = interrupted(cluster, settings, 20)
     resumed = tensors(finished(cluster, going_on(settings, first, still)))
     saved, fresh = tensors(first), tensors(finished(cluster, still))
     rows = [name for name in saved if name.startswith("embedding") and name.endswith("weights")]
@@ -108,8 +110,8 @@ def test_it_goes_on_where_the_first_one_was_and_not_from_the_start(cluster: Clus
 
 def test_it_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker) -> None:
     epochs = 2
-    settings: Settings = {"data": {"epochs": epochs}, "embedding": {"nodes": 2}}
-    first = interrupted(cluster, settings, 100)
+    settings: Settings = {**FEWER, "data": {"epochs": epochs}, "embedding": {"nodes": 2}}
+    first = interrupted(cluster, settings, 20)
     changes = {
         "trainer": {"count": 3},
         "embedding": {"nodes": 1},
@@ -129,12 +131,12 @@ def test_to_the_bit_with_one_trainer_in_order(cluster: ClusterMaker) -> None:
     """An interrupt between two batches, and the run that goes on, are the uninterrupted run."""
     settings: Settings = {
         "run": {"deterministic": True},
-        "trainer": {"count": 1},
+        "trainer": {"count": 1, "batch": 256},
         "data": {"epochs": 2},
         "sync": {"algorithm": "none"},
     }
     whole = finished(cluster, settings)
-    first = interrupted(cluster, settings, 150)
+    first = interrupted(cluster, settings, 20)
     second = finished(cluster, going_on(settings, first))
     assert trained_batches(first)
     check_trained_once([first, second], 2, EXAMPLES)
@@ -183,7 +185,7 @@ def test_another_job_or_input_is_told_with_what_differs(
 
 
 def test_a_run_goes_on_of_which_only_the_ends_of_spans_were_not_known(cluster: ClusterMaker) -> None:
-    settings: Settings = {"data": {"epochs": 1}, "sync": {"algorithm": "none", "nodes": 0}}
+    settings: Settings = {**FEWER, "data": {"epochs": 1}, "sync": {"algorithm": "none", "nodes": 0}}
     first = finished(cluster, settings)
     # As if it had been interrupted when every batch was trained, and no reader had said that these are all.
     folder, manifest = open_checkpoint(first.folder)
