@@ -67,6 +67,7 @@ def test_a_row_for_each_id_trains_as_a_hashed_table_without_collisions(
             log,
             table,
             run={"name": name, "deterministic": True, "seed": 3},
+            data={"epochs": 1},
             # First values are those of rows or of ids; these are 0 in both.
             embedding={"init_scale": 1e-44, "threads": 2},
         )
@@ -119,6 +120,7 @@ def test_a_prepared_folder_trains_as_the_files_do(cluster: ClusterMaker, log: Pa
             log,
             {"kind": "growing", "rows": ITEMS // 2},
             run={"name": name, "deterministic": True, "seed": seed},
+            data={"epochs": 1},
             embedding={"nodes": 2},
         )
         if prepared:
@@ -174,7 +176,7 @@ def test_a_run_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker, log: P
     assert scored["ne"] == pytest.approx(second.report.eval.ne, rel=1e-5)
 
 
-@pytest.mark.parametrize("form", ["parquet", "safetensors"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("safetensors", marks=pytest.mark.matrix)])
 def test_an_increment_has_the_ids_of_lists_that_came_and_went(
     cluster: ClusterMaker, log: Path, tmp_path: Path, form: TableFormat
 ) -> None:
