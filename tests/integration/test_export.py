@@ -162,14 +162,28 @@ def write_lists(path: Path) -> Path:
     return path
 
 
+LISTS = ("sums", "history", "means", "plain", "item")
+
+
 @pytest.mark.parametrize("form", ["torch-export", pytest.param("onnx", marks=pytest.mark.matrix)])
-@pytest.mark.parametrize("kind", ["hashed", "growing"])
+@pytest.mark.parametrize(
+    "growing",
+    [
+        ("history", "means"),
+        pytest.param(LISTS, marks=pytest.mark.matrix),
+        pytest.param((), marks=pytest.mark.matrix),
+    ],
+)
 def test_lists_are_as_the_manifest_says(
-    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, form: str, kind: str
+    cluster: Callable[..., InProcessCluster],
+    starter: Starter,
+    tmp_path: Path,
+    form: str,
+    growing: tuple[str, ...],
 ) -> None:
     """A sequence that din attends to, sums and means, with weights and without.
 
-    Of growing tables with fewer rows than ids.
+    The growing tables among them have fewer rows than ids; the others are hashed.
     """
     if form == "onnx" and not HAS_ONNX:
         pytest.skip("needs onnxscript and onnxruntime")
@@ -184,11 +198,7 @@ def test_lists_are_as_the_manifest_says(
         "plain": {**shared, "pooling": "mean"},
         "item": "categorical",
     }
-    tables: Settings = {
-        name: {"kind": "growing", "rows": 3, "evict": "never"}
-        for name in columns
-        if name not in ("clicked", "age")
-    }
+    tables: Settings = {name: {"kind": "growing", "rows": 3, "evict": "never"} for name in growing}
     changes: Settings = {
         "data": {"format": "parquet", "path": str(log), "eval_path": None, "columns": columns},
         "model": {
@@ -199,11 +209,11 @@ def test_lists_are_as_the_manifest_says(
         },
         "embedding": {"lr": 0.2, "nodes": 1},
         "trainer": {"count": 1, "batch": 64},
-        **({"tables": tables} if kind == "growing" else {}),
+        **({"tables": tables} if growing else {}),
     }
     own = cluster(changes).start()
     assert own.wait() == 0, own.coordinator.text()
-    assert [table.rows for table in own.run.report.growing_tables] == [3] * 5 * (kind == "growing")
+    assert [table.rows for table in own.run.report.growing_tables] == [3] * len(growing)
     export = tmp_path / "export"
     process = starter.fork("export", str(own.run.folder), "--format", form, "--out", str(export))
     assert process.wait() == 0, process.text()
