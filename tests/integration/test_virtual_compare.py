@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from shadowsync.cli import main
+from shadowsync.lab.virtual import runner
 from shadowsync.lab.virtual.plan import JSON_NAME, read_virtual_plan, result_path, results_of
 from shadowsync.tests.support.jobs.runs import JobMaker
 
@@ -54,7 +55,11 @@ def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(
     assert results_of(folder, plan)[lost] == first[lost], "the same bytes"
 
 
-def test_that_validation_is_not_emulated_is_said(job_file: JobMaker, validation_file: str) -> None:
+def test_that_validation_is_not_emulated_is_said(
+    job_file: JobMaker, validation_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any run is made; here none is."""
+    monkeypatch.setattr(runner._Processes, "make", lambda *_: None)
     job = job_file({"trainer": {"batch": 512}, "data": {"validation_path": validation_file}})
     done = compare(str(job), "--virtual", "--algorithms", "none", "--seeds", "1")
     assert done.exit_code == 0, done.output
