@@ -19,8 +19,9 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.report.wording import quality
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.processes import Starter, until
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker
+from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
+from shadowsync.tests.support.jobs.processes import until
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
 from shadowsync.tests.support.real_time import ENOUGH_SECONDS
 
 EVERY = 6_000
@@ -82,7 +83,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
             "embedding": {"lr": 0.2},
             "validation": {"every_examples": EVERY, "patience": 1},
         },
-        faults=(an_epoch_ahead,),
+        faults=(an_epoch_ahead, scored_on_a_thread),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
     report = own.run.report
@@ -142,7 +143,8 @@ def test_training_waits_for_validations_if_told_to(
             "data": {"epochs": 10_000, "validation_path": validation_file},
             "embedding": {"lr": 0.2},
             "validation": {"every_examples": EVERY, "patience": 1, "wait": True},
-        }
+        },
+        faults=(scored_on_a_thread,),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
     report = own.run.report
@@ -166,7 +168,13 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
 
     It is, where only the last one is validated, as it is where there is data for it and nothing else is said.
     """
-    own = cluster({"data": {"validation_path": validation_file}, "validation": {"metric": "auc"}}).start()
+    own = cluster(
+        {
+            "data": {"validation_path": validation_file},
+            "trainer": {"batch": 512},
+            "validation": {"metric": "auc"},
+        }
+    ).start()
     assert own.wait(120.0) == 0, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "finished"
@@ -194,8 +202,10 @@ def test_the_last_checkpoint_is_validated_once(
     own = cluster(
         {
             "data": {"epochs": 3, "validation_path": validation_file},
+            "trainer": {"batch": 512},
             "validation": {"every_epochs": 1, "wait": wait},
-        }
+        },
+        faults=(scored_on_a_thread,),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
     validated = [examples for examples, _ in own.run.report.curves.validation]
@@ -205,9 +215,9 @@ def test_the_last_checkpoint_is_validated_once(
         assert len(validated) == 3
 
 
-@pytest.mark.light
-def test_validation_without_data_is_refused(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
-    process = starter.fork("run", str(job_file({"validation": {"every_examples": 100}})))
-    assert process.wait(60.0) == 2, process.text()
-    assert "[validation] is set, but the job has no data for it; set data.validation_path" in process.text()
+def test_validation_without_data_is_refused(cluster: Callable[..., InProcessCluster], tmp_path: Path) -> None:
+    coordinator = cluster({"validation": {"every_examples": 100}}).start_coordinator()
+    assert coordinator.wait() == 2, coordinator.text()
+    said = "[validation] is set, but the job has no data for it; set data.validation_path"
+    assert said in coordinator.text()
     assert not (tmp_path / "runs").exists()

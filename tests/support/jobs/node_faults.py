@@ -12,9 +12,12 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from os import fspath
 from typing import Any
 
 import pytest
+from shadowsync.nodes.coordinator.validation import process, scoring
+from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.nodes.embedding import shared_memory
 from shadowsync.nodes.embedding.role import EmbeddingRole
 from shadowsync.nodes.reader import deliveries
@@ -30,11 +33,14 @@ from shadowsync.nodes.worker import embedding_client
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.nodes.worker.worker import Worker
+from shadowsync.pipeline.checkpoint.saved import Location
 from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.placement.ranges import Range
 from shadowsync.pipeline.text import wall_clock
 from shadowsync.pipeline.wire.control.messages import NodeFacts
+from shadowsync.pipeline.wire.field_checks import values_of
 from shadowsync.pipeline.wire.messages import (
     Attach,
     Attached,
@@ -331,6 +337,20 @@ class Slowed:
     def release(self) -> None:
         """Train at full speed again."""
         self._released.set()
+
+
+def scored_on_a_thread(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but checkpoints are scored in this process: another one would import torch for seconds."""
+
+    async def score(_: CheckpointScorer, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
+        request = {
+            "checkpoint": fspath(checkpoint),
+            "spans": [values_of(span) for span in spans],
+            "nice": 0,
+        }
+        return scoring._score_of(await asyncio.to_thread(process._reply, request, threading.Event()))
+
+    patch.setattr(CheckpointScorer, "_score", score)
 
 
 def is_here(where: str) -> bool:
