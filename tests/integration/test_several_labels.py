@@ -38,7 +38,7 @@ from shadowsync.tests.support.jobs.in_process_cluster import (
     finished_run,
     in_process_clusters,
 )
-from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, same, tensors
 from shadowsync.tests.support.jobs.runs import RunFolder, Settings, small_job, write_job
 
@@ -121,7 +121,7 @@ def run(log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     )
     job = write_job(folder / "job.toml", small_job(log, folder / "runs"), changes)
     with in_process_clusters() as make:
-        own = make(job).start()
+        own = make(job, faults=(scored_on_a_thread,)).start()
         assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(folder / "runs" / "both")
 
@@ -288,10 +288,15 @@ def test_served_and_exported(model: SavedModel, run: RunFolder, log: Path, tmp_p
     dense = torch.randn(5, model.job.model_inputs[0])
     embeddings = [torch.randn(5, table.dim) for table in model.tables.values()]
     torch.testing.assert_close(program(dense, embeddings), model.dense(dense, embeddings))
-    if not HAS_ONNX:
-        return
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(not HAS_ONNX, reason="needs onnxscript and onnxruntime")
+def test_exported_as_onnx(model: SavedModel, tmp_path: Path) -> None:
     from onnxruntime import InferenceSession
 
+    dense = torch.randn(5, model.job.model_inputs[0])
+    embeddings = [torch.randn(5, table.dim) for table in model.tables.values()]
     export_model(model, tmp_path / "onnx", "onnx", "none")
     session = InferenceSession(tmp_path / "onnx" / "dense.onnx")
     names = [given.name for given in session.get_inputs()]
