@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_node import InProcess
+from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
 from shadowsync.tests.support.jobs.runs import JobMaker
 
@@ -17,7 +19,7 @@ TEXT = {"format": "criteo_tsv", "eval_path": []}
 GOOD = "\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26])
 
 
-def check_error(process: Process, code: int, *words: str, seconds: float = SECONDS) -> str:
+def check_error(process: Process | InProcess, code: int, *words: str, seconds: float = SECONDS) -> str:
     """It ended in time with this code and one line that has these words; gives the line."""
     wait_until(lambda: process.poll() is not None, f"it ends; it wrote {process.text()}", seconds)
     assert process.code == code, process.text()
@@ -32,13 +34,9 @@ def check_error(process: Process, code: int, *words: str, seconds: float = SECON
 
 
 @pytest.fixture
-def coordinator(starter: Starter, job_file: JobMaker) -> Callable[..., Process]:
+def coordinator(cluster: Callable[..., InProcessCluster]) -> Callable[..., InProcess]:
     """The coordinator of the small job with changes; it reads the first lines of the input."""
-
-    def start(changes: dict[str, dict[str, object]]) -> Process:
-        return starter.fork("coordinator", str(job_file(changes)), "--bind", "127.0.0.1:0")
-
-    return start
+    return lambda changes: cluster(changes).start_coordinator()
 
 
 @pytest.mark.light
@@ -48,22 +46,19 @@ def test_a_missing_file(starter: Starter, job_file: JobMaker, tmp_path: Path) ->
     check_error(starter.fork("run", str(job_file({"data": {"path": missing}}))), 3, missing)
 
 
-@pytest.mark.light
-def test_an_empty_file(coordinator: Callable[..., Process], tmp_path: Path) -> None:
+def test_an_empty_file(coordinator: Callable[..., InProcess], tmp_path: Path) -> None:
     empty = tmp_path / "empty.tsv"
     empty.touch()
     check_error(coordinator({"data": TEXT | {"path": str(empty)}}), 3, str(empty), "empty")
 
 
-@pytest.mark.light
-def test_a_wrong_number_of_columns(coordinator: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_wrong_number_of_columns(coordinator: Callable[..., InProcess], tmp_path: Path) -> None:
     short = tmp_path / "short.tsv"
     short.write_text("1\t2\t3\n" * 100)
     check_error(coordinator({"data": TEXT | {"path": str(short)}}), 3, str(short), "40")
 
 
-@pytest.mark.light
-def test_a_parquet_file_named_as_text(coordinator: Callable[..., Process], click_log: Path) -> None:
+def test_a_parquet_file_named_as_text(coordinator: Callable[..., InProcess], click_log: Path) -> None:
     path = str(click_log / "train-000.parquet")
     check_error(coordinator({"data": TEXT | {"path": path}}), 3, path, 'data.format = "parquet"')
 
@@ -185,7 +180,7 @@ def test_malformed_rows_that_are_held_out_are_told(
     held_out = tmp_path / "held-out.tsv"
     held_out.write_text(f"{GOOD}\n{other}\n{other}\n{bad}\n" * 10)
     data: dict[str, object] = {**TEXT, "path": str(tmp_path / "train.tsv"), part: str(held_out)}
-    own = cluster(FEW | {"data": data}).start()
+    own = cluster(FEW | {"data": data}, faults=(scored_on_a_thread,)).start()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert (report.examples.trained, report.examples.bad_rows) == (200, 0)
@@ -212,7 +207,8 @@ def test_malformed_rows_of_a_drawn_part_are_told_once(
     columns |= {f"C{at}": "categorical" for at in range(26)}
     split = {"by": "fraction", "validation": 0.1, "test": 0.1}
     data: dict[str, object] = {"format": "tsv", "header": False, "columns": columns, "split": split}
-    own = cluster(FEW | {"data": data | {"path": str(tmp_path / "all.tsv"), "eval_path": []}}).start()
+    settings = FEW | {"data": data | {"path": str(tmp_path / "all.tsv"), "eval_path": []}}
+    own = cluster(settings, faults=(scored_on_a_thread,)).start()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert report.eval is not None
