@@ -60,8 +60,9 @@ NOT_FOR_ALGORITHMS = {
     *("socket", "select", "selectors", "ssl", "http", "urllib", "time", "datetime", "threading", "queue"),
     *("multiprocessing", "subprocess", "concurrent", "signal", "os", "random", "pathlib", "io"),
 }
-# What is no algorithm: groups are drawn from the job's seed.
+# What is no algorithm: groups are drawn from the job's seed; the catalog looks for installed packages.
 EXCEPTIONS = {
+    ("shadowsync.sync_algos.catalog.names", "os"),
     ("shadowsync.sync_algos.contract.grouping", "random"),
 }
 PICKLING_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
