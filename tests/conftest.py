@@ -44,6 +44,7 @@ settings.register_profile(
     "repeatable",
     settings(),
     deadline=None,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
 )

@@ -99,11 +99,10 @@ USES = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["fused", "as on a device"])
-@pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("name", TORCH)
-@given(batches=USES)
+@given(batches=USES, decay=st.sampled_from([0.0, 0.3]))
 def test_parameters_move_as_torchs_own_do(
-    name: Name, decay: float, on_device: bool, batches: list[Batch]
+    name: Name, on_device: bool, batches: list[Batch], decay: float
 ) -> None:
     torch.manual_seed(3)
     wanted, x = Experts(), torch.randn(3, 3)
