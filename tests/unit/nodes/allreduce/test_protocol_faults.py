@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -97,7 +96,7 @@ class Scenario:
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("rank", RANKS)
 def test_the_fault_matrix(rank: str, moment: Moment, action: Action, coordinator: str) -> None:
-    for (eager, codec), seed in itertools.product([(False, "float32"), (True, "int8")], range(2)):
+    for seed, (eager, codec) in enumerate([(False, "float32"), (True, "int8")]):
         scenario = Scenario(RANKS[rank], moment, action, eager=eager, codec=codec, seed=seed)
         scenario.run(coordinator)
         scenario.check_agreement()
@@ -116,7 +115,7 @@ def test_the_fault_matrix(rank: str, moment: Moment, action: Action, coordinator
 @pytest.mark.parametrize("moment", [Moment.AFTER_READY, Moment.MID_SCATTER, Moment.MID_GATHER])
 def test_only_the_one_that_fails_is_reported(rank: str, moment: Moment) -> None:
     """Those that wait for it keep others waiting, too; they are not put out for that."""
-    for seed in range(20):
+    for seed in range(10):
         scenario = Scenario(RANKS[rank], moment, Action.STALLS, eager=False, codec="float32", seed=seed)
         scenario.run("after it is reported")
         late = {late.index for trainer in scenario.survivors for late in trainer.late}
