@@ -119,7 +119,7 @@ def test_its_size_is_for_good(own: CreatedSegment) -> None:
 def test_nothing_is_left_and_arrays_keep_the_memory() -> None:
     before = memory_descriptors()
     values = None
-    for _ in range(20):
+    for _ in range(4):
         own = CreatedSegment(SIZE)
         other = OpenedSegment(**offer(own))
         own.floats(HEAD_BYTES, 4)[:] = 7

@@ -141,6 +141,7 @@ def test_rounds_are_in_the_same_memory_again_and_again(
         async with bench(context, 3, 50_000) as made:
             transports = list(made.transports.values())
             values = [vector(50_000, index) for index in range(3)]
+            expected = exact(values)
             pools = [transport._state._streaming.buffers for transport in transports]
 
             def at_rest() -> bool:
@@ -148,7 +149,7 @@ def test_rounds_are_in_the_same_memory_again_and_again(
                 return max(in_use) <= MOST_SAVED_RESULTS
 
             for _ in range(30):
-                assert all(torch.equal(result, exact(values)) for result in await means(transports, values))
+                assert all(torch.equal(result, expected) for result in await means(transports, values))
                 # ZeroMQ lets go of what has left on a thread of its own.
                 await asyncio.to_thread(wait_until, at_rest, "only what may be asked for is in use")
             # What a late peer may ask for, and the result that is made.
