@@ -164,10 +164,10 @@ def test_a_hub_whose_book_has_no_folder_does_not_begin(refuse: Callable[..., str
 
 def test_the_real_process_ends_with_the_code(job_file: str) -> None:
     """Through the interpreter, not click's runner: the code and the one line arrive."""
-    done = _shadowsync("run", job_file, "--set", "sync.algorithm=easgd", "--set", "sync.nodes=0")
+    done = _shadowsync("run", job_file, "--set", "trainer.worker=2")
     assert done.returncode == ExitCode.USAGE
     assert done.stdout == ""
-    said = "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node"
+    said = "job.toml and --set: trainer.worker: unknown key; did you mean 'workers'?"
     assert done.stderr == f"shadowsync run: {said}\n"
 
 
