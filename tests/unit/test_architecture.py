@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 import sys
 import tomllib
@@ -120,9 +119,10 @@ def pickling(modules: Modules) -> list[str]:
     return wrong
 
 
-@functools.cache
 def pickling_calls(text: str) -> tuple[str, ...]:
-    """What a module's text names of PICKLING_CALLS; each text is parsed once."""
+    """What a module's text names of PICKLING_CALLS; one without any of the words is not parsed."""
+    if not any(name in text for name in PICKLING_CALLS):
+        return ()
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute | ast.keyword):

@@ -19,7 +19,9 @@ READS |= {"time.localtime", "time.gmtime", "time.ctime"}
 
 
 def reads(text: str) -> set[str]:
-    """What a module's text names of READS."""
+    """What a module's text names of READS; one without their last words has none, and is not parsed."""
+    if not any(f".{name.rpartition('.')[2]}" in text for name in READS):
+        return set()
     found = (ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute))
     return READS & {".".join(name.split(".")[-2:]) for name in found}
 
