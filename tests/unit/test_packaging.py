@@ -24,12 +24,11 @@ ROOT = Path(shadowsync.__file__).resolve().parent
 NEEDED_SETUPTOOLS = 77
 # Neither of these is part of a checkout.
 NOT_IN_THE_TREE = (".*", "__pycache__", "runs", "demo-data", "build", "dist", "*.egg-info")
-# Opens every file that the package keeps beside its modules, through what is installed.
+# Opens the files that the page has beside its modules, through what is installed. The lab's only one is for
+# an extra; it is in the wheel, as every file is.
 OPEN_FILES = """
 import json, shadowsync
-from shadowsync.lab.page import TEMPLATES
 from shadowsync.watch.page.files import page_files
-assert (TEMPLATES / "compare.html").read_text(encoding="utf-8")
 print(json.dumps([shadowsync.__file__, {path: len(file.content) for path, file in page_files().items()}]))
 """
 
@@ -71,7 +70,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def install(wheel: Path, folder: Path, without: Collection[str] = ()) -> Path:
+def install(wheel: Path, folder: Path, without: Collection[str]) -> Path:
     """The commands' folder of an environment with the wheel, and links to all else but `without`."""
     venv.create(folder, with_pip=False, symlinks=True)
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
@@ -116,8 +115,14 @@ def test_wheel_has_the_license_and_the_command(wheel: Path) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
 
 
-def test_installed_package_opens_its_files(wheel: Path, tmp_path: Path) -> None:
-    installed = install(wheel, tmp_path / "environment")
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands' folder of an environment with the wheel and without the modules of the extras."""
+    optional = {name for modules in EXTRAS.values() for name in modules}
+    return install(wheel, tmp_path_factory.mktemp("installed") / "environment", without=optional)
+
+
+def test_installed_package_opens_its_files(installed: Path, tmp_path: Path) -> None:
     where, sizes = json.loads(outside([installed / "python", "-c", OPEN_FILES], tmp_path)[0])
     assert Path(where).is_relative_to(installed.parent)
     assert set(sizes) > {"/", "/page.js", "/vendor/uPlot.js"}
@@ -125,11 +130,9 @@ def test_installed_package_opens_its_files(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_installed_command_runs_a_job_without_the_extras(
-    wheel: Path, click_log: Path, tmp_path: Path
+    installed: Path, click_log: Path, tmp_path: Path
 ) -> None:
     """And says in one line what the job, which asks for all of it, goes without."""
-    optional = {name for modules in EXTRAS.values() for name in modules}
-    installed = install(wheel, tmp_path / "environment", without=optional)
     watch = {"web": "0", "metrics_port": 9100, "tensorboard": True}
     job = write_job(tmp_path / "job.toml", small_job(click_log, tmp_path / "runs"), {"watch": watch})
     printed, reported = outside([installed / "shadowsync", "run", job], tmp_path)
