@@ -36,7 +36,8 @@ def check_stateless(job: Job, module: nn.Module) -> None:
 
     Raises JobFileError, with the name of what changes: a buffer of the state dict; another attribute that
     changes with each call; or, without a name, whatever makes the same inputs give other logits than before.
-    Also with the name of what is tied to a trained parameter by its memory alone.
+    Also with the name of what is tied to a trained parameter by its memory alone, and for a module that
+    scores an example by what others are beside it.
     """
     if job.model.name in MODELS:
         return
@@ -48,6 +49,7 @@ def check_stateless(job: Job, module: nn.Module) -> None:
         _check_buffers(job, run, inputs)
         _check_attributes(job, run, inputs[0])
         _check_logits(job, run, inputs)
+        _check_rows(job, run, inputs[0])
 
 
 def _check_memory(job: Job, module: nn.Module) -> None:
@@ -169,6 +171,34 @@ def _check_logits(job: Job, module: nn.Module, inputs: list[_Inputs]) -> None:
             raise _state_error(job, what, "compute from the inputs and parameters alone")
 
 
+def _check_rows(job: Job, module: nn.Module, inputs: _Inputs) -> None:
+    """Check that an example's logits in scoring do not depend on the examples beside it."""
+    dense, embeddings = inputs
+    first = dense[:1], [_first_row(embedding) for embedding in embeddings]
+    beside = _logits(module, inputs, training=False)[:1]
+    again = _logits(module, inputs, training=False, seed=_SEED + 1)[:1]
+    if not torch.equal(beside, again) or not beside.isfinite().all():
+        # It draws numbers in scoring, or such inputs say nothing.
+        return
+    try:
+        alone = _logits(module, first, training=False)
+        what = "scores an example by what others are beside it"
+    except Exception as error:  # noqa: BLE001 - the user's own
+        alone, what = torch.full_like(beside, torch.nan), f"cannot score one example by itself ({error})"
+    if not torch.allclose(beside, alone, rtol=1e-4, atol=1e-5):
+        raise JobFileError(
+            f"{job.model.name}: forward {what}; predict, serve and eval would give it other scores",
+            where=_WHERE,
+            remedy="normalize each example by itself (torch.nn.LayerNorm or GroupNorm)",
+        )
+
+
+def _first_row(embedding: torch.Tensor | EmbeddedSequence) -> torch.Tensor | EmbeddedSequence:
+    if isinstance(embedding, EmbeddedSequence):
+        return EmbeddedSequence(embedding.vectors[:1], embedding.lengths[:1])
+    return embedding[:1]
+
+
 def _state_error(job: Job, what: str, remedy: str) -> JobFileError:
     return JobFileError(
         f"{job.model.name}: {what}; such state is not synchronized, not saved and not scored",
@@ -177,13 +207,13 @@ def _state_error(job: Job, what: str, remedy: str) -> JobFileError:
     )
 
 
-def _logits(module: nn.Module, inputs: _Inputs, *, training: bool) -> torch.Tensor:
+def _logits(module: nn.Module, inputs: _Inputs, *, training: bool, seed: int = _SEED) -> torch.Tensor:
     """Compute logits of the inputs, in training with a backward pass.
 
     The generators are seeded before, so that a module draws the same numbers each time.
     """
     module.train(training)
-    seed_all(_SEED)
+    seed_all(seed)
     dense, embeddings = copy.deepcopy(inputs)
     with torch.set_grad_enabled(training):
         logits: torch.Tensor = module(dense, embeddings)

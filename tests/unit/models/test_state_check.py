@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -165,9 +165,24 @@ class Views(Base):
         self.views: Any = {"of": [self.last.weight.detach()]}
 
 
+class BatchStatistics(Base):
+    def prepare(self) -> None:
+        self.norm = nn.BatchNorm1d(6, track_running_stats=False)
+
+    def change(self, x: torch.Tensor) -> torch.Tensor:
+        return cast("torch.Tensor", self.norm(x))
+
+
+class Ranked(Base):
+    def change(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(dim=0)
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
+        (BatchStatistics, r"cannot score one example by itself \(Expected more than 1 value"),
+        (Ranked, "scores an example by what others are beside it.*LayerNorm"),
         (TiedByMemory, r"down\.weight has its values in the memory of the parameter up\.weight"),
         (BufferView, r"row has its values in the memory of the parameter layer\.weight"),
         (Views, r"views has its values in the memory of the parameter last\.weight"),
@@ -272,7 +287,14 @@ class Picky(Base):
         return super().forward(dense, embeddings)
 
 
-FINE: list[type[Base]] = [Base, Constant, Tied, Cached, Noisy, Clamped, Picky]
+class DrawsInScoring(Base):
+    """Its scores differ from call to call, whatever is beside them."""
+
+    def change(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn(len(x), 6)
+
+
+FINE: list[type[Base]] = [DrawsInScoring, Base, Constant, Tied, Cached, Noisy, Clamped, Picky]
 
 
 @pytest.mark.parametrize("model", FINE, ids=lambda model: model.__name__)
