@@ -126,15 +126,6 @@ class ControlSocket(JobWaits, ABC):
         assert self._socket is not None
         self._turns = SocketTurns(self._take_turn, self._socket)
 
-    def has_received_all(self) -> bool:
-        """Return whether no message waits that has come."""
-        assert self._socket is not None
-        assert self._turns is not None
-        waits = has_message(self._socket)
-        if waits:
-            self._turns.wake()
-        return not waits
-
     def _take_turn(self) -> None:
         assert self._socket is not None
         assert self._turns is not None

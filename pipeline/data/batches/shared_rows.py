@@ -118,10 +118,11 @@ class _TableRows:
     def _keep(self, rows: Int32Array) -> None:
         first = self._next
         self._next = (first - len(rows)) % self._step if first < len(rows) else first - len(rows)
-        self.seen += len(rows)
         kept = rows[first :: self._step].copy()
         self._kept.append(kept)
         self._kept_values += len(kept)
+        # Last: another thread that sees examples takes them to be kept.
+        self.seen += len(rows)
         while self._kept_values > 2 * KEPT_VALUES:
             every = np.concatenate(self._kept)
             # The value after the last kept one is a step away from it; the new step counts from the first.

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import numpy as np
 import pytest
 from shadowsync.pipeline.data.batches import shared_rows as shared_rows_module
@@ -42,6 +47,31 @@ def test_all_ids_count_and_early_examples_too(ids: int, rows: int) -> None:
     assert counts["sharing_examples"] == pytest.approx((of_a | of_b)[::2].mean())
     assert counts["sharing_seen"] == sum(CHUNKS)
     assert (counts["sharing_examples"] > 0) == (rows < 100_000)
+
+
+def test_another_thread_may_count_between_any_two_lines() -> None:
+    meter = SharedRowsMeter({"a": 64, "b": 64})
+    a, b = draw(2000, 1), draw(2000, 2)
+    counted: list[dict[str, float]] = []
+
+    def look(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:  # noqa: ARG001
+        if frame.f_code.co_filename != shared_rows_module.__file__:
+            return None
+        sys.settrace(None)
+        counted.append(meter.counts())
+        sys.settrace(look)
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        for of_a, of_b in zip(a, b, strict=True):
+            meter.show({"a": of_a, "b": of_b}, {})
+    finally:
+        sys.settrace(before)
+    assert len(counted) > 10 * len(CHUNKS)
+    assert not counted[0]
+    assert counted[-1]["sharing_seen"] > sum(CHUNKS[:-1])
 
 
 def test_lists_count_by_their_ids_and_not_as_examples() -> None:
