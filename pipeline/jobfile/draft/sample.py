@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ...data.files.paths import (
     is_url,
     match_files,
     suffix_of,
+    without_marks,
 )
 from ...errors import DataError, JobFileError
 from ...text.format import counted
@@ -89,12 +91,15 @@ def read_sample(source: str, like: InputSample | None = None) -> InputSample:
             where=source,
             remedy='give those of one kind, as in "folder/*.csv"',
         )
-    sizes = [file_size_bytes(path) or 0 for path in paths]
     if like is not None and (like.format == "parquet") != (kinds == {"parquet"}):
         known = "Parquet" if like.format == "parquet" else "text"
         raise DataError(
             f"is not {known}, as the training data is", where=source, remedy="convert one of them"
         )
+    if kinds != {"parquet"}:
+        # As a job does. A Parquet file without a byte is a damaged one.
+        paths = [path for path in paths if file_size_bytes(path) != 0] or paths
+    sizes = [file_size_bytes(path) or 0 for path in paths]
     if kinds == {"parquet"}:
         sample = _of_parquet(pattern, paths, sizes)
     else:
@@ -105,7 +110,8 @@ def read_sample(source: str, like: InputSample | None = None) -> InputSample:
 
 
 def _of_folder(folder: Path) -> str:
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    files = without_marks(str(path) for path in folder.iterdir() if path.is_file())
+    names = sorted(name for name in map(os.path.basename, files) if not name.startswith("."))
     endings = {
         "".join(Path(name).suffixes[-2:]) if name.endswith(_COMPRESSED) else Path(name).suffix
         for name in names

@@ -236,12 +236,28 @@ def test_a_folder_of_one_kind(tmp_path: Path) -> None:
     columns: Columns = {"click": [0, 1] * 50, "item": ["a", "b"] * 50}
     for number in range(3):
         write(tmp_path / f"part-{number}.csv", columns)
+    for mark in ("_SUCCESS", "_committed_1", ".part-0.csv.crc"):
+        (tmp_path / mark).touch()
     text = draft_job(str(tmp_path), tmp_path, name="mine")
     assert 'path = "*.csv"' in text
     assert "from all 300 rows of" in text
     (tmp_path / "README.md").write_text("what it is")
     with pytest.raises(DataError, match=r"has files of several endings \(\.csv, \.md\); give the files"):
         draft_job(str(tmp_path), tmp_path, name="mine")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_empty_files_are_passed_over_as_a_job_does(tmp_path: Path, ending: str) -> None:
+    (damaged := tmp_path / f"part-0.{ending}").touch()
+    with pytest.raises(DataError, match="has no rows" if ending == "csv" else "0 bytes"):
+        draft_job(str(tmp_path), tmp_path, name="mine")
+    if ending == "parquet":
+        damaged.unlink()
+    rows = pl.DataFrame({"click": [0, 1] * 50, "item": ["a", "b"] * 50})
+    for number, frame in enumerate((rows.head(0), rows), 1):
+        path = tmp_path / f"part-{number}.{ending}"
+        frame.write_csv(path) if ending == "csv" else frame.write_parquet(path)
+    assert "from all 100 rows of" in draft_job(str(tmp_path), tmp_path, name="mine")
 
 
 @pytest.mark.parametrize(
