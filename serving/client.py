@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,10 @@ class ScoringClient:
         if status == 400:
             raise DataError(json.loads(text)["error"], where=self.url)
         if status != 200:
-            raise ClusterError(f"replied {status}: {text.strip()[:200]}", where=self.url)
+            why = text.strip()[:200]
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                why = json.loads(text)["error"]
+            raise ClusterError(f"replied {status}: {why}", where=self.url)
         reply: dict[str, Any] = json.loads(text)
         return reply
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.wire.http.hosts import check_host, names_of
@@ -30,6 +31,8 @@ ALL_BODIES_BYTES: Final = 4 * BODY_LIMIT_BYTES
 MOST_CONNECTIONS: Final = 256
 IDLE_SECONDS: Final = 75.0
 SHUTDOWN_SECONDS: Final = 5.0
+
+_KEPT_HEADERS: Final = ("Allow", "WWW-Authenticate")
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class ModelServer:
         self.counts = RequestCounts()
         app = web.Application(
             middlewares=[
+                _errors_as_json,
                 check_host((*names_of(host), host), guard),
                 guard.middleware(open_paths=(HEALTH_PATH,)),
             ],
@@ -124,6 +128,26 @@ class ModelServer:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="well\n")
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Reply to all that fails with a status and the JSON that `/score` replies with."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as error:
+        response = error
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        response = web.Response(status=500, text="the server failed; its log says why")
+    if response.status < 400 or response.content_type == "application/json":
+        return response
+    why = response.text if isinstance(response, web.Response) else None
+    if response.status in (404, 405):
+        why = f"{request.method} {request.path}: there is POST /score, GET /model, /stats and {HEALTH_PATH}"
+    headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+    body = {"error": (why or response.reason or "").strip()}
+    return web.json_response(body, status=response.status, headers=headers)
 
 
 def _version(manifest: CheckpointManifest) -> dict[str, Any]:

@@ -120,6 +120,26 @@ def test_a_compressed_body_is_unpacked_up_to_the_limit(saved_run: Path, body: by
 
 
 @pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        ({"path": "/predict"}, 404, "POST /predict: there is POST /score"),
+        ({"method": "PUT"}, 405, "PUT /score: there is POST /score"),
+        ({"host": "evil.example"}, 421, "this server has another name"),
+        ({}, 413, "more than 33,554,432"),
+    ],
+)
+def test_every_error_is_json(saved_run: Path, lines: dict[str, str], status: int, said: str) -> None:
+    size = BODY_LIMIT_BYTES + 1 if status == 413 else 2
+
+    def work(server: ModelServer) -> None:
+        code, reply = answer(server, head(size, **lines) + b"{}" + b" " * (size - 2))
+        assert code == status
+        assert said in json.loads(reply)["error"]
+
+    with_server(saved_run, work)
+
+
+@pytest.mark.parametrize(
     ("encoding", "change"),
     [
         ("gzip", lambda body: body),
