@@ -287,10 +287,8 @@ def _run(arguments: list[str]) -> int | None:
 
 def main() -> None:
     """Import, fork the second process, and serve."""
-    words = [word for word in sys.argv[1:] if word.isdigit()]
     show_command_line(["-m", FORK_SERVER])
-    kill_at_end = "--kill-at-end" in sys.argv
-    light, torch = (socket.socket(fileno=int(word)) for word in words)
+    light, torch = (socket.socket(fileno=int(word)) for word in sys.argv[1:3])
     # Arrow brings an allocator that it does not use by default, and that starts a thread.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     _import(COMMON)
@@ -301,26 +299,26 @@ def main() -> None:
         light.close()
         with importing_torch():
             _import(TORCH)
-        request = _serve(torch, kill_at_end=kill_at_end)
+        request = _serve(torch)
         if request is None:
             # If the first one was killed, nobody kills this one; a teardown of torch takes its time.
             os._exit(0)
     else:
         torch.close()
         _import(LIGHT)
-        request = _serve(light, kill_at_end=kill_at_end)
+        request = _serve(light)
         if request is None:
-            os.kill(torch_pid, signal.SIGKILL) if not kill_at_end else None
+            os.kill(torch_pid, signal.SIGKILL)
             os.waitpid(torch_pid, 0)
     if request is not None:
         become(request)
 
 
-def _serve(control: socket.socket, *, kill_at_end: bool) -> ForkRequest | None:
+def _serve(control: socket.socket) -> ForkRequest | None:
     gc.collect()
     # The collector then skips what exists now; otherwise it would write to shared pages, and so copy them.
     gc.freeze()
-    return ForkServer(control, kill_at_end=kill_at_end).serve()
+    return ForkServer(control).serve()
 
 
 def _import(modules: tuple[str, ...]) -> None:

@@ -152,7 +152,7 @@ log = logging.getLogger(__name__)
 
 
 def open_server(
-    environment: Mapping[str, str], *options: str
+    environment: Mapping[str, str],
 ) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
     """Start a server.
 
@@ -161,7 +161,7 @@ def open_server(
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
     theirs = [pair[1] for pair in pairs]
     process = subprocess.Popen(
-        python(FORK_SERVER, *(str(end.fileno()) for end in theirs), *options, command_line_room()),
+        python(FORK_SERVER, *(str(end.fileno()) for end in theirs), command_line_room()),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         env=dict(environment),

@@ -98,9 +98,9 @@ def run_command(session: socket.socket) -> None:
         servers = receive_servers(session)
     start: Any = starter.open_server
 
-    def open_server(environment: Mapping[str, str], *options: str) -> Any:
+    def open_server(environment: Mapping[str, str]) -> Any:
         if not servers:
-            return start(environment, *options)
+            return start(environment)
         pid, *pair = servers.pop(0)
         for end in pair:
             begin_server(end, environment)

@@ -50,7 +50,8 @@ class WarmServer:
         self._door.bind("")
         self._door.listen()
         self._door.settimeout(120.0)
-        self._popen, *first = open_server(environment, "--kill-at-end")
+        # It kills nobody: what it forks ends with its own connection, and first kills what it forked itself.
+        self._popen, *first = open_server(environment)
         self._light, self._torch = first
         inner = self.start_servers(1, Path.cwd(), Path(os.devnull))
         self._inner = [psutil.Process(pid) for pid in inner.pids]
