@@ -35,7 +35,7 @@ def hub_address(join: str | None, key: str | PathLike[str] | None) -> str:
 def find_hub(address: str, part: str, sync: Mapping[str, Any], timeout_seconds: float) -> HubSlot:
     """Return where a part joins; with "env://" rank 0 hosts the hub.
 
-    `part` is LOOP or CLIENT. `wanted` are settings of the loops of that hub, by key.
+    `part` is LOOP or CLIENT. `sync` are settings of the loops of that hub, by key.
     """
     if address == ENV:
         return HUBS.join(part, sync, timeout_seconds)

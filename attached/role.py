@@ -64,7 +64,7 @@ class LoopRole(SynchronizedRole):
 
     Args:
         parameters: the module's, which are synchronized where they are.
-        wanted: settings that the hub must have.
+        sync: settings that the hub must have.
         start: whether a late loop takes the weights of the others.
         before: the role that had this place before, and has ended: replica and counts go on.
 

@@ -41,7 +41,7 @@ def tables_job(
 
     Args:
         hub: the job of the hub, whose [run], [codecs] and [embedding] hold.
-        wanted: settings by key, by table.
+        tables: settings by key, by table.
         start: folder of the checkpoint whose rows the nodes begin with.
         goes_on: whether it is of the same modules, whose passes it has are not applied again.
 

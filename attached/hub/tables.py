@@ -74,7 +74,7 @@ class HubTables:
 
         Args:
             job: the job of the nodes that wrote it.
-            wanted: the settings of its tables, by table.
+            tables: the settings of its tables, by table.
             folder: where it is.
             goes_on: whether it is of the hub whose place this one takes, with the same modules.
         """

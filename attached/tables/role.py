@@ -35,7 +35,7 @@ class TablesRole(Role):
     All methods belong to the control thread.
 
     Args:
-        wanted: the tables' settings that the hub must have, by table; None for those that are there.
+        tables: the settings that the hub must have, by table; None for those that are there.
         timeout_seconds: how long the embedding nodes may take to start.
         max_pending: see `RowClient`.
         before: the role that had this place before, and has ended: counts and tables go on.

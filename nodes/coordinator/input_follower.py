@@ -52,7 +52,7 @@ class NewFiles:
     def look(self, present: Mapping[str, Version]) -> tuple[list[str], list[str]]:
         """Return the new complete files, and the known files that changed.
 
-        `found` has all files that are there now, by identity. Each new file and each change is returned
+        `present` has all files that are there now, by identity. Each new file and each change is returned
         once.
         """
         fresh = {file: version for file, version in present.items() if file not in self._known}

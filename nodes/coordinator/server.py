@@ -144,7 +144,7 @@ class CoordinatorServer(ControlServer):
     async def call_until_answered(
         self, member: Member, request: Request[Any], unable: str, still_needed: Callable[[], bool]
     ) -> None:
-        """Repeat a request until a node replies or dies, while it is `wanted`.
+        """Repeat a request until a node replies or dies, while it is `still_needed`.
 
         A node without a session gets it when it is back. One that refuses is declared dead: it was `unable`.
         """

@@ -114,7 +114,7 @@ class FlatReplica:
         values: torch.Tensor,
         change: Callable[[torch.Tensor, torch.Tensor], object],
     ) -> None:
-        """Have `change` change a slice in place, by `given`; negative squares become 0.
+        """Have `change` change a slice in place, by `values`; negative squares become 0.
 
         A mean of squares falls while workers train, so that adding what it lacked before may overshoot. No
         worker may read a negative one, whose root is NaN, so squares are changed in a copy.

@@ -47,7 +47,7 @@ class ReplyWatch:
     """Time for which each node has left requests unanswered; no I/O, no clock.
 
     Args:
-        own: this trainer's name, for the error.
+        trainer: this trainer's name, for the error.
         limit_seconds: longest time without an answer.
     """
 

@@ -62,7 +62,7 @@ def too_many_bad_rows(
 
 
 def own_bad_rows(spans: Iterable[Span], bad_rows: int) -> int:
-    """Return the malformed rows, of those `found` in `spans`, that training does not count.
+    """Return the malformed rows of `spans`, of `bad_rows` in all, that training does not count.
 
     A part that is drawn is read from the whole files, with their malformed rows.
     """

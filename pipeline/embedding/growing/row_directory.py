@@ -172,7 +172,7 @@ class RowDirectory:
             table: number of the table.
             keys: uint64 [N], distinct.
             used_at: int32 [N], the batch of each key's last use.
-            wanted: int32 [N]: the row that a key should have, or ABSENT; distinct otherwise.
+            preferred: int32 [N]: the row that a key should have, or ABSENT; distinct otherwise.
 
         Of more keys than rows those used last are kept; the others have ABSENT.
         """

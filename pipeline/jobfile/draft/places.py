@@ -98,7 +98,7 @@ def _read_file(path: str, most_bytes: int, places: int, until: float) -> TextFil
 
 
 def _lines(path: str, start: int, size: int, size_wanted: int) -> bytes:
-    """Return the lines of a plain file that begin within `wanted` bytes of `start`."""
+    """Return the lines of a plain file that begin within `size_wanted` bytes of `start`."""
     lines = bytearray()
     for block in line_blocks(
         Span(0, path, "bytes", start, min(size, start + size_wanted)), max(1, size_wanted)
