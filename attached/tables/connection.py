@@ -40,7 +40,7 @@ class TablesConnection:
 
     Args:
         endpoint: the hub's address.
-        wanted, max_pending: see `TablesRole`.
+        tables, max_pending: see `TablesRole`.
         timeout_seconds: how long to wait for the hub and its nodes.
         wait_seconds: how long a call waits for a hub that died to come back; 0: it does not.
 
