@@ -161,10 +161,11 @@ def test_a_late_loop_without_a_center_gets_a_peers_weights(algorithm: str) -> No
             late = small_model(seed=5)
             start = weights_of(late)
 
-            def second() -> torch.Tensor:
+            def second() -> tuple[torch.Tensor, torch.Tensor]:
                 stepped = sgd(late)
                 with shadowsync.attach(late, stepped, join=own.endpoint) as other:
-                    found = weights_of(late)
+                    # At once: the other loop trains on.
+                    found = weights_of(late), weights_of(model)
                     own_task = Task(1)
                     train_until(other, lambda: own_task.step(late, stepped), lambda f: f["rounds"] >= 3)
                     joined.set()
@@ -174,8 +175,7 @@ def test_a_late_loop_without_a_center_gets_a_peers_weights(algorithm: str) -> No
                 while not joined.is_set():
                     task.step(model, optimizer)
 
-            found, _ = in_threads(second, first)
-        mine = weights_of(model)
+            (found, mine), _ = in_threads(second, first)
     assert (found - mine).norm() < (start - mine).norm() / 4
 
 
