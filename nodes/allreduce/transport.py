@@ -21,8 +21,7 @@ from ...pipeline.config.sections import SyncSection
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.socket_events import SocketTurns
-from ...pipeline.wire.sockets import has_message
+from ...pipeline.wire.socket_events import SocketTurns, has_message
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.contract.grouping import Grouping, everyone
 from ..runtime.members import Traffic

@@ -23,7 +23,7 @@ from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc.channel import RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
-from ...pipeline.wire.sockets import bind, configure_socket, has_message, send_or_drop
+from ...pipeline.wire.sockets import bind, configure_socket, send_or_drop
 from ...pipeline.wire.tasks import TaskSet
 from ..runtime.largest_messages import LARGEST_HEADER_BYTES
 from ..runtime.process import ProcessHooks
@@ -130,15 +130,13 @@ class ControlSocket(JobWaits, ABC):
         assert self._socket is not None
         assert self._turns is not None
         try:
-            for _ in range(RECEIVED_AT_ONCE):
-                if not has_message(self._socket):
-                    return
-                self._receive(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
-            self._turns.wake()
+            self._turns.receive(self._socket, self._receive, RECEIVED_AT_ONCE)
         except Exception as error:  # noqa: BLE001 - whatever it is, the job fails with it
             self._failed(error)
 
-    def _receive(self, parts: list[zmq.Frame]) -> None:
+    def _receive(self) -> None:
+        assert self._socket is not None
+        parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         identity = parts[0].bytes
         token = identity.decode("ascii", "replace")
         buffers = [part.buffer for part in parts[1:]]

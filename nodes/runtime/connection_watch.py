@@ -9,7 +9,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from ...pipeline.wire.keys.job_key import job_key
-from ...pipeline.wire.sockets import has_message
+from ...pipeline.wire.socket_events import has_message
 
 # Broken handshakes in a row that mean another key. They take some seconds, since a proxy in front of a
 # coordinator that is not up yet also accepts connections and ends them.

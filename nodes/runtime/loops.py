@@ -11,8 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from ...pipeline.wire.socket_events import SocketEvents
-from ...pipeline.wire.sockets import has_message
+from ...pipeline.wire.socket_events import SocketEvents, has_message
 from ...pipeline.wire.tasks import post, race
 from .main_loop import run_pause_aware
 from .message_handler import MessageHandler

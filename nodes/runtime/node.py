@@ -31,7 +31,7 @@ from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc.channel import MAX_ERROR_CHARACTERS, ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
-from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
+from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, send_or_drop
 from ...pipeline.wire.tasks import TaskSet, post, race
 from .connection_watch import OTHER_KEY, ConnectionWatch
 from .health import Health, node_health, serve_health
@@ -238,16 +238,12 @@ class Node:
         try:
             if self._watch.take() and not self._joined:
                 self._end(ExitCode.CLUSTER, f"{self.settings.join}: {OTHER_KEY % self.role.host}")
-            for _ in range(SERVED_AT_ONCE):
-                if not has_message(self._socket):
-                    return
-                self._receive(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
-            # Handle the rest after other work of the loop.
-            self._turns.wake()
+            self._turns.receive(self._socket, self._receive, SERVED_AT_ONCE)
         except Exception as error:  # noqa: BLE001 - whatever it is, the node fails with it
             self._fail(error)
 
-    def _receive(self, parts: list[zmq.Frame]) -> None:
+    def _receive(self) -> None:
+        parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         try:
             message = decode([part.buffer for part in parts])
         except ProtocolError as error:

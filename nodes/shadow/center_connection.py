@@ -23,7 +23,7 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc.retransmission import CENTER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
-from ...pipeline.wire.sockets import has_message, send_frames
+from ...pipeline.wire.sockets import send_frames
 from ...sync_algos.base import PeerLost, Slice
 from ..runtime.members import Traffic
 
@@ -165,12 +165,7 @@ class CenterConnection:
 
     def _take_turn(self) -> None:
         self._room.set()
-        for _ in range(RECEIVED_AT_ONCE):
-            if not has_message(self.socket):
-                return
-            self._receive()
-        # Handle the rest after other work of the loop.
-        self._turns.wake()
+        self._turns.receive(self.socket, self._receive, RECEIVED_AT_ONCE)
 
     def _receive(self) -> None:
         buffers = [part.buffer for part in self.socket.recv_multipart(zmq.NOBLOCK, copy=False)]

@@ -20,7 +20,8 @@ from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import Connection, has_message
+from ...pipeline.wire.socket_events import has_message
+from ...pipeline.wire.sockets import Connection
 from ..embedding.shared_memory import SharedMemoryClient
 from ..runtime.main_loop import PauseAwareClock
 from .batches import InFlightBatch

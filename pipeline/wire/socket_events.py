@@ -13,6 +13,17 @@ from collections.abc import Callable
 
 import zmq
 
+# A plain number, because an operation on flags of the enum takes longer than reading them from the socket.
+_READABLE = int(zmq.POLLIN)
+
+
+def has_message(socket: zmq.Socket[bytes]) -> bool:
+    """Return whether a message has arrived.
+
+    This takes a third of the time of trying to receive and catching the exception.
+    """
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
+
 
 class SocketTurns:
     """A caller of `take_turn` when the state of some sockets may have changed.
@@ -48,6 +59,18 @@ class SocketTurns:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
+
+    def receive(self, socket: zmq.Socket[bytes], receive: Callable[[], object], most: int) -> None:
+        """Call `receive` for each message of a socket that has come, so often at most in this turn.
+
+        The rest follows after other work of the loop, so whoever sends faster does not keep it. Nothing more
+        is received once `receive` has closed this object.
+        """
+        for _ in range(most):
+            if not self._descriptors or not has_message(socket):
+                return
+            receive()
+        self.wake()
 
     def close(self) -> None:
         """Take no more turns.

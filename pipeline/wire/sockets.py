@@ -23,6 +23,7 @@ from .keys.curve import close_listening, connect_with_key, listen_with_key
 from .messages import Failure
 from .refusals import Refusals
 from .schema import Message
+from .socket_events import has_message
 
 # Two tensors of the largest size; no message has more that are large.
 MAX_MESSAGE_BYTES = 2 * MAX_TENSOR_BYTES
@@ -32,8 +33,6 @@ LINGER_MILLISECONDS = 500
 CONNECT_MILLISECONDS = 3000
 SERVED_AT_ONCE = 256
 ROOT = 0
-# A plain number, because an operation on flags of the enum takes longer than reading them from the socket.
-_READABLE = int(zmq.POLLIN)
 
 log = logging.getLogger(__name__)
 
@@ -107,14 +106,6 @@ def open_dealer(
         socket.close()
         raise
     return socket
-
-
-def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Return whether a message has arrived.
-
-    This takes a third of the time of trying to receive and catching the exception.
-    """
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> None:

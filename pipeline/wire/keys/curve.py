@@ -144,7 +144,7 @@ class ZapAuthenticator:
             self._asked = context.socket(zmq.REP)
             self._asked.setsockopt(zmq.LINGER, 0)
             self._asked.bind(ZAP_ENDPOINT)
-            self._turns.append(SocketTurns(partial(self._reply, self._asked), self._asked))
+            self._take_turns(partial(self._reply, self._asked), self._asked)
         self._arrivals = ArrivalWatch(self._cut)
         self.refusals = Refusals(log)
         _AUTHENTICATORS[context.underlying] = self
@@ -187,36 +187,32 @@ class ZapAuthenticator:
             if socket is not None:
                 socket.close()
 
+    def _take_turns(self, receive: Callable[[], None], socket: zmq.Socket[bytes]) -> None:
+        turns = SocketTurns(lambda: turns.receive(socket, receive, HANDLED_AT_ONCE), socket)
+        self._turns.append(turns)
+
     def _reply(self, asked: zmq.Socket[bytes]) -> None:
-        for _ in range(HANDLED_AT_ONCE):
-            if not _has_message(asked):
-                return
-            version, request, _, address, _, mechanism, *credentials = asked.recv_multipart()
-            admitted = mechanism == b"CURVE" and credentials == [self._admitted]
-            if not admitted:
-                self._refuse("refused a connection from %s: it has another key", address.decode())
-            status = (b"200", b"OK") if admitted else (b"400", b"another key")
-            asked.send_multipart([version, request, *status, b"", b""])
-        self._loop.call_soon(self._reply, asked)
+        version, request, _, address, _, mechanism, *credentials = asked.recv_multipart()
+        admitted = mechanism == b"CURVE" and credentials == [self._admitted]
+        if not admitted:
+            self._refuse("refused a connection from %s: it has another key", address.decode())
+        status = (b"200", b"OK") if admitted else (b"400", b"another key")
+        asked.send_multipart([version, request, *status, b"", b""])
 
     def _follow(self, events: zmq.Socket[bytes], arrivals: Arrivals | None) -> None:
         if not events.closed:
-            self._turns.append(SocketTurns(partial(self._take, events, arrivals), events))
+            self._take_turns(partial(self._take, events, arrivals), events)
 
     def _take(self, events: zmq.Socket[bytes], arrivals: Arrivals | None) -> None:
-        for _ in range(HANDLED_AT_ONCE):
-            if not _has_message(events):
-                return
-            event = parse_monitor_message(events.recv_multipart())
-            kind, value, endpoint = event["event"], int(event["value"]), event["endpoint"].decode()
-            if arrivals is not None and kind == zmq.EVENT_ACCEPTED:
-                self._arrivals.accept(arrivals, value, endpoint)
-            elif arrivals is not None and kind == zmq.EVENT_DISCONNECTED:
-                arrivals.forget(value)
-            else:
-                why = _FAILURES.get(value, "its handshake is not one of CURVE")
-                self._refuse("refused a connection to %s: %s", endpoint, why)
-        self._loop.call_soon(self._take, events, arrivals)
+        event = parse_monitor_message(events.recv_multipart())
+        kind, value, endpoint = event["event"], int(event["value"]), event["endpoint"].decode()
+        if arrivals is not None and kind == zmq.EVENT_ACCEPTED:
+            self._arrivals.accept(arrivals, value, endpoint)
+        elif arrivals is not None and kind == zmq.EVENT_DISCONNECTED:
+            arrivals.forget(value)
+        else:
+            why = _FAILURES.get(value, "its handshake is not one of CURVE")
+            self._refuse("refused a connection to %s: %s", endpoint, why)
 
     def _cut(self, excess: Excess) -> None:
         self._refuse("shut down a connection from %s: %s", excess.peer, excess.why)
@@ -224,10 +220,6 @@ class ZapAuthenticator:
     def _refuse(self, text: str, *values: str) -> None:
         self.refusals.add(text, *values)
         self._refused()
-
-
-def _has_message(socket: zmq.Socket[bytes]) -> bool:
-    return not socket.closed and bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def start_authenticator(

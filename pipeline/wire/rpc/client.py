@@ -22,7 +22,7 @@ from ..keys.job_key import job_key
 from ..refusals import UNSENT, CountedLog
 from ..schema import Message
 from ..socket_events import SocketTurns
-from ..sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
+from ..sockets import SERVED_AT_ONCE, configure_socket, connect, send_or_drop
 from .channel import HandleRequest, RpcChannel
 
 log = logging.getLogger(__name__)
@@ -73,22 +73,18 @@ async def open_channel(
             unsent.add(UNSENT, message.KIND, address)
         turns.wake()
 
-    def take_turn() -> None:
-        for _ in range(SERVED_AT_ONCE):
-            if not has_message(socket):
-                return
-            try:
-                channel.receive(decode([part.buffer for part in socket.recv_multipart(copy=False)]))
-            except ProtocolError as error:
-                if refused is None:
-                    channel.close(str(error))
-                    turns.close()
-                    return
+    def receive() -> None:
+        try:
+            channel.receive(decode([part.buffer for part in socket.recv_multipart(copy=False)]))
+        except ProtocolError as error:
+            if refused is None:
+                channel.close(str(error))
+                turns.close()
+            else:
                 refused(error)
-        turns.wake()
 
     channel = RpcChannel("the coordinator", send, handle)
-    turns = SocketTurns(take_turn, socket)
+    turns = SocketTurns(lambda: turns.receive(socket, receive, SERVED_AT_ONCE), socket)
     try:
         yield channel
     finally:
