@@ -328,6 +328,11 @@ class CenterClient:
             if connection.member.token == token:
                 connection.mark_lost()
 
+    def mark_all_lost(self) -> None:
+        """Mark the node of each slice as lost, since this one ends."""
+        for connection in self._connections:
+            connection.mark_lost()
+
     def close(self) -> None:
         """Close the sockets."""
         for connection in self._connections:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
+from collections.abc import Callable
 from functools import partial
 
 from ...pipeline.wire.control.orders import MemberInfo
@@ -51,6 +52,9 @@ class FixedRate:
         """See `CenterClient.metrics`, of this worker's own client; any thread may call."""
         return {}
 
+    def stop(self) -> None:
+        """Let the worker wait for no round any more, since its node ends; any thread may call."""
+
     def close(self) -> None:
         """Close the sockets, if any."""
 
@@ -81,8 +85,8 @@ class GatedRounds(FixedRate):
 class CenterRounds(FixedRate):
     """A worker's own rounds with the center, with its own loop and client.
 
-    Any thread may create it and call `mark_lost` and `replace`; only the worker's thread may use and close
-    it.
+    Any thread may create it and call `mark_lost`, `replace` and `stop`; only the worker's thread may use and
+    close it.
     """
 
     def __init__(
@@ -92,8 +96,11 @@ class CenterRounds(FixedRate):
         self._context = context
         self._connection_config = connection_config
         self._rounds = rounds
+        # A runner ends what a round that failed has left, before the loop is closed.
+        self._runner: asyncio.Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._center: CenterClient | None = None
+        self._is_stopping = False
         # Events of sync nodes in order; each round first handles the new ones.
         self._happened: queue.SimpleQueue[str | tuple[int, MemberInfo]] = queue.SimpleQueue()
 
@@ -110,34 +117,46 @@ class CenterRounds(FixedRate):
         """Run a round if one is due, and wait for its end."""
         if self._context.iterations[self._index] % self._context.job.sync.every:
             return
-        if self._loop is None:
-            self._loop = PauseAwareLoop()
-        self._loop.run_until_complete(self._round())
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=PauseAwareLoop)
+        self._runner.run(self._round())
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost; any thread may call."""
         self._happened.put(token)
-        if self._loop is not None and self._center is not None:
-            post(self._loop, partial(self._center.mark_lost, token))
+        self._on_loop(lambda center: center.mark_lost(token))
 
     def replace(self, number: int, member: MemberInfo) -> None:
         """Replace a slice's sync node from the next round on; any thread."""
         self._happened.put((number, member))
 
+    def stop(self) -> None:
+        """See `FixedRate.stop`: a round that waits ends as incomplete."""
+        self._is_stopping = True
+        self._on_loop(CenterClient.mark_all_lost)
+
     def close(self) -> None:
         """Close the sockets, on the worker's thread."""
-        if self._loop is None:
+        if self._runner is None:
             return
         try:
             if self._center is not None:
                 self._center.close()
         finally:
-            self._loop.close()
+            self._runner.close()
+
+    def _on_loop(self, work: Callable[[CenterClient], None]) -> None:
+        """Have `work` done on the loop of the rounds, if there was one; any thread may call."""
+        if self._loop is not None and self._center is not None:
+            post(self._loop, partial(work, self._center))
 
     async def _round(self) -> None:
         if self._center is None:
+            self._loop = asyncio.get_running_loop()
             self._center = self._connection_config.open_center(self._context, f"fixed-{self._index}")
             assert self._center is not None
+        if self._is_stopping:
+            self._center.mark_all_lost()
         while not self._happened.empty():
             happened = self._happened.get()
             if isinstance(happened, str):

@@ -180,6 +180,8 @@ class Synchronizer:
         """Tell the shadow thread to end, and release workers that wait for a round."""
         if self._gate is not None:
             self._gate.open()
+        for fixed in self.fixed:
+            fixed.stop()
         self.shadow.stop()
 
     def join(self, timeout_seconds: float) -> bool:
