@@ -172,15 +172,21 @@ class HubAdmission:
             await self._order(member, part, "could not take the weights of the checkpoint")
 
     async def _copy_weights(self, member: Member) -> None:
-        """Copy the weights of another loop."""
+        """Copy the weights of another loop.
+
+        If all others leave meanwhile, the member keeps its own, as one does that comes after them.
+        """
         parts = (("", member.facts.dense_elements),)
-        for source in self._state.loops:
+        loops = self._state.loops
+        for source in loops:
             failed = await copy_replica(self._server, source, member, parts)
             if failed is member:
                 raise self._failure(member, "could not take the weights")
             if failed is None:
                 return
-        raise AdmissionFailed("no other loop could give it the weights")
+        await self._server.wait_for(lambda: not any(loop.alive and loop.leaves for loop in loops))
+        if self._state.loops:
+            raise AdmissionFailed("got the weights from no other loop")
 
     async def _order(self, member: Member, order: ConnectPeers | Begin | WriteReplica, failure: str) -> None:
         if await self._server.call(member, order, REQUEST_SECONDS) is None:

@@ -193,7 +193,7 @@ class TrainerAdmission(Admission):
             if fits and await copy_replica(self._server, source, node, parts) is None:
                 return f", with the weights and the optimizer of {source.info.name}"
         if self._state.members.alive("trainer"):
-            raise AdmissionFailed("no other trainer could give it the weights")
+            raise AdmissionFailed("got the weights from no other trainer")
         return await self._take_center(node)
 
     async def _take_center(self, node: Member) -> str:
@@ -204,9 +204,9 @@ class TrainerAdmission(Admission):
             if trainer.begun
         ]
         if set(before) != {node.facts.weights_digest}:
-            raise AdmissionFailed("its model differs from that of the dead trainers")
+            raise AdmissionFailed("has another model than the dead trainers")
         if not center_has_model(self._state):
-            raise AdmissionFailed("no other trainer lives, and there is no whole center")
+            raise AdmissionFailed("found no other trainer alive, and no whole center")
         taken = await self._server.call(node, TakeCenter(), REQUEST_SECONDS)
         if taken is None:
             raise AdmissionFailed("could not take the weights of the center")

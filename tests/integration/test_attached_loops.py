@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
+from shadowsync.nodes.control.membership import Member
+from shadowsync.nodes.control.server import ControlServer
 from shadowsync.tests.support.loops.attached_loops import (
+    END_SECONDS,
     Task,
     hub,
     in_threads,
@@ -177,6 +180,43 @@ def test_a_late_loop_without_a_center_gets_a_peers_weights(algorithm: str) -> No
 
             (found, mine), _ = in_threads(second, first)
     assert (found - mine).norm() < (start - mine).norm() / 4
+
+
+def test_a_loop_that_joins_as_the_last_other_one_leaves_begins_with_its_own_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leave = threading.Event()
+
+    async def left_meanwhile(server: ControlServer, source: Member, *_: Any) -> Member:
+        leave.set()
+        await server.wait_for(lambda: source.leaves)
+        return source
+
+    monkeypatch.setattr("shadowsync.attached.hub.admission.copy_replica", left_meanwhile)
+    with hub(sync__algorithm="ma") as own:
+        begun = threading.Event()
+
+        def first() -> None:
+            model, task = small_model(), Task(0)
+            optimizer = sgd(model)
+            with shadowsync.attach(model, optimizer, join=own.endpoint):
+                task.step(model, optimizer)
+                begun.set()
+                assert leave.wait(END_SECONDS)
+
+        def second() -> torch.Tensor:
+            assert begun.wait(END_SECONDS)
+            model, task = small_model(seed=5), Task(1)
+            optimizer = sgd(model)
+            with shadowsync.attach(model, optimizer, join=own.endpoint):
+                found = weights_of(model)
+                task.step(model, optimizer)
+            return found
+
+        _, found = in_threads(first, second)
+    assert torch.equal(found, weights_of(small_model(seed=5)))
+    assert own.book is not None
+    assert [(loop.state, loop.steps) for loop in own.book.loops] == [("left", 1), ("left", 1)]
 
 
 def test_nothing_changes_while_paused() -> None:

@@ -102,8 +102,8 @@ def _check_the_trace(trace: Mapping[str, Any], wall_seconds: float) -> None:
     assert set(processes.values()) == {"coordinator", "reader-0", "trainer-0", "embedding-0", "sync-0"}
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     done = {(processes[e["pid"]], threads[e["pid"], e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
+    # A reader that is ahead may parse nothing in that second.
     assert {
-        ("reader-0", "parser", "parse"),
         ("trainer-0", "worker-0", "compute"),
         ("trainer-0", "worker-1", "compute"),
         ("trainer-0", "worker-0", "push gradients"),
