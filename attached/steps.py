@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,6 +18,9 @@ from .errors import AttachError
 from .parameters import LoopParameters, is_attached
 
 log = logging.getLogger(__name__)
+
+COPY_STEPS: Final = 100
+"""After so many steps of what looks like a copy it is told before the block ends."""
 
 
 class StepHooks:
@@ -60,11 +65,13 @@ class StepHooks:
         self._changed: set[int] = set()
         # Optimizers of other parameters, with what was looked at.
         self._others: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._copies = CopyWatch(parameters)
         _replace(lambda seeing: (*seeing, self))
 
     def remove(self) -> None:
         """See no more steps, once no round changes anything; a second call does nothing."""
         _replace(lambda seeing: tuple(hooks for hooks in seeing if hooks is not self))
+        self._copies.end(self._steps())
         self._was_changed = not self._steps() and self._parameters.buffer.look()
 
     def require_counted(self) -> None:
@@ -114,6 +121,7 @@ class StepHooks:
             return
         self._changed = set(ids)
         self._parameters.buffer.unwatch()
+        self._copies.counted()
         self._count()
 
     def _tell_moves(self) -> None:
@@ -130,12 +138,67 @@ class StepHooks:
     def _look_at_other(self, optimizer: torch.optim.Optimizer, stepped: list[torch.Tensor]) -> None:
         if threading.get_ident() == self._thread and not is_attached(stepped):
             self._saw_others = True
+            self._copies.stepped(stepped, self._steps())
         # They may be unfrozen, or put into the module, later: after each step that counts it looks again.
         what = hash((self._steps(), *(id(parameter) for parameter in stepped if parameter.requires_grad)))
         if self._others.get(optimizer) != what:
             if self._parameters.contains_any(stepped):
                 self._parameters.check_stepped(stepped)
             self._others[optimizer] = what
+
+
+class CopyWatch:
+    """Notices that a copy of the attached module is trained in its place.
+
+    What an optimizer steps looks like a copy if it has the shapes of at least half of the attached elements.
+    Other models may have them, too, and be trained in turn with the attached one: a network beside it, copies
+    of inner loops. So it is told, once, and only if more such steps follow the last one of the attached
+    module than there were between any two of its steps.
+    """
+
+    def __init__(self, parameters: LoopParameters) -> None:
+        self._shapes = Counter(span.shape for span in parameters.layout.spans)
+        self._run = self._longest = 0
+        self._is_told = False
+
+    def stepped(self, parameters: Sequence[torch.Tensor], steps: int) -> None:
+        """Record a step of other parameters, after `steps` of the attached ones."""
+        if self._is_told or not self._is_alike(parameters):
+            return
+        self._run += 1
+        # Not at once: models may be trained in turn, an epoch each.
+        if self._run > max(COPY_STEPS, steps):
+            self._tell_beyond(self._longest, steps)
+
+    def counted(self) -> None:
+        """Record a step of the attached parameters."""
+        self._longest, self._run = max(self._longest, self._run), 0
+
+    def end(self, steps: int) -> None:
+        """Tell at the end, where no step can follow; of a module that was never stepped others tell."""
+        if steps:
+            self._tell_beyond(max(1, self._longest), steps)
+
+    def _tell_beyond(self, longest: int, steps: int) -> None:
+        if self._run <= longest or self._is_told:
+            return
+        self._is_told = True
+        log.warning(
+            "the attached module made %d steps, and none since; meanwhile optimizers made %d steps of other"
+            " parameters of the same shapes. If they are a copy of it (copy.deepcopy, a model that was loaded"
+            " anew), it is not synchronized: train the module that is attached, or leave the block and attach"
+            " the copy",
+            steps,
+            self._run,
+        )
+
+    def _is_alike(self, parameters: Sequence[torch.Tensor]) -> bool:
+        common = self._shapes & Counter(tuple(p.shape) for p in parameters if p.requires_grad)
+        return 2 * _elements(common) >= _elements(self._shapes)
+
+
+def _elements(shapes: Counter[tuple[int, ...]]) -> int:
+    return sum(math.prod(shape) * count for shape, count in shapes.items())
 
 
 _seeing: tuple[StepHooks, ...] = ()

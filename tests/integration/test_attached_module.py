@@ -16,6 +16,7 @@ import pytest
 import shadowsync
 import torch
 from safetensors.torch import save_file, save_model
+from shadowsync.attached import steps
 from shadowsync.attached.loop import AttachedLoop
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.loops.attached_loops import (
@@ -413,6 +414,88 @@ def test_a_block_that_trained_and_counted_nothing_is_an_error(train: Any, what: 
         sync = shadowsync.attach(model, optimizer, join=own.endpoint)
         train(model, task)
         sync.abandon()
+
+
+def _copy_on(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -> None:  # noqa: ARG001
+    other = copy.deepcopy(model)
+    again = sgd(other)
+    for _ in range(2):
+        task.step(other, again)
+
+
+def _loaded_anew(model: Any, optimizer: torch.optim.Optimizer, task: Task) -> None:  # noqa: ARG001
+    other: Any = small_model(2)
+    other.load_state_dict(model.state_dict())
+    other[3] = nn.Linear(8, 3)
+    for _ in range(2):
+        x, y = task.batch()
+        nn.functional.mse_loss(other(x)[:, :1], y).backward()  # type: ignore[no-untyped-call]
+        sgd(other[:3]).step()
+
+
+def _in_turn(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -> None:
+    twin = small_model(2)
+    other = sgd(twin)
+    for turn in range(4):
+        for _ in range(1 + turn):
+            task.step(twin, other)
+        task.step(model, optimizer)
+    # As an inner loop that evaluates.
+    for _ in range(4):
+        task.step(twin, other)
+
+
+def _another_model(model: nn.Module, optimizer: torch.optim.Optimizer, task: Task) -> None:  # noqa: ARG001
+    other = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1))
+    again = sgd(other)
+    for _ in range(STEPS):
+        task.step(other, again)
+
+
+@pytest.mark.parametrize(
+    ("train", "is_told"), [(_copy_on, True), (_loaded_anew, True), (_in_turn, False), (_another_model, False)]
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_copy_that_is_trained_in_place_of_the_module_is_told_at_the_end(
+    caplog: pytest.LogCaptureFixture, train: Any, *, is_told: bool, fails: bool
+) -> None:
+    """Other models may rightly be trained beside it, in turn or afterwards."""
+    model, task = small_model(), Task(0)
+    optimizer = sgd(model)
+    with hub() as own, caplog.at_level(logging.WARNING):
+        sync = shadowsync.attach(model, optimizer, join=own.endpoint)
+        task.step(model, optimizer)
+        train(model, optimizer, task)
+        assert "of the same shapes" not in caplog.text
+        if fails:
+            sync.abandon()
+        else:
+            sync.finish()
+    assert caplog.text.count("made 1 steps, and none since; meanwhile optimizers made 2 steps") == is_told
+    assert caplog.text.count("of the same shapes") == is_told
+
+
+def test_a_copy_that_is_trained_for_long_is_told_meanwhile(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "COPY_STEPS", 5)
+    model, task = small_model(), Task(0)
+    optimizer = sgd(model)
+    with (
+        hub() as own,
+        caplog.at_level(logging.WARNING),
+        shadowsync.attach(model, optimizer, join=own.endpoint),
+    ):
+        for _ in range(8):
+            task.step(model, optimizer)
+        twin = copy.deepcopy(model)
+        other = sgd(twin)
+        for _ in range(8):
+            task.step(twin, other)
+        assert "of the same shapes" not in caplog.text
+        task.step(twin, other)
+        assert "made 8 steps, and none since; meanwhile optimizers made 9 steps" in caplog.text
+    assert caplog.text.count("of the same shapes") == 1
 
 
 def test_a_block_that_trained_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
