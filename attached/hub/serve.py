@@ -138,6 +138,9 @@ class HubThread:
         self._loops: concurrent.futures.Future[Job] | None = (
             concurrent.futures.Future() if loops_later else None
         )
+        if self._loops is not None:
+            # The end of the hub, which waits for it, would cancel it for `settle`.
+            self._loops.set_running_or_notify_cancel()
         self._checkpoint_seconds, self._resume = checkpoint_seconds, resume
         self._announced: concurrent.futures.Future[tuple[str, str]] = concurrent.futures.Future()
         self._hooks = _StoppableHooks()

@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -139,7 +140,10 @@ async def run_coordinator(
         log.warning("%s", warning)
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server, partial(build_status, state))
-    try:
+    async with AsyncExitStack() as ending:
+        # Each of them also if another one's end fails, or is cancelled.
+        for end in (store.close, watching.close, server.close):
+            ending.push_async_callback(end)
         endpoint = await _listen(server, takeover, restored)
         watching.open()
         requests = RequestHandler(server)
@@ -163,10 +167,6 @@ async def run_coordinator(
         if unwritten is not None:
             raise unwritten
         return ended
-    finally:
-        await server.close()
-        await watching.close()
-        await store.close()
 
 
 async def _write_profile(folder: Path, outcome: Outcome) -> ResourceError | None:

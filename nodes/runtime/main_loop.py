@@ -67,6 +67,14 @@ class PauseAwareLoop(asyncio.SelectorEventLoop):
         """Return the seconds of a clock that excludes pauses; on the loop's thread."""
         return self._clock.now()
 
+    def close(self) -> None:
+        """End tasks that other threads had begun since all were cancelled, and close the loop."""
+        if not self.is_closed() and (left := asyncio.all_tasks(self)):
+            for task in left:
+                task.cancel()
+            self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        super().close()
+
     def _look(self) -> None:
         self.call_later(LOOK_SECONDS, self._look)
 

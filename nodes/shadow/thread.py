@@ -62,6 +62,8 @@ class ShadowThread(LoopThread):
             due.wake = self.wake
         self._schedule = RoundSchedule(context.job.sync)
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
+        # As that of the loop: the peers could not be handed over, and their sockets would stay open.
+        self._opened.set_running_or_notify_cancel()
         self._running = False
         self._woken = asyncio.Event()
         # Held during a round.

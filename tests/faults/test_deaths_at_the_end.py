@@ -17,6 +17,8 @@ from shadowsync.nodes.coordinator import controller, main
 from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
+from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.phases import JobLifecycle
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
@@ -326,3 +328,25 @@ def test_without_the_decision_the_next_one_waits_for_nodes_that_are_gone(
     _end_and_take_over(own, monkeypatch)
     assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH
     assert "rows are lost" in own.coordinator.text()
+
+
+def test_the_coordinator_while_it_closes(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is still to be closed is closed: the thread of its ledger would go on."""
+    own, closed = in_process(CHANGES), list[bool]()
+    close = LedgerStore.close
+
+    async def die(_: CoordinatorServer) -> None:
+        own.coordinator.kill()
+        await asyncio.Event().wait()
+
+    def noted(store: LedgerStore) -> None:
+        closed.append(True)
+        close(store)
+
+    monkeypatch.setattr(CoordinatorServer, "close", die)
+    monkeypatch.setattr(LedgerStore, "close", noted)
+    own.start()
+    own.coordinator.wait(SECONDS)
+    assert closed

@@ -31,6 +31,8 @@ from shadowsync.pipeline.report.model import Report
 
 HEARTBEAT_SECONDS = 0.05
 KILLED = -9
+# Until nobody is left to close a killed node's sockets: its threads end within seconds.
+LEFT_SECONDS = 30.0
 
 _CURRENT: contextvars.ContextVar[InProcess | None] = contextvars.ContextVar("node", default=None)
 
@@ -38,7 +40,8 @@ _CURRENT: contextvars.ContextVar[InProcess | None] = contextvars.ContextVar("nod
 def _of_a_kill(record: logging.LogRecord) -> bool:
     """Whether a record is of a message that a killed node did not send: nobody is left to hear of it."""
     error = record.exc_info[1] if record.exc_info else None
-    return isinstance(error, zmq.ContextTerminated)
+    # Of a new socket it is no ContextTerminated.
+    return isinstance(error, zmq.ZMQError) and error.errno == zmq.ETERM
 
 
 logging.getLogger("asyncio").addFilter(lambda record: not _of_a_kill(record))
@@ -142,11 +145,18 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
         return [repr(socket) for socket in tuple(self._sockets) if not socket.closed]
 
     def term(self) -> None:
-        """Terminate once; whoever comes second waits for the first."""
+        """Terminate once; whoever comes second waits for the first.
+
+        That is a killed node, which is through. As in a process that is killed, its sockets end with it: also
+        one that was being made in that instant, and that nobody has to close.
+        """
         if self._once.acquire(blocking=False):
             super().term()
             self._over.set()
-        self._over.wait()
+        elif not self._over.wait(LEFT_SECONDS):
+            for socket in tuple(self._sockets):
+                socket.close(linger=0)
+            self._over.wait()
 
     def cut(self) -> None:
         """Terminate on a thread of its own; from its return on no socket sends or receives."""

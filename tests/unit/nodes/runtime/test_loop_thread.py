@@ -81,6 +81,18 @@ def test_who_is_cancelled_here_is_cancelled_there(thread: Idle) -> None:
     asyncio.run(asyncio.wait_for(cancel(), WAIT_SECONDS))
 
 
+def test_who_gives_up_before_the_thread_runs_leaves_it_to_the_others(thread: Idle) -> None:
+    async def give_up() -> None:
+        waiting = asyncio.ensure_future(thread.run_coroutine(_where))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        thread.start()
+        assert await thread.run_coroutine(_where) == "idle"
+
+    asyncio.run(asyncio.wait_for(give_up(), WAIT_SECONDS))
+
+
 def test_the_end_of_the_thread_cancels_who_waits_for_it(thread: Idle) -> None:
     async def end() -> None:
         thread.start()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -230,3 +231,32 @@ def test_a_coroutine_is_run_on_such_a_loop() -> None:
         return isinstance(asyncio.get_running_loop(), PauseAwareLoop)
 
     assert run_pause_aware(main())
+
+
+def test_what_a_thread_begins_on_a_loop_that_ends_is_cancelled_before_it_is_closed() -> None:
+    """The runner has cancelled all by then; what it left would wait on a closed loop until it is garbage."""
+    ends, caught, begun = threading.Event(), list[str](), list[asyncio.Task[None]]()
+
+    async def until_all_are_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.set()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            begun.append(loop.create_task(wait_for_ever(caught=caught)))
+
+        def begin_late() -> None:
+            assert ends.wait(60.0)
+            loop.call_soon_threadsafe(begin)
+
+        begun.append(loop.create_task(until_all_are_cancelled()))
+        await asyncio.sleep(0)
+        loop.run_in_executor(None, begin_late)
+
+    run_pause_aware(main())
+    assert [task.cancelled() for task in begun] == [True, True]
+    assert caught == ["cancelled"]
