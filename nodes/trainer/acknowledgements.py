@@ -67,10 +67,18 @@ class AckSender:
                 continue
             self._sent_at = now
             records = self._take()
+            # Workers queue further records meanwhile, and none of them has a negative age.
+            taken_at = time.monotonic()
             request = TrainedBatches(
                 tuple(
                     TrainedBatch(
-                        r.id, r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at, r.others
+                        r.id,
+                        r.examples,
+                        r.loss_sum,
+                        r.positives,
+                        r.weight,
+                        taken_at - r.finished_at,
+                        r.others,
                     )
                     for r in records
                     if not r.left_out

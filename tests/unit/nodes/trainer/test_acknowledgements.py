@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,10 +24,12 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.sent: list[list[Any]] = []
+        self.ages: list[float] = []
 
     async def call(self, request: TrainedBatches, *, timeout_seconds: float) -> Done:
         assert timeout_seconds > 0
         self.sent.append([tuple(batch.id) for batch in request.batches])
+        self.ages += [batch.age_seconds for batch in request.batches]
         return Done()
 
 
@@ -103,5 +107,33 @@ def test_the_records_after_the_first_wait() -> None:
         await confirmed.get()
         assert FLUSH_SECONDS <= now() - first < 2 * FLUSH_SECONDS
         running.cancel()
+
+    run_in_virtual_time(asyncio.wait_for(scenario(), 60.0))
+
+
+def test_a_batch_that_ends_while_others_are_told_has_no_negative_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator would refuse it, and the trainer fail."""
+    ticks = itertools.count()
+    monkeypatch.setattr(acknowledgements, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+
+    class Interrupted(AckSender):
+        """A worker's thread runs as soon as it is due."""
+
+        def due(self, now: float) -> bool:
+            is_due = super().due(now)
+            if is_due and self._records.qsize() == 1:
+                self.put(replace(_record(2), finished_at=float(next(ticks))))
+            return is_due
+
+    async def scenario() -> None:
+        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
+        sender = Interrupted(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0, 60.0)
+        running = asyncio.ensure_future(sender.run())
+        sender.put(replace(_record(1), finished_at=float(next(ticks))))
+        for _ in range(2):
+            await confirmed.get()
+        running.cancel()
+        assert len(coordinator.ages) == 2
+        assert min(coordinator.ages) > 0
 
     run_in_virtual_time(asyncio.wait_for(scenario(), 60.0))
