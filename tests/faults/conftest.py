@@ -18,7 +18,7 @@ from shadowsync.tests.support.jobs.supervised import Supervised
 AnyCluster: TypeAlias = Cluster | InProcessCluster
 # More than any machine trains in the time of a test.
 ENDLESS = {"epochs": 10_000}
-END_SECONDS = 90.0
+END_SECONDS = 120.0
 # Only a trainer and an embedding node have to import torch.
 FEW_NODES: dict[str, dict[str, Any]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
 

@@ -31,7 +31,7 @@ def test_others_train_what_the_cut_off_trainer_had(
         {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}, "data": {"epochs": EPOCHS}},
         faults=(break_path("trainer-1", other),),
     ).start()
-    assert own.wait(120.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.run.logged("fault: the path is broken", ["trainer-0", "trainer-1", other])
     report = own.run.report
     assert any(
@@ -51,5 +51,5 @@ def test_without_another_trainer_the_job_ends_and_says_why(
     run = {"node_timeout_seconds": TIMEOUT_SECONDS, "rejoin_seconds": 1.0}
     changes = {"run": run, "trainer": {"count": 1}}
     own = in_process(changes, faults=(break_path("trainer-0", "embedding-0"),)).start()
-    assert own.wait(120.0) == ExitCode.STOPPED_BY_DEATH
+    assert own.wait() == ExitCode.STOPPED_BY_DEATH
     assert "embedding-0: has not answered trainer-0" in own.coordinator.text() + str(own.run.report.events)

@@ -119,11 +119,13 @@ def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluste
 def _die_at(in_process: Callable[..., InProcessCluster], moments: Sequence[int]) -> InProcessCluster:
     """The job, whose coordinator died after these numbers of batches, and whose accounts are whole."""
     # Nodes train meanwhile, and there is to be much left each time.
-    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2})).start()
+    slowed = Slowed(max(moments))
+    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2}), faults=(slowed,)).start()
     for batches in moments:
         own.wait_for_batches(batches)
         own.coordinator.kill()
         own.take_over()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=len(moments), epochs=2)
     assert own.run.report.examples.replayed == 0

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from shadowsync.nodes.coordinator.controller import JobController
+from shadowsync.nodes.coordinator.state.verdicts import missing_nodes
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.in_process_node import InProcess
 from shadowsync.tests.support.jobs.node_faults import ROLES, never_ready
-from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.processes import until, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 SECONDS = 120.0
-SILENCE: dict[str, dict[str, Any]] = {"run": {"node_timeout_seconds": 1.0}}
+TIMEOUT_SECONDS = 2.0
+SILENCE: dict[str, dict[str, Any]] = {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}}
 
 
 def _killed_while_it_prepares(own: InProcessCluster, role: str) -> InProcess:
@@ -44,7 +47,7 @@ def test_its_successor_has_its_place(in_process: Callable[..., InProcessCluster]
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EXAMPLES
-    assert (victim.name, "was silent for 1 s, and not ready") in [
+    assert (victim.name, "was silent for 2 s, and not ready") in [
         (one.node, one.what) for one in report.events
     ]
 
@@ -62,8 +65,18 @@ def test_one_that_prepares_keeps_its_place_however_long_it_takes(
     assert holder.poll() is None
 
 
-def test_without_a_successor_the_error_names_its_place(in_process: Callable[..., InProcessCluster]) -> None:
-    changes = {"run": {"node_timeout_seconds": 1.0, "start_timeout_seconds": 5.0}}
+def test_without_a_successor_the_error_names_its_place(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = JobController._wait_for_nodes
+
+    async def wait_once_it_is_silent(self: JobController) -> None:
+        members, silence_of = self._state.members, self._server.silence_of
+        await until(lambda: "silent" in missing_nodes(members, silence_of, TIMEOUT_SECONDS), "it is silent")
+        await wait(self)
+
+    monkeypatch.setattr(JobController, "_wait_for_nodes", wait_once_it_is_silent)
+    changes = {"run": SILENCE["run"] | {"start_timeout_seconds": 5.0}}
     own = in_process(changes, faults=(never_ready("trainer"),)).start()
     victim = _killed_while_it_prepares(own, "trainer")
     assert own.coordinator.wait(SECONDS) == ExitCode.CLUSTER

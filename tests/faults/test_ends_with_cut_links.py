@@ -44,11 +44,11 @@ def interrupted_without(make: ClusterMaker, one: str, other: str, algorithm: str
     links.cut(one, other)
     wait_until(lambda: links.lost(one, other) >= 3, "something is lost over the link")
     own.coordinator.interrupt()
-    own.coordinator.wait(60.0)
+    own.coordinator.wait()
     if other == COORDINATOR:
         # It hears nothing of the end, and would wait for another coordinator.
         own.node(one).kill()
-    assert own.wait(60.0) == ExitCode.INTERRUPTED, own.coordinator.text()
+    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
     slowed.release()
     links.mend(one, other)
     return folder_of(own)
@@ -171,7 +171,7 @@ def test_any_end(in_process: ClusterMaker, end: str, one: str, other: str) -> No
     ENDS[end](own, order)
     if end == "last":
         slowed.release()
-    code = ExitCode(own.wait(120.0))
+    code = ExitCode(own.wait())
     slowed.release()
     links.mend(one, other)
     order.early.clear()

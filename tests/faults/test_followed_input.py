@@ -35,7 +35,7 @@ def test_another_coordinator_goes_on_with_the_files_in_their_order(
     own.take_over()
     _wait_for(own, 3 * OF_A_FILE)
     asyncio.run(end_input(own.endpoint))
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == 3 * OF_A_FILE
@@ -52,7 +52,7 @@ def test_a_run_of_fixed_input_is_resumed_with_more_and_its_coordinator_is_replac
     fixed = changes(incoming)
     fixed["data"]["follow"] = False
     first = in_process(fixed).start()
-    assert first.wait(90.0) == ExitCode.OK, first.coordinator.text()
+    assert first.wait() == ExitCode.OK, first.coordinator.text()
     more: dict[str, dict[str, Any]] = {"data": {"follow": True}, "run": {"node_timeout_seconds": 2.0}}
     second = in_process(going_on(fixed, first.run, more)).start()
     arrive(click_log, incoming, "a.parquet")
@@ -63,7 +63,7 @@ def test_a_run_of_fixed_input_is_resumed_with_more_and_its_coordinator_is_replac
     arrive(click_log, incoming, "b.parquet")
     _wait_for(second, 2 * OF_A_FILE)
     asyncio.run(end_input(second.endpoint))
-    assert second.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, second.coordinator.text()
+    assert second.wait() == ExitCode.FINISHED_WITH_DEATHS, second.coordinator.text()
     report = second.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert (report.examples.distinct, report.restored_examples) == (2 * OF_A_FILE, OF_A_FILE)

@@ -10,7 +10,7 @@ from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 from shadowsync.tests.support.jobs.supervised import Supervised
 
-SECONDS = 60.0
+SECONDS = 120.0
 QUICK: dict[str, object] = {"node_timeout_seconds": 2.0}
 
 

@@ -15,7 +15,7 @@ from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
 
-SECONDS = 90.0
+SECONDS = 120.0
 EPOCHS = 1
 # Small spans, so that a reader has several of them in its life.
 SMALL = {"epochs": EPOCHS, "span_bytes": 1 << 16, "readers": 2}

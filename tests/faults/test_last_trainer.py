@@ -18,7 +18,7 @@ from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
 
 EPOCHS = 1
-SECONDS = 90.0
+SECONDS = 120.0
 QUICK = {"node_timeout_seconds": 2.0}
 SYNC: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd", "nodes": 2},

@@ -60,7 +60,7 @@ def test_an_embedding_node_and_a_trainer_come_back(in_process: ClusterMaker) -> 
     job.mend()
     job.await_events(f"embedding-2: {BACK}: it was declared dead and lives", f"trainer-2: {BACK}")
     job.slowed.release()
-    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    assert job.own.wait() == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     report = job.own.run.report
     said = [f"{event.node}: {event.what}" for event in report.events]
     # Its rows and its ledger are the same: nothing is trained again for it.
@@ -78,13 +78,13 @@ def test_one_whose_place_is_taken_says_so_and_goes(in_process: ClusterMaker) -> 
     job.await_events(f"embedding-2: {BACK} with newly initialized rows")
     job.mend()
     (before,) = job.nodes
-    assert before.wait(30.0) == ExitCode.STOPPED_BY_DEATH
+    assert before.wait() == ExitCode.STOPPED_BY_DEATH
     assert (
         "was declared dead: it was silent for 3 s; embedding-2 has taken the place of embedding-0"
         in before.text()
     )
     job.slowed.release()
-    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    assert job.own.wait() == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     assert job.own.run.report.ledger.adds_up
 
 
@@ -98,7 +98,7 @@ def test_under_a_supervisor_it_comes_back_and_is_replaced_once_it_dies(in_proces
     job.own.replace_dead(node)
     job.await_events("embedding-2: died (killed by SIGKILL)", f"embedding-3: {BACK} with newly initialized")
     job.slowed.release()
-    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    assert job.own.wait() == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     report = job.own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EPOCHS * EXAMPLES
@@ -109,7 +109,7 @@ def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker) -> None:
     job.mend()
     job.await_events(f"reader-1: {BACK}", f"sync-1: {BACK}{SLICE}")
     job.slowed.release()
-    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    assert job.own.wait() == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     report = job.own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EPOCHS * EXAMPLES
@@ -119,12 +119,12 @@ def test_a_slice_that_nobody_can_make_anew_comes_back(in_process: ClusterMaker) 
     """Of a center that sums: a new node is refused, and it is the same one."""
     job = CutOff(in_process, ["sync-0"], {"sync": {"algorithm": "downpour"}})
     new = job.own.join("sync")
-    assert new.wait(30.0) != ExitCode.OK
+    assert new.wait() != ExitCode.OK
     assert "cannot take another sync node now" in new.text()
     job.mend()
     job.await_events(f"sync-1: {BACK}{SLICE}")
     job.slowed.release()
-    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    assert job.own.wait() == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     report = job.own.run.report
     assert report.model_saved == "the center (downpour)", report.events
     assert report.ledger.adds_up, report.ledger.identities
@@ -137,7 +137,7 @@ def test_without_any_trainer_it_is_said_what_is_lost_and_the_checkpoint_goes_on(
     """Under an algorithm whose model only trainers have."""
     changes: Settings = {"sync": {"algorithm": "bmuf"}, "checkpoint": {"every_examples": 1_000}}
     job = CutOff(in_process, ["trainer-0", "trainer-1"], changes)
-    assert job.own.wait(90.0) == ExitCode.STOPPED_BY_DEATH
+    assert job.own.wait() == ExitCode.STOPPED_BY_DEATH
     job.mend()
     job.slowed.release()
     text, run = job.own.coordinator.text(), folder_of(job.own)

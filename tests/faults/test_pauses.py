@@ -35,7 +35,7 @@ def paused(cluster: Cluster, who: Callable[[Cluster], Iterable[Process]]) -> Rep
     cluster.start()
     cluster.wait_for_batches(50)
     stand_still(who(cluster))
-    assert cluster.wait(120.0) == 0, cluster.coordinator.text()
+    assert cluster.wait() == 0, cluster.coordinator.text()
     return cluster.run.report
 
 
@@ -73,5 +73,5 @@ def test_a_trainer_alone_is_given_up(processes: Callable[..., Cluster]) -> None:
     victim.suspend()
     wait_until(lambda: own.run.logged(f"was silent for {TIMEOUT_SECONDS:g} s"), "the coordinator gives it up")
     victim.resume()
-    assert own.wait(120.0) == 5, own.coordinator.text()
+    assert own.wait() == 5, own.coordinator.text()
     assert own.run.report.ledger.adds_up

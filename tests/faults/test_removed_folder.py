@@ -30,7 +30,7 @@ def test_it_is_told(
         away = RunFolder(folder.rename(folder.with_name("removed")))
         wait_until(lambda: away.logged(FOLDER_REMOVED), "it is told at once")
     slowed.release()
-    code = own.wait(120.0)
+    code = own.wait()
     assert own.run.report.examples.trained == EPOCHS * EXAMPLES, "it trains on"
     assert code == own.run.report.exit_code == (ExitCode.RESOURCES if removed else ExitCode.OK)
     told = [event for event in own.run.report.events if FOLDER_REMOVED in event.what]

@@ -176,7 +176,7 @@ NO_SCORES = np.full(7, np.nan).tobytes()
 )
 def test_a_reply_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
     own = in_process(faults=(fault,)).start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     said = [event.what for event in report.events if event.node == "trainer-1"]
     assert said
@@ -239,7 +239,7 @@ def test_wrong_counts_of_a_pass_cost_whoever_says_them(
     in_process: ClusterMaker, fault: Fault, liar: str
 ) -> None:
     own = in_process({"data": {"readers": 2}}, faults=(fault,)).start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     (said,) = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
     assert said.node == liar
@@ -252,7 +252,7 @@ def test_wrong_counts_of_a_pass_cost_whoever_says_them(
 def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: ClusterMaker) -> None:
     changes = {"data": {"shuffle_window": 0, "split": {"progressive": 0.9}}}
     own = in_process(changes, faults=(scored_more_before_its_steps,)).start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]
     assert said.startswith("sent what cannot be: its scores: ")
@@ -265,7 +265,7 @@ def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: Clus
 
 def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> None:
     own = in_process({"data": {"readers": 2}}, faults=(a_span_of_too_many,)).start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     said = [event.what for event in report.events if event.node == "reader-1"]
     assert "batches of at most" in said[0]
@@ -296,7 +296,7 @@ def test_a_delivery_costs_its_reader_and_not_the_job(
 def test_a_batch_number_that_its_span_does_not_have_costs_one_reader(in_process: ClusterMaker) -> None:
     """Only the count of the next reader tells, which is honest."""
     own = in_process({"data": {"readers": 2}}, faults=(delivered(id=beyond_its_span),)).start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert {event.node for event in report.events if "failed: " in event.what} == {"reader-1"}
     assert report.ledger.adds_up, report.ledger.identities
@@ -307,7 +307,7 @@ def test_a_batch_number_that_its_span_does_not_have_costs_one_reader(in_process:
 
 def _require_a_dead_reader(own: InProcessCluster, why: str) -> None:
     own.start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     (said,) = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
     assert said.node.startswith("reader-")
@@ -322,12 +322,12 @@ def _require_a_dead_reader(own: InProcessCluster, why: str) -> None:
 def test_a_delivery_that_can_be_is_trained(in_process: ClusterMaker) -> None:
     """The control: nobody can know that its numbers are not those of the file."""
     own = in_process({"data": {"readers": 2}}, faults=(delivered(dense=of_zeros),)).start()
-    assert own.wait(90.0) == ExitCode.OK, own.coordinator.text()
+    assert own.wait() == ExitCode.OK, own.coordinator.text()
 
 
 def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker) -> None:
     own = in_process({"data": {"readers": 3}}, faults=(refusing_all,)).start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     said = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
     assert sorted(event.node.partition("-")[0] for event in said) == ["reader", "trainer"]
@@ -348,7 +348,7 @@ def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker
 )
 def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
     own = in_process(faults=(fault,)).start()
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]
     assert said.startswith("failed: ")

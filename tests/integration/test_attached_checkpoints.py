@@ -27,8 +27,6 @@ from shadowsync.tests.support.loops.attached_loops import (
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-pytestmark = pytest.mark.timeout(170)
-
 # Far apart: the one at the end is tested.
 RARELY = {"checkpoint_seconds": 1000.0}
 

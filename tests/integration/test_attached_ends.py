@@ -29,8 +29,6 @@ from shadowsync.tests.support.loops.attached_loops import (
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-pytestmark = pytest.mark.timeout(170)
-
 
 def test_an_exception_leaves_as_it_was_and_nothing_else_is_left() -> None:
     with hub() as own:

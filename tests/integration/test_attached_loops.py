@@ -24,8 +24,6 @@ from shadowsync.tests.support.loops.attached_loops import (
 )
 from torch import nn
 
-pytestmark = pytest.mark.timeout(170)
-
 
 def distance(replicas: list[torch.Tensor]) -> float:
     """Mean distance from the mean, relative to the mean."""

@@ -32,8 +32,6 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.optim.swa_utils import AveragedModel
 
-pytestmark = pytest.mark.timeout(170)
-
 STEPS = 6
 Act = Callable[[Any, Path], list[Any]]
 

@@ -18,8 +18,6 @@ from shadowsync.tests.support.gpu import GPU, needs_gpu
 from shadowsync.tests.support.loops.attached_loops import Task, hub, in_threads, sgd, small_model, weights_of
 from torch import nn
 
-pytestmark = pytest.mark.timeout(280)
-
 RATE, EVERY = 0.25, 2
 SETTINGS: dict[str, Any] = {
     "sync__mode": "fixed",

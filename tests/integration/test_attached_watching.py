@@ -18,8 +18,6 @@ from shadowsync.tests.support.jobs.processes import free_ports, wait_until
 from shadowsync.tests.support.loops.attached_loops import Task, hub, sgd, small_model, train_until
 from shadowsync.watch.status import Status, read_status
 
-pytestmark = pytest.mark.timeout(170)
-
 
 def got(address: str, token: str = "") -> str:
     """What is served there."""

@@ -41,13 +41,13 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
         first = starter.spawn("compare", str(job), *options)
         wait_until(lambda: "1/3" in first.text() or first.poll() is not None, "a run is made")
         first.signal(signal.SIGINT)
-        first.wait(60.0)
+        first.wait()
         own = folder / "runs" / "small-compare"
         broken = read_record(own)
         page = (own / "compare.html").read_text(encoding="utf-8")
         assert "INCOMPLETE: 2 of 3 runs have not been made." in page
         second = starter.spawn("compare", "--resume", str(own))
-        second.wait(100.0)
+        second.wait()
     return Compared(own, first, broken, second)
 
 

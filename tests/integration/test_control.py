@@ -44,7 +44,7 @@ def controlled(cluster: Clusters, until: Callable[[dict[str, Any]], bool], **syn
     own.wait_for_batches(1)
     wait_until(lambda: until(own.status()["sync"]), "the control has come so far")
     own.coordinator.interrupt()
-    assert own.wait(90.0) == ExitCode.INTERRUPTED, own.coordinator.text()
+    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
     report = own.report
     assert report.ledger.adds_up
     assert report.sync.control is not None

@@ -50,7 +50,7 @@ def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., In
     """To the bit: a count of what was applied would not show a push that was applied again."""
     unharmed = finished_run(cluster, deterministic(NONE, 1, "unharmed"))
     own = cluster(deterministic(NONE, 1, "repeated"), faults=(lose_push_replies,)).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     assert own.run.logged("a pushed was lost", ["embedding-0"])
     ((repeated,),) = own.run.query("SELECT repeated FROM shards")
     # More if the machine stood still so long that it was sent once more.
@@ -65,7 +65,7 @@ def test_shared_memory_changes_no_byte(cluster: Callable[..., InProcessCluster])
     for shared in (True, False):
         changes: Settings = {**FIXED, "network": {"shared_memory": shared}}
         own = cluster(deterministic(changes, 1, str(shared))).start()
-        assert own.wait(90.0) == 0, own.coordinator.text()
+        assert own.wait() == 0, own.coordinator.text()
         runs.append(RunFolder(own.run.folder.resolve()))
         assert runs[-1].logged("of memory with worker", ["embedding-0"]) == shared
     first, *others = runs

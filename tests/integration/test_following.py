@@ -101,7 +101,7 @@ def test_a_followed_model_is_the_one_that_is_opened(
     )
     assert len(copies()) >= 5, own.coordinator.text()
     own.coordinator.interrupt()
-    own.wait(60.0)
+    own.wait()
     users, items = pq.read_table(log).columns[:2]
     rows = {"user": users.to_pylist()[:3000], "item": items.to_pylist()[:3000]}
     follow_by_hand(copies(), rows)

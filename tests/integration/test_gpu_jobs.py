@@ -18,7 +18,7 @@ LEARNED = 0.55
 
 
 def _finished(own: Cluster) -> RunFolder:
-    assert own.wait(110.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     run = RunFolder(own.run.folder.resolve())
     assert run.report.examples.distinct == EXAMPLES
     assert run.report.ledger.adds_up

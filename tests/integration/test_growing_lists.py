@@ -36,7 +36,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def finished(cluster: ClusterMaker, settings: Settings) -> tuple[Report, Path]:
     own = cluster(settings).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     return report, own.run.folder.resolve()

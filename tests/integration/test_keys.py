@@ -107,10 +107,10 @@ def test_a_node_without_the_key_is_told_at_once(
         else:
             monkeypatch.setenv(KEY_VARIABLE, str(given))
         node = own.join("reader")
-        assert node.wait(60.0) == ExitCode.CLUSTER
+        assert node.wait() == ExitCode.CLUSTER
         assert "the coordinator and this node have different keys, or only one has a key" in node.text()
     own.coordinator.interrupt()
-    assert own.coordinator.wait(60.0) == ExitCode.INTERRUPTED
+    assert own.coordinator.wait() == ExitCode.INTERRUPTED
 
 
 def test_processes_of_their_own_have_the_key_by_their_environment(
@@ -169,7 +169,7 @@ def test_the_page_and_the_metrics_of_a_job_are_for_who_has_its_token(
         with urlopen(Request(url, headers={"Authorization": f"Bearer {reported}"}), timeout=60.0) as reply:
             assert reply.status == 200
     own.coordinator.interrupt()
-    assert own.coordinator.wait(60.0) == ExitCode.INTERRUPTED
+    assert own.coordinator.wait() == ExitCode.INTERRUPTED
 
 
 def test_the_command_tells_the_token(key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

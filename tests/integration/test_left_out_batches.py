@@ -46,7 +46,7 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
         fixed = deterministic({"sync": {"mode": "fixed", "every": 7}}, 1, kind)
         job = {**settings, **fixed, "trainer": {**settings["trainer"], **fixed["trainer"]}}
         own = cluster(job).start()
-        assert own.wait(90.0) == 0, own.coordinator.text()
+        assert own.wait() == 0, own.coordinator.text()
         runs[kind] = run = RunFolder(own.run.folder.resolve())
         check_ledger(run)
         assert was_trained(run)
@@ -76,7 +76,7 @@ def test_the_ledger_of_several_workers_says_what_was_left_out(
     cluster: ClusterMaker, sync: dict[str, object]
 ) -> None:
     own = cluster({**unruly("rows", workers=2), "sync": sync}).start()
-    assert own.wait(120.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     run, report = own.run, own.run.report
     check_ledger(run)
     bad = report.bad_batches
@@ -156,10 +156,10 @@ def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> 
     own = cluster(settings).start()
     own.wait_for_batches(100)
     own.coordinator.interrupt()
-    assert own.wait(60.0) == 130, own.coordinator.text()
+    assert own.wait() == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     again = cluster(going_on(settings, first)).start()
-    assert again.wait(120.0) == 0, again.coordinator.text()
+    assert again.wait() == 0, again.coordinator.text()
     second = RunFolder(again.run.folder.resolve())
     for run in (first, second):
         assert run.report.ledger.adds_up, run.report.ledger.identities

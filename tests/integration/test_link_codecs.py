@@ -52,7 +52,7 @@ def trained(
     own.wait_for_batches(1)
     wait_until(until, "every link had its exchanges")
     own.coordinator.interrupt()
-    assert own.wait(90.0) == ExitCode.INTERRUPTED, own.coordinator.text()
+    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
     return own.report
 
 

@@ -90,7 +90,7 @@ def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMa
     own = cluster(settings).start()
     own.wait_for_batches(40)
     own.coordinator.interrupt()
-    assert own.wait(60.0) == 130, own.coordinator.text()
+    assert own.wait() == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     by_rows = {"embedding": {"nodes": 3, "placement": "rows"}}
     kept = _finished(cluster, going_on(settings, first, by_rows))
@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMa
 
 def _finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
     own = cluster(settings).start()
-    assert own.wait(120.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     assert own.run.report.ledger.adds_up
     return RunFolder(own.run.folder.resolve())
 

@@ -55,7 +55,7 @@ def test_a_job_learns_what_a_plain_loop_learns(
     rows = {"table_rows": 20_000} if kind == "growing" else {}
     settings["model"] = {**settings["model"], "table_kind": kind, **rows}
     own = cluster(settings).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     wanted = plain_ne(own.job) if kind == "growing" else plain
     assert wanted < 0.95
     assert own.run.ne == pytest.approx(wanted, abs=SAME_TO)

@@ -27,7 +27,7 @@ def _run(cluster: Callable[..., InProcessCluster], name: str, folder: str = "") 
     changes = deterministic(NONE, 1, name)
     data = {**changes.get("data", {}), **({"prepared": folder} if folder else {})}
     own = cluster({**changes, "data": data}).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
 
 
@@ -105,7 +105,7 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
     assert unfinished.wait(60.0) == 3
     assert "has no manifest.json" in unfinished.text()
     again = starter.spawn("prepare", str(job), "--out", "out")
-    assert again.wait(60.0) == 0, again.text()
+    assert again.wait() == 0, again.text()
     assert re.search(r"of them by an earlier call", again.text())
     for path in (tmp_path / "whole").iterdir():
         assert (out / path.name).read_bytes() == path.read_bytes(), path.name
@@ -122,7 +122,7 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     assert "table user has 301 rows, in the folder 300 rows" in other.text()
     assert not (tmp_path / "runs" / "wrong").exists(), "no node was started"
     again = starter.fork("prepare", str(job), "--out", "out", "--set", "model.table_rows=301")
-    assert again.wait(60.0) == 3
+    assert again.wait() == 3
     assert "was prepared with other settings; what differs: the rows of the tables" in again.text()
     part = tmp_path / "out" / "train-00001.parquet"
     part.write_bytes(part.read_bytes()[:-1])

@@ -55,7 +55,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
             "sync": {"algorithm": "none"},
         },
     ).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     report = RunFolder(own.run.folder).report
     part = report.train.progressive
     assert part is not None
@@ -93,6 +93,6 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
 
 def test_a_job_without_such_a_part_says_nothing_of_it(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "none"}}).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     assert own.run.report.train.progressive is None
     assert "progressive part" not in (own.run.folder / "report.md").read_text(encoding="utf-8")

@@ -50,7 +50,7 @@ def left_by_a_killed_job(
     for node in own.everyone():
         node.kill()
     # A thread of it may be about to give the next checkpoint its name.
-    own.coordinator.wait(60.0)
+    own.coordinator.wait()
     return own
 
 
@@ -119,13 +119,13 @@ def test_changed_rows_go_to_another_number_of_nodes(
     wait_until(has_changes, "both shards have written changes")
     for node in own.everyone():
         node.kill()
-    assert own.coordinator.wait(60.0) != 0
+    assert own.coordinator.wait() != 0
     first = RunFolder(own.run.folder.resolve())
     _, manifest = open_checkpoint(first.folder, verify=True)
     again = in_process(going_on(settings, first, {"embedding": {"nodes": nodes}})).start()
     again.wait_for_batches(20)
     again.coordinator.interrupt()
-    assert again.wait(60.0) == ExitCode.INTERRUPTED, again.coordinator.text()
+    assert again.wait() == ExitCode.INTERRUPTED, again.coordinator.text()
     report = again.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.restored_examples == manifest.examples_trained > 0

@@ -76,7 +76,7 @@ def test_a_job_whose_nodes_do_not_come_says_which(processes: Callable[..., Clust
     own = processes({"run": {"start_timeout_seconds": 6.0}})
     own.start_coordinator()
     reader = own.join("reader")
-    assert own.wait(60.0) == 4
+    assert own.wait() == 4
     line = own.coordinator.text().splitlines()[-1]
     for name in ("trainer-0", "trainer-1", "embedding-0", "sync-0"):
         assert f"{name} (none joined)" in line

@@ -20,8 +20,6 @@ from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.tests.support.loops.attached_loops import END_SECONDS, hub, in_threads, sgd, small_model
 from torch import nn
 
-pytestmark = pytest.mark.timeout(170)
-
 ROWS, DIM = 40, 4
 TABLES = {"user": ROWS, "item": 25}
 

@@ -102,7 +102,7 @@ def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProce
     storage = CheckpointStorage.open(url)
     wait_until(lambda: storage.numbers(), "a checkpoint is there")
     own.coordinator.interrupt()
-    assert own.wait(90.0) == ExitCode.INTERRUPTED, own.coordinator.text()
+    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     assert f"shadowsync resume {url}" in own.coordinator.text()
     number = storage.numbers()[-1]
@@ -112,7 +112,7 @@ def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProce
     again = cluster(
         {**stored_in(settings, url), "embedding": {"nodes": 3}, "start": {"checkpoint": url, "resume": True}}
     ).start()
-    assert again.wait(90.0) == 0, again.coordinator.text()
+    assert again.wait() == 0, again.coordinator.text()
     second = RunFolder(again.run.folder.resolve())
     assert second.report.ledger.adds_up, second.report.ledger.identities
     check_trained_once([first, second], 2, EXAMPLES)
@@ -147,7 +147,7 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
         trained = own.run.batches()
         wait_until(lambda: own.run.batches() > trained, "training goes on")
         own.coordinator.interrupt()
-        assert own.wait(90.0) != 0
+        assert own.wait() != 0
     assert open_saved(url, verify=True)[1].examples_trained > 0
     run = RunFolder(own.run.folder.resolve())
     assert run.report.checkpoints is not None
@@ -204,7 +204,7 @@ def test_a_replaced_shard_starts_from_the_storage(
     own.node("embedding-1").kill()
     wait_until(lambda: own.run.logged("embedding-1: was silent"), "the coordinator knows of it")
     own.join("embedding")
-    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.report.ledger.adds_up, own.report.ledger.identities
     assert own.report.examples.distinct == 3 * EXAMPLES
     said = "with the rows of a checkpoint after"
@@ -222,7 +222,7 @@ def passes(epochs: int) -> Changed:
 
 def ends_without_its_last(own: InProcessCluster, saved_examples: int) -> RunFolder:
     """A job whose last checkpoint cannot be written says so, and which one there is."""
-    assert own.wait(120.0) == ExitCode.RESOURCES, own.coordinator.text()
+    assert own.wait() == ExitCode.RESOURCES, own.coordinator.text()
     run = RunFolder(own.run.folder.resolve())
     trained = run.report.examples.distinct
     older = f"the last checkpoint is older: it has {saved_examples:,} of {trained:,} trained examples"
@@ -258,7 +258,7 @@ def test_credentials_that_are_revoked_while_it_trains(
                 write_credentials(in_file, keys)
             elif later == "back":
                 revoke(endpoint, back=True)
-            assert own.wait(120.0) == (ExitCode.RESOURCES if later == "never" else 0), own.coordinator.text()
+            assert own.wait() == (ExitCode.RESOURCES if later == "never" else 0), own.coordinator.text()
         finally:
             revoke(endpoint, back=True)
         said = next(event.what for event in own.report.events if "refuses the credentials" in event.what)
@@ -341,7 +341,7 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         assert killer.uploads > 0
         trained = own.run.batches()
         wait_until(lambda: own.run.batches() > trained, "training goes on")
-        assert own.wait(120.0) == ExitCode.RESOURCES, own.coordinator.text()
+        assert own.wait() == ExitCode.RESOURCES, own.coordinator.text()
         assert f"once the storage answers, `shadowsync resume {url}` continues" in own.coordinator.text()
         killer.armed = False
         server.start()
@@ -350,7 +350,7 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         said = "a checkpoint could not be written during training: "
         assert any(event.what.startswith(said) for event in first.report.events)
         again = cluster({**stored_in(settings, url), "start": {"checkpoint": url, "resume": True}}).start()
-        assert again.wait(120.0) == 0, again.coordinator.text()
+        assert again.wait() == 0, again.coordinator.text()
         assert again.report.ledger.adds_up, again.report.ledger.identities
         # Nothing is left of the checkpoint that failed.
         (number,) = storage.numbers()

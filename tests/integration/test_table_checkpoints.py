@@ -15,8 +15,6 @@ from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.loops.attached_loops import hub
 
-pytestmark = pytest.mark.timeout(170)
-
 DIM = 4
 OF_TWO = {"user": 40, "item": 25}
 # Far apart: the one at the end is tested.

@@ -39,7 +39,7 @@ def _run(cluster: MakeCluster, name: str, **changes: Any) -> RunFolder:
     trainer = {"count": 1, "batch": 256} | changes.pop("trainer", {})
     settings = ALONE | {"run": {"deterministic": True, "name": name}, "trainer": trainer} | changes
     own = cluster(settings).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
 
 
@@ -200,7 +200,7 @@ def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None
     own.nodes["trainer"].remove(refused)
     own.join("trainer", "trainer.device=cpu")
     own.join("trainer", "trainer.device=cpu")
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     assert own.run.report.examples.distinct == EXAMPLES
 
 
@@ -209,7 +209,7 @@ def test_a_job_over_a_device_that_runs_ahead(cluster: MakeCluster, mode: str) ->
     """One trainer launches steps ahead and has its copies late, the other is on the CPU; the ledger agree."""
     sync = {"algorithm": "easgd", "mode": mode, "every": 5}
     own = cluster({"sync": sync}, faults=(fake_device,)).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert own.run.logged("a step was launched ahead", ["trainer-0", "trainer-1"])
     assert report.examples.distinct == report.examples.trained == EXAMPLES

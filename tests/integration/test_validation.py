@@ -175,7 +175,7 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
             "validation": {"metric": "auc"},
         }
     ).start()
-    assert own.wait(120.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "finished"
     assert report.validation is not None

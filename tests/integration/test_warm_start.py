@@ -33,7 +33,7 @@ def job(tables: int, prefix: str = "C", **changes: dict[str, Any]) -> Settings:
 
 def ended(cluster: ClusterMaker, settings: Settings, code: int = 0) -> InProcessCluster:
     own = cluster(settings).start()
-    assert own.wait(100.0) == code, own.coordinator.text()
+    assert own.wait() == code, own.coordinator.text()
     return own
 
 

@@ -30,7 +30,7 @@ Clusters = Callable[..., InProcessCluster]
 def run(cluster: Clusters, changes: Changes, name: str, faults: Sequence[Fault] = ()) -> RunFolder:
     """A finished job of this name."""
     own = cluster({**changes, "run": {"name": name}}, faults=faults).start()
-    assert own.wait(90.0) == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
+    assert own.wait() == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
     return RunFolder(own.run.folder.resolve())
 
 
@@ -115,7 +115,7 @@ def one_batch_is_once_not_scored(patch: pytest.MonkeyPatch) -> None:
 
 def test_examples_without_a_score_are_told(cluster: Clusters) -> None:
     own = cluster({"trainer": {"count": 1}}, faults=[one_batch_is_not_scored]).start()
-    assert own.wait(90.0) == ExitCode.CLUSTER
+    assert own.wait() == ExitCode.CLUSTER
     assert re.search(
         rf"scored 3,\d+ held-out examples, but the readers delivered {EVAL_EXAMPLES:,}",
         own.coordinator.text(),
@@ -125,7 +125,7 @@ def test_examples_without_a_score_are_told(cluster: Clusters) -> None:
 
 def test_one_pass_with_too_few_scores_is_repeated(cluster: Clusters) -> None:
     own = cluster({"trainer": {"count": 1}}, faults=[one_batch_is_once_not_scored]).start()
-    assert own.wait(90.0) == ExitCode.OK, own.coordinator.text()
+    assert own.wait() == ExitCode.OK, own.coordinator.text()
     report = own.run.report
     assert report.eval is not None
     assert report.eval.examples == EVAL_EXAMPLES
@@ -185,5 +185,5 @@ def no_connections(patch: pytest.MonkeyPatch) -> None:
 def test_a_trainer_that_cannot_begin_ends_the_job_and_says_why(cluster: Clusters) -> None:
     """It would live without its workers, and the job would wait for it after training."""
     own = cluster(faults=[no_connections]).start()
-    assert own.wait(90.0) == ExitCode.INTERNAL, own.coordinator.text()
+    assert own.wait() == ExitCode.INTERNAL, own.coordinator.text()
     assert "stopped: trainer-1: ZMQError: Invalid argument" in own.coordinator.text()

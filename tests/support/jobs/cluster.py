@@ -11,7 +11,7 @@ from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 
-from .processes import Process, Starter, wait_until
+from .processes import ENOUGH_SECONDS, Process, Starter, wait_until
 from .runs import RunFolder
 
 
@@ -87,12 +87,12 @@ class Cluster:
         wait_until(trained, f"{count} batches are trained; the coordinator wrote: {self.coordinator.text()}")
         assert self.coordinator.poll() is None, self.coordinator.text()
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = ENOUGH_SECONDS) -> int:
         """Waits for the end of every process; gives the coordinator's exit code."""
         code = self.coordinator.wait(seconds)
         for process in self.everyone():
             # One that comes too late waits for the coordinator as long as for its start.
-            process.wait(60.0)
+            process.wait()
         return code
 
     def everyone(self) -> list[Process]:

@@ -45,10 +45,9 @@ from .in_process_node import (
     the_killed_write_nothing,
     threads_know_their_node,
 )
-from .processes import wait_until
+from .processes import ENOUGH_SECONDS, wait_until
 from .runs import RunFolder, Settings
 
-END_SECONDS = 60.0
 SWITCH_SECONDS = 0.0005
 ONE_CORE = "SHADOWSYNC_TESTS_ON_ONE_CORE"
 SUPERVISOR = "supervisor-of-a-cluster"
@@ -121,7 +120,7 @@ class InProcessCluster:
 
     def take_over(self) -> InProcess:
         """Start a coordinator in the place of the one that died."""
-        self.coordinator.wait(END_SECONDS)
+        self.coordinator.wait(ENOUGH_SECONDS)
         self.coordinator = self._make_coordinator(self._folder)
         return self.start_coordinator()
 
@@ -171,11 +170,11 @@ class InProcessCluster:
         assert isinstance(reply, StatusReply)
         return reply.status
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = ENOUGH_SECONDS) -> int:
         """Wait for the end of everyone; gives the coordinator's exit code."""
         code = self.coordinator.wait(seconds)
         for node in self.everyone():
-            node.wait(60.0)
+            node.wait()
         return code
 
     def everyone(self) -> list[InProcess]:
@@ -190,7 +189,7 @@ class InProcessCluster:
             node.on_killed = lambda _: None
             node.kill()
         for node in self._started:
-            node.wait(END_SECONDS)
+            node.wait(ENOUGH_SECONDS)
 
     def replace_dead(self, node: InProcess, code: ExitCode = ExitCode.STOPPED_BY_DEATH) -> None:
         """Report a death as the supervisor does, and start another node if the job needs one."""
@@ -222,7 +221,7 @@ def finished_run(
 ) -> RunFolder:
     """Runs a job to its end, which is a good one, and gives its folder."""
     own = cluster(changes, faults=faults).start()
-    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
 
 
@@ -271,7 +270,7 @@ def start_lasting_threads() -> None:
         other.connect("inproc://lasting")
         sent = one.send(bytes(zmq.COPY_THRESHOLD), copy=False, track=True)
         other.recv()
-        sent.wait(END_SECONDS)
+        sent.wait(ENOUGH_SECONDS)
 
 
 @contextmanager
@@ -326,7 +325,7 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
         yield make
     for thread in set(threading.enumerate()) - before:
         if not {thread.name, type(thread).__name__} & LASTING_THREADS:
-            thread.join(END_SECONDS)
+            thread.join(ENOUGH_SECONDS)
             assert not thread.is_alive(), f"a thread is left: {thread}"
     # What was not closed is told here, and not in whichever test the garbage is collected in.
     gc.collect()

@@ -29,6 +29,8 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 from shadowsync.pipeline.report.model import Report
 
+from .processes import ENOUGH_SECONDS
+
 HEARTBEAT_SECONDS = 0.05
 KILLED = -9
 # Until nobody is left to close a killed node's sockets: its threads end within seconds.
@@ -225,7 +227,7 @@ class InProcess(ABC, ProcessHooks):
         """The exit code, or None while it runs."""
         return None if self._thread.is_alive() else self.code
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = ENOUGH_SECONDS) -> int:
         """Wait for the end; gives the exit code."""
         self._thread.join(seconds)
         if self._thread.is_alive():

@@ -28,6 +28,8 @@ MARKER = "SHADOWSYNC_TEST_SESSION"
 THREADS = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
 )
+# Only what hangs takes so long, also on a machine that is busy with much else.
+ENOUGH_SECONDS = 120.0
 # What the server without torch forks; the other one forks the rest.
 WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile", "tune")
 # How many fork servers these start: commands, or scripts by their first argument.
@@ -64,7 +66,7 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> float:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = ENOUGH_SECONDS) -> float:
     """Waits for a condition and gives the seconds that it took; fails the test past the limit."""
     begun = time.monotonic()
     never = threading.Event()
@@ -75,7 +77,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0
     return time.monotonic() - begun
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+async def until(condition: Callable[[], object], what: str, seconds: float = ENOUGH_SECONDS) -> None:
     """The same on a loop, which goes on meanwhile."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -101,7 +103,7 @@ class Process(ABC):
     def poll(self) -> int | None:
         """The exit code, minus the number of the signal that killed it, or None while it runs."""
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = ENOUGH_SECONDS) -> int:
         """Waits for the end; gives the exit code."""
         wait_until(lambda: self.poll() is not None, f"{self.pid} ends; it wrote: {self.text()}", seconds)
         assert self.code is not None

@@ -32,7 +32,7 @@ def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunF
     own = cluster(settings, faults=(slowed,)).start()
     own.wait_for_batches(batches)
     own.coordinator.interrupt()
-    assert own.wait(60.0) == 130, own.coordinator.text()
+    assert own.wait() == 130, own.coordinator.text()
     slowed.release()
     return folder_of(own)
 
@@ -40,7 +40,7 @@ def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunF
 def finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
     """A run that ends well."""
     own = cluster(settings).start()
-    assert own.wait(120.0) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     run = folder_of(own)
     assert run.report.ledger.adds_up, run.report.ledger.identities
     return run

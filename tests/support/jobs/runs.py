@@ -24,7 +24,7 @@ JobMaker = Callable[..., Path]
 def small_job(log: Path, runs: Path) -> dict[str, dict[str, Any]]:
     """A job of 20,000 examples with every setting small: a second of training, as the log is read."""
     return {
-        "run": {"name": "small", "directory": str(runs), "start_timeout_seconds": 60.0},
+        "run": {"name": "small", "directory": str(runs), "start_timeout_seconds": 120.0},
         "data": {
             "format": "parquet",
             "path": str(log / "train-*.parquet"),

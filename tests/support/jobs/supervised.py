@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from shadowsync.nodes.runtime.process import CLI, runs
 
-from .processes import Process, wait_until
+from .processes import ENOUGH_SECONDS, Process, wait_until
 from .runs import RunFolder
 
 
@@ -43,7 +43,7 @@ class Supervised:
         """The one process of a role, or the first."""
         return self.nodes(role)[0]
 
-    def wait_for_batches(self, count: int, seconds: float = 60.0) -> None:
+    def wait_for_batches(self, count: int, seconds: float = ENOUGH_SECONDS) -> None:
         """Waits until the ledger's file has so many."""
 
         def trained() -> bool:
