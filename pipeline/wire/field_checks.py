@@ -166,8 +166,12 @@ def _items(check: Check, most: int, value: Any) -> tuple[Any, ...]:
 def _fixed(checks: tuple[Check, ...], value: Any) -> tuple[Any, ...]:
     if type(value) is not list or len(value) != len(checks):
         raise ValueError(f"a list of {len(checks)} items is expected, not {_shown(value)}")
-    pairs = zip(checks, value, strict=True)
-    return tuple(check_at(f"[{number}]", check, item) for number, (check, item) in enumerate(pairs))
+    try:
+        return tuple([check(item) for check, item in zip(checks, value, strict=True)])
+    except ValueError:
+        # Names of places are made for a wrong value only: they cost more than the checks.
+        pairs = zip(checks, value, strict=True)
+        return tuple(check_at(f"[{number}]", check, item) for number, (check, item) in enumerate(pairs))
 
 
 def _mapping(check: Check, value: Any) -> dict[str, Any]:
