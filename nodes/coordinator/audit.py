@@ -254,13 +254,16 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
         name += " + early"
     if state.ledger.owed.settled:
         name += " + trained again"
+    if state.ledger.totals.repeated_batches:
+        name += " + delivered twice"
     known = total(outcome.drained.shards, "repeated_pushes")
     trainers = state.members.everyone("trainer")
     counts = {
         trainer.info.name: outcome.trainers.get(trainer.info.name, trainer.metrics) for trainer in trainers
     }
-    returned, settled = state.ledger.totals.returned_batches, state.ledger.owed.settled
-    again = len(outcome.drained.shards) * (returned + settled + _pushed_before(state))
+    totals, settled = state.ledger.totals, state.ledger.owed.settled
+    returned, twice = totals.returned_batches, totals.repeated_batches
+    again = len(outcome.drained.shards) * (returned + settled + twice + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
     unheard = [
         trainer

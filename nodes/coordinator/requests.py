@@ -11,6 +11,7 @@ from ...pipeline.data.bad_rows import too_many_bad_rows
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import (
+    UNKNOWN_DELIVERY,
     ChildExited,
     EndInput,
     GetStatus,
@@ -291,6 +292,12 @@ class RequestHandler:
             self._server.event(member.info.name, bad.event())
         if request.left_out and (stop := bad.too_many()) is not None:
             self._server.request_stop(stop)
+        if UNKNOWN_DELIVERY in request.deliveries:
+            self._server.expel(member, "an acknowledgement that names no delivery")
+        for wrong in self._state.ledger.take_wrong_deliveries():
+            trainers = self._state.members.everyone("trainer")
+            accuser = next(trainer for trainer in trainers if trainer.info.name == wrong.trainer)
+            self._accuse(accuser, wrong.reader, wrong.why)
         self._wake_readers()
 
     def _wake_readers(self) -> None:
@@ -300,11 +307,15 @@ class RequestHandler:
             self._server.spawn(offer_spans(self._server))
 
     async def _report_reader(self, member: Member, request: ReportReader) -> Done:
+        self._accuse(member, request.reader, request.why)
+        return Done()
+
+    def _accuse(self, member: Member, name: str, why: str) -> None:
         """Declare a reader dead on one trainer's word, and the trainer that reports a second one.
 
         So a trainer that lies costs one reader and itself.
         """
-        name, readers = request.reader, self._state.members.everyone("reader")
+        readers = self._state.members.everyone("reader")
         reader = next((other for other in readers if other.info.name == name), None)
         before = self._reported.setdefault(member.info.token, name)
         if reader is None:
@@ -312,5 +323,4 @@ class RequestHandler:
         elif before != name:
             self._server.expel(member, f"reports of two readers, {before} and {name}")
         elif reader.alive:
-            self._server.expel(reader, f"a delivery to {member.info.name}: {request.why}")
-        return Done()
+            self._server.expel(reader, f"a delivery to {member.info.name}: {why}")

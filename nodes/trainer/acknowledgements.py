@@ -72,18 +72,23 @@ class AckSender:
             request = TrainedBatches(
                 tuple(
                     TrainedBatch(
-                        r.id,
-                        r.examples,
-                        r.loss_sum,
-                        r.positives,
-                        r.weight,
-                        taken_at - r.finished_at,
-                        r.others,
+                        record.id,
+                        record.examples,
+                        record.loss_sum,
+                        record.positives,
+                        record.weight,
+                        taken_at - record.finished_at,
+                        record.others,
+                        record.delivery,
                     )
-                    for r in records
-                    if not r.left_out
+                    for record in records
+                    if not record.left_out
                 ),
-                tuple(LeftOutBatch(r.id, r.examples, r.left_out) for r in records if r.left_out),
+                tuple(
+                    LeftOutBatch(record.id, record.examples, record.left_out, record.delivery)
+                    for record in records
+                    if record.left_out
+                ),
                 self._synced_iterations(),
             )
             await self._coordinator.call(request, timeout_seconds=self._patience_seconds)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.types import BatchId, Float32Array
+from ...pipeline.wire.control.messages import DeliveryKey
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
 from .reader_client import ReaderClient
@@ -91,6 +92,11 @@ class BatchAck:
     left_out: str = ""
     replay: bool = False
     others: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def delivery(self) -> DeliveryKey:
+        """The delivery that it acknowledges."""
+        return self.reader, self.worker, self.sequence
 
     @classmethod
     def of(cls, worker: int, reader: str, delivery: Delivery, losses: Sequence[float]) -> BatchAck:

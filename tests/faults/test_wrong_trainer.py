@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.reader.role import ReaderRole
+from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.nodes.trainer.acknowledgements import AckSender
 from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient
 from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.nodes.worker.worker import Worker
+from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
@@ -106,6 +108,44 @@ def delivered(
         patch.setattr(DeliveryState, "_send", wrong)
 
     return plant
+
+
+def delivered_again(patch: pytest.MonkeyPatch) -> None:
+    """reader-1 delivers its first batch once more, in place of its third."""
+    send, due = DeliveryState._send, once("a batch was delivered again", 3)
+    first: list[Batch] = []
+
+    def wrong(self: DeliveryState, worker: Any, number: int, batch: Batch, now: float) -> Delivery:
+        if is_here("reader-1") and number == TRAINING:
+            first.append(batch)
+            batch = first[0] if due() else batch
+        return send(self, worker, number, batch, now)
+
+    patch.setattr(DeliveryState, "_send", wrong)
+
+
+def read_twice(patch: pytest.MonkeyPatch) -> None:
+    """reader-1 delivers its third batch twice, to whoever asks."""
+    offer, due = DeliveryState.offer, once("a batch was offered twice", 3)
+
+    def wrong(self: DeliveryState, number: int, batch: Batch) -> None:
+        offer(self, number, batch)
+        if is_here("reader-1") and number == TRAINING and due():
+            offer(self, number, batch)
+
+    patch.setattr(DeliveryState, "offer", wrong)
+
+
+def acknowledged_twice(patch: pytest.MonkeyPatch) -> None:
+    """trainer-1 acknowledges one delivery twice."""
+    put, due = AckSender.put, once("an acknowledgement came twice")
+
+    def wrong(self: AckSender, record: BatchAck) -> None:
+        put(self, record)
+        if is_here("trainer-1") and due():
+            put(self, record)
+
+    patch.setattr(AckSender, "put", wrong)
 
 
 def refusing_all(patch: pytest.MonkeyPatch) -> None:
@@ -281,11 +321,24 @@ def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> No
         (delivered("reader-0", scored=True, labels=no_labels), "a label is neither 0 nor 1"),
         (delivered(id=of_no_span), "was not given to reader-1"),
         (delivered(id=of_another_span), "was not given to reader-1"),
+        (delivered_again, "it was delivered before"),
+        (read_twice, "it was delivered before"),
         pytest.param(delivered(rows=a_column_more), "rows must be", marks=pytest.mark.matrix),
         pytest.param(delivered(dense=an_example_less), "dense values of shape", marks=pytest.mark.matrix),
         pytest.param(delivered(labels=no_labels), "a label is neither 0 nor 1", marks=pytest.mark.matrix),
     ],
-    ids=["dense", "rows", "scored", "no span", "other span", "columns", "examples", "labels"],
+    ids=[
+        "dense",
+        "rows",
+        "scored",
+        "no span",
+        "other span",
+        "again",
+        "twice",
+        "columns",
+        "examples",
+        "labels",
+    ],
 )
 def test_a_delivery_costs_its_reader_and_not_the_job(
     in_process: ClusterMaker, fault: Fault, why: str
@@ -341,10 +394,11 @@ def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker
     [
         (push_of_a_stray_row, "row"),
         (acknowledged(loss_sum=-1e300), "loss_sum"),
+        (acknowledged_twice, "is acknowledged twice"),
         (acknowledged(positives=1e9), "positives of 1e+09"),
         pytest.param(acknowledged(examples=129), "at most 128", marks=pytest.mark.matrix),
     ],
-    ids=["row", "loss", "positives", "examples"],
+    ids=["row", "loss", "twice", "positives", "examples"],
 )
 def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
     own = in_process(faults=(fault,)).start()

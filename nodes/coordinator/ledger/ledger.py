@@ -16,9 +16,20 @@ from typing import Any
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
+from ....pipeline.wire.control.messages import UNKNOWN_DELIVERY, DeliveryKey
 from .open_spans import OpenSpan, OpenSpans
 from .owed_batches import OwedBatches
-from .records import Acknowledged, BatchRange, LedgerSnapshot, LedgerTotals, LeftOut, Replay, UnreadSpan
+from .records import (
+    Acknowledged,
+    BatchRange,
+    LedgerSnapshot,
+    LedgerTotals,
+    LeftOut,
+    Replay,
+    UnreadSpan,
+    WrongDelivery,
+)
+from .settled_deliveries import SettledDeliveries
 from .span_queue import SpanQueue
 
 
@@ -37,6 +48,7 @@ class LedgerState:
         spans_read_of: spans that each reader has reported as read.
         reread_batches: number of batches settled after their span was handed out again.
         owed: trained batches that replacement embedding nodes lack.
+        deliveries: those that trainers have acknowledged.
     """
 
     def __init__(
@@ -78,6 +90,8 @@ class LedgerState:
         self.reread_batches = 0
         # Examples of settled or returned deliveries, by (reader, trainer).
         self._known_deliveries: Counter[tuple[str, str]] = Counter()
+        self.deliveries = SettledDeliveries()
+        self._wrong_deliveries: list[WrongDelivery] = []
 
     @property
     def complete(self) -> bool:
@@ -253,16 +267,19 @@ class LedgerState:
         for number in [number for number in span.left_out if number >= batches]:
             totals.untrained_examples -= span.left_out.pop(number)
 
-    def acknowledge(self, trainer: str, batch: BatchId, examples: int) -> Acknowledged:
+    def acknowledge(
+        self, trainer: str, batch: BatchId, examples: int, delivery: DeliveryKey = UNKNOWN_DELIVERY
+    ) -> Acknowledged:
         """Record a batch that a trainer trained and all shards have applied.
 
         Raises ValueError for an unknown batch.
         """
         span = self._open.require_of(batch, examples)
-        repeated = batch.number in span.done
         self.totals.trained_examples += examples
         self._settled_by(trainer, batch, examples)
         was_owed = self.owed.settle((batch.epoch, batch.span), batch.number)
+        needless = self._note_delivery(span, trainer, batch, delivery, was_owed=was_owed)
+        repeated = bool(needless) and batch.number not in span.left_out
         self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + (not was_owed)
         self.trained_examples_of[trainer] = self.trained_examples_of.get(trainer, 0) + examples
         if repeated:
@@ -277,7 +294,14 @@ class LedgerState:
                 self._complete(batch.epoch)
         return Acknowledged(batch, examples, trainer, repeated)
 
-    def leave_out(self, trainer: str, batch: BatchId, examples: int, why: str) -> LeftOut:
+    def leave_out(
+        self,
+        trainer: str,
+        batch: BatchId,
+        examples: int,
+        why: str,
+        delivery: DeliveryKey = UNKNOWN_DELIVERY,
+    ) -> LeftOut:
         """Record a batch that a trainer left out and that changed nothing.
 
         It counts as trained if another trainer later trains it. Raises ValueError for an unknown batch.
@@ -288,8 +312,8 @@ class LedgerState:
         totals.left_out_batches += 1
         self.left_out_examples_of[trainer] = self.left_out_examples_of.get(trainer, 0) + examples
         self._settled_by(trainer, batch, examples)
-        self.owed.leave_out(batch)
-        if batch.number not in span.done and batch.number not in span.left_out:
+        was_owed = self.owed.leave_out(batch)
+        if not self._note_delivery(span, trainer, batch, delivery, was_owed=was_owed):
             was_complete = span.complete
             self._open.change((batch.epoch, batch.span))
             span.left_out[batch.number] = examples
@@ -297,6 +321,28 @@ class LedgerState:
             if span.complete and not was_complete:
                 self._complete(batch.epoch)
         return LeftOut(batch, examples, trainer, why)
+
+    def _note_delivery(
+        self, span: OpenSpan, trainer: str, batch: BatchId, delivery: DeliveryKey, *, was_owed: bool
+    ) -> str:
+        """Record a delivery before its batch is settled; return why the batch needed none, or "".
+
+        A needless delivery of a batch that was not owed is noted as the reader's, unless it is not known.
+        """
+        self.deliveries.add(trainer, delivery)
+        needless = span.needless(batch.number)
+        if needless and not was_owed and delivery != UNKNOWN_DELIVERY:
+            is_beyond = span.is_beyond(batch.number)
+            self.totals.stray_batches += is_beyond
+            self.totals.repeated_batches += not is_beyond
+            why = f"batch {tuple(batch)}: {needless}"
+            self._wrong_deliveries.append(WrongDelivery(delivery[0], trainer, why))
+        return needless
+
+    def take_wrong_deliveries(self) -> list[WrongDelivery]:
+        """Return what was noted since the last call."""
+        noted, self._wrong_deliveries = self._wrong_deliveries, []
+        return noted
 
     def return_batches(
         self,
@@ -387,6 +433,7 @@ class LedgerState:
             left_out_examples_of=self.left_out_examples_of,
             spans_read_of=self.spans_read_of,
             known_deliveries=[(*pair, examples) for pair, examples in self._known_deliveries.items()],
+            settled_deliveries=self.deliveries.saved(),
         )
 
     def take_changed_spans(self) -> list[tuple[int, bytes]]:
@@ -409,6 +456,7 @@ class LedgerState:
         self.left_out_examples_of = snapshot.left_out_examples_of
         self.spans_read_of = Counter(snapshot.spans_read_of)
         self._known_deliveries = Counter({(reader, to): n for reader, to, n in snapshot.known_deliveries})
+        self.deliveries.restore(snapshot.settled_deliveries)
 
     def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
         """Count a delivery; call it before the batch is settled."""

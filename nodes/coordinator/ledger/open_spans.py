@@ -70,6 +70,23 @@ class OpenSpan:
         """Number of batches that need nothing more."""
         return len(self.done) + len(self.left_out) + len(self.restored) + len(self.restored_left_out)
 
+    def is_beyond(self, number: int) -> bool:
+        """Return whether its reader has said that it has no batch of this number."""
+        return self.batches is not None and number >= self.batches
+
+    def refusal(self, number: int) -> str:
+        """Return why its reader must not deliver a batch in this run at all, or ""."""
+        if self.is_beyond(number):
+            return f"it is not in its span, which has {self.batches} batches"
+        if number in self.restored:
+            return "it was trained by the run that this one resumes"
+        return "it was left out by the run that this one resumes" if number in self.restored_left_out else ""
+
+    def needless(self, number: int) -> str:
+        """Return why a batch that is not owed needs no delivery, or ""."""
+        is_settled = number in self.done or number in self.left_out
+        return "it was delivered before" if is_settled else self.refusal(number)
+
     @property
     def last(self) -> int:
         """The highest number of a settled batch; -1 if there is none."""
@@ -135,18 +152,15 @@ class OpenSpans(dict[SpanKey, OpenSpan]):
             raise ValueError(f"span {number} of epoch {epoch} was not handed out") from None
 
     def require_of(self, batch: BatchId, examples: int) -> OpenSpan:
-        """Return the span of a batch that a trainer names.
+        """Return the span of a batch that a trainer or reader names.
 
-        Raises ValueError if the span cannot have this batch.
+        Raises ValueError if it was not handed out. What its reader must not deliver is `OpenSpan.refusal`.
         """
         if batch.seed != self._seed:
             raise ValueError(f"batch {tuple(batch)} has seed {batch.seed}; this job's is {self._seed}")
         span = self.require(batch.epoch, batch.span)
-        if examples <= 0 or (span.batches is not None and batch.number >= span.batches):
-            raise ValueError(f"batch {tuple(batch)} with {examples} examples is not in its span")
-        if batch.number in span.restored or batch.number in span.restored_left_out:
-            did = "trained" if batch.number in span.restored else "left out"
-            raise ValueError(f"batch {tuple(batch)} was {did} by the run that this one resumes")
+        if examples <= 0:
+            raise ValueError(f"batch {tuple(batch)} with {examples} examples")
         return span
 
     def trained_ranges(self) -> list[BatchRange]:

@@ -125,10 +125,11 @@ class OwedBatches:
         self.settled += was_owed
         return was_owed
 
-    def leave_out(self, batch: BatchId) -> None:
-        """Record that a batch, perhaps an owed one, was left out."""
-        if self._remove((batch.epoch, batch.span), batch.number):
+    def leave_out(self, batch: BatchId) -> bool:
+        """Record that a batch was left out; return whether it was owed."""
+        if was_owed := self._remove((batch.epoch, batch.span), batch.number):
             self.left_out.add(batch)
+        return was_owed
 
     def lose_reader(self, reader: str) -> None:
         """Mark the owed batches of a dead reader as unread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from ....pipeline.data.span import Span
@@ -28,6 +28,7 @@ class LedgerTotals:
     `untrained` are the distinct batches that were left out and never trained. `restored_of_read_spans` are
     the examples in spans read by this run that the resumed run had settled; `parsed_examples` lacks them.
     `stray` batches were trained, but their span has no batch of such a number: its reader died for that.
+    `repeated` acknowledgements are of other deliveries of a batch that was settled before and is not owed.
     """
 
     trained_examples: int = 0
@@ -44,6 +45,7 @@ class LedgerTotals:
     bad_rows: int = 0
     dropped_negatives: int = 0
     stray_batches: int = 0
+    repeated_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,15 @@ class LeftOut:
 
     id: BatchId
     examples: int
+    trainer: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongDelivery:
+    """A batch that this reader must not have delivered to this trainer, and why."""
+
+    reader: str
     trainer: str
     why: str
 
@@ -113,6 +124,7 @@ class LedgerSnapshot:
         complete_of: number of complete spans by epoch.
         owed_left_out, owed_settled: the values of `OwedBatches`.
         known_deliveries: (reader, trainer, examples).
+        settled_deliveries: the values of `SettledDeliveries`; none in a snapshot of before 2026-11-29.
     """
 
     spans: int
@@ -130,6 +142,7 @@ class LedgerSnapshot:
     left_out_examples_of: dict[str, int]
     spans_read_of: dict[str, int]
     known_deliveries: list[tuple[str, str, int]]
+    settled_deliveries: list[Any] = field(default_factory=list)
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> LedgerSnapshot:

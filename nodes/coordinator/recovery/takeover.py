@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgpack
 from ....pipeline.errors import ClusterError
 from ....pipeline.text.wall_clock import unix_seconds
 from ....pipeline.wire.control.base import Reply
+from ....pipeline.wire.control.messages import UNKNOWN_DELIVERY, LeftOutBatch, TrainedBatch, TrainedBatches
 from ....pipeline.wire.rpc.channel import REMEMBERED_REPLIES
 from ....pipeline.wire.segment import running_kernel
 from ..ledger.records import JournalEntry, SnapshotDamagedError
@@ -162,7 +163,19 @@ def _seconds_since(began: JobBegan) -> float:
 
 
 def _change_of(entry: JournalEntry) -> Any:
-    return RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body, strict_map_key=False))
+    values = msgpack.unpackb(entry.body, strict_map_key=False)
+    if entry.kind == TrainedBatches.__name__:
+        _add_deliveries(values)
+    return RECORDS.decode_values(entry.kind, values)
+
+
+def _add_deliveries(values: list[Any]) -> None:
+    """Add what acknowledgements in a journal of before 2026-11-29 do not have."""
+    batches, left_out, _ = values
+    for records, cls in ((batches, TrainedBatch), (left_out, LeftOutBatch)):
+        for record in records:
+            if len(record) == len(fields(cls)) - 1:
+                record.append(list(UNKNOWN_DELIVERY))
 
 
 def _not_possible(folder: Path, why: str) -> ClusterError:

@@ -16,6 +16,8 @@ from ....pipeline.errors import ProtocolError
 from ....pipeline.types import BatchId
 from ....pipeline.wire.control.base import MAX_BATCHES, Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import (
+    UNKNOWN_DELIVERY,
+    DeliveryKey,
     Hello,
     HelloReply,
     NextSpan,
@@ -30,6 +32,7 @@ from ....pipeline.wire.control.messages import (
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import MOST_EXAMPLES, Count, Counts, Items, Real, Seconds
 from ...runtime.span_proofs import proof_of
+from ..ledger.open_spans import OpenSpan
 from ..ledger.records import LedgerTables
 from .job import JobState
 from .outcome import Conclusion, Scored, Stop
@@ -276,17 +279,25 @@ def _most_rows(state: JobState, number: int) -> int:
     return span.stop - span.start if span.kind in ("bytes", "offsets", "sorted") else MOST_EXAMPLES
 
 
-def _require_batch(state: JobState, batch: BatchId, examples: int) -> None:
-    """Raise ValueError for a batch that no reader can have cut."""
-    state.ledger.require_batch(batch, examples)
+def _require_batch(state: JobState, batch: BatchId, examples: int) -> OpenSpan:
+    """Return the span of a batch; raise ValueError for one that no reader can have cut."""
+    span = state.ledger.require_batch(batch, examples)
     if batch.number >= _most_rows(state, batch.span):
         raise ValueError(f"batch {tuple(batch)} is not in its span")
     if examples > (most := state.job.trainer.batch):
         raise ValueError(f"batch {tuple(batch)} with {examples} examples; a batch has at most {most}")
+    return span
 
 
-def _require_trained(state: JobState, request: TrainedBatches) -> None:
+def _require_trained(state: JobState, trainer: str, request: TrainedBatches) -> None:
     """Raise ValueError for what cannot be, before any of it is recorded."""
+    before = set[DeliveryKey]()
+    for delivery in request.deliveries:
+        if delivery in before or state.ledger.deliveries.has(trainer, delivery):
+            reader, worker, sequence = delivery
+            raise ValueError(f"delivery {sequence} of {reader} to worker {worker} is acknowledged twice")
+        if delivery != UNKNOWN_DELIVERY:
+            before.add(delivery)
     for batch in request.batches:
         _require_batch(state, batch.id, batch.examples)
         most = max(positives for _, positives in ((batch.loss_sum, batch.positives), *batch.others))
@@ -301,7 +312,7 @@ def _require_trained(state: JobState, request: TrainedBatches) -> None:
 
 def _trained(state: JobState, token: str, request: TrainedBatches) -> Effect:
     member = state.members.require(token)
-    _require_trained(state, request)
+    _require_trained(state, member.info.name, request)
     rows = state.training.acknowledge(member, request.batches, request.synced_iterations, state.seconds())
     left_out = state.training.leave_out(member.info.name, request.left_out)
 
@@ -318,7 +329,8 @@ def _return_batches(state: JobState, token: str, request: ReturnBatches) -> Effe
         raise ProtocolError("only a dead trainer's batches can be returned")
     sizes = {batch.id: batch.examples for batch in request.batches}
     for batch, examples in sizes.items():
-        _require_batch(state, batch, examples)
+        if refusal := _require_batch(state, batch, examples).refusal(batch.number):
+            raise ValueError(f"batch {tuple(batch)}: {refusal}")
     replays = {batch.id for batch in request.batches if batch.replay}
     reader, trainer = state.members.require(token).info.name, dead.info.name
     again = state.ledger.return_batches(trainer, sizes.items(), replays, reader)

@@ -72,7 +72,7 @@ class TrainingState:
         if any(len(batch.others) != self._labels - 1 for batch in batches):
             raise ValueError(f"{name} has sums of another number of labels than the job's {self._labels}")
         for batch in batches:
-            row = self._ledger.acknowledge(name, batch.id, batch.examples)
+            row = self._ledger.acknowledge(name, batch.id, batch.examples, batch.delivery)
             rows.append(row)
             # The loss of a batch that the model has seen before says nothing new.
             if not row.repeated:
@@ -85,8 +85,9 @@ class TrainingState:
         """Record batches that a trainer left out; return their rows for the ledger's file."""
         rows = []
         for batch in batches:
-            rows.append(self._ledger.leave_out(trainer, batch.id, batch.examples, batch.why))
-            self.bad_batches.add(rows[-1], self._ledger.queue.path_of)
+            row = self._ledger.leave_out(trainer, batch.id, batch.examples, batch.why, batch.delivery)
+            rows.append(row)
+            self.bad_batches.add(row, self._ledger.queue.path_of)
         return rows
 
     def lose_trainer(self, member: Member) -> None:

@@ -14,6 +14,12 @@ from .base import MAX_BATCHES, Done, Reply, Request
 BatchIds: TypeAlias = Annotated[tuple[BatchId, ...], Items(MAX_BATCHES)]
 
 
+DeliveryKey: TypeAlias = tuple[str, Count, Count]
+"""A delivery to a trainer: its reader, the worker that got it, and its sequence there, from 1."""
+
+# Journals of before 2026-11-29 do not say of which delivery an acknowledgement is.
+UNKNOWN_DELIVERY: Final[DeliveryKey] = ("", 0, 0)
+
 # Sums over many messages of these stay finite.
 MOST_SUM: Final = 1e48
 Sum = Annotated[float, Bounds(0.0, MOST_SUM)]
@@ -152,6 +158,7 @@ class TrainedBatch:
 
     Attributes:
         others: sums of losses and of positives of each further label.
+        delivery: which delivery of the batch it is.
     """
 
     id: BatchId
@@ -161,6 +168,7 @@ class TrainedBatch:
     weight: Sum
     age_seconds: Seconds
     others: Annotated[tuple[tuple[Sum, Sum], ...], Items(MAX_LABELS)] = ()
+    delivery: DeliveryKey = UNKNOWN_DELIVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,7 @@ class LeftOutBatch:
     id: BatchId
     examples: Examples
     why: str
+    delivery: DeliveryKey = UNKNOWN_DELIVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +188,12 @@ class TrainedBatches(Request[Done]):
     batches: tuple[TrainedBatch, ...]
     left_out: tuple[LeftOutBatch, ...]
     synced_iterations: Count
+
+    @property
+    def deliveries(self) -> list[DeliveryKey]:
+        """Those of all of its batches."""
+        left_out = [batch.delivery for batch in self.left_out]
+        return [batch.delivery for batch in self.batches] + left_out
 
 
 @dataclass(frozen=True, slots=True)

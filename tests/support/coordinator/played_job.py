@@ -39,6 +39,7 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.messages import (
+    DeliveryKey,
     HeldBatch,
     Hello,
     LeftOutBatch,
@@ -97,7 +98,7 @@ class Coordinator:
         self.journal = JobJournal(self.state, self.store, self._failed)
         self.replies: dict[str, dict[int, Reply]] = {}
         self._random = random.Random(seed)
-        self._numbers = 0
+        self._numbers = self._deliveries = 0
         # What readers have delivered, and trainers have: (token, batch).
         self.held: list[tuple[str, str, BatchId]] = []
         self._uncut: list[tuple[str, SpanGrant]] = []
@@ -173,11 +174,20 @@ class Coordinator:
             mine = [one for one in self.held if one[1] == trainer][:3]
             self.held = [one for one in self.held if one not in mine]
             if what == "train":
-                trained = tuple(TrainedBatch(one[2], EXAMPLES, 0.5, 3.0, 10.0, 0.1) for one in mine)
+                trained = tuple(
+                    TrainedBatch(one[2], EXAMPLES, 0.5, 3.0, 10.0, 0.1, delivery=self._delivery(one[0]))
+                    for one in mine
+                )
                 await self.request(trainer, TrainedBatches(trained, (), len(mine)))
             else:
-                left = tuple(LeftOutBatch(one[2], EXAMPLES, "why") for one in mine)
+                left = tuple(LeftOutBatch(one[2], EXAMPLES, "why", self._delivery(one[0])) for one in mine)
                 await self.request(trainer, TrainedBatches((), left, len(mine)))
+        self.state.ledger.take_wrong_deliveries()
+
+    def _delivery(self, reader: str) -> DeliveryKey:
+        """The next one of a reader to any trainer."""
+        self._deliveries += 1
+        return reader, self._random.randrange(2), self._deliveries
 
     async def _die(self, what: str) -> None:  # noqa: ARG002
         members = self.state.members.alive()
@@ -271,6 +281,7 @@ def taken_over(folder: Path, restored: SavedLedger | None = None) -> tuple[JobSt
     takeover = Takeover.open(folder, "ledger.sqlite")
     state = new_state(folder, takeover.clock, restored)
     takeover.replay(state)
+    state.ledger.take_wrong_deliveries()
     return state, takeover
 
 

@@ -164,7 +164,7 @@ def changed(request: Request[Any], place: list[Any], value: Any) -> list[Any]:
         ("span_read", changed(SpanRead(0, 0, 1, 1, 0), [3], 2**62), "span_read: examples: a finite number"),
         ("trained", changed(TRAINED, [0, 0, 0], [1, 2]), r"trained: batches\[0\]\.id: a batch id"),
         ("trained", changed(TRAINED, [0], [[]] * (MAX_ITEMS + 1)), "trained: batches: a list of at most"),
-        ("trained", changed(TRAINED, [0, 0], 7), r"trained: batches\[0\]: a list of 7 values \(id, examples"),
+        ("trained", changed(TRAINED, [0, 0], 7), r"trained: batches\[0\]: a list of 8 values \(id, examples"),
         ("trained", changed(TRAINED, [2], None), "trained: synced_iterations: an integer"),
         ("finish", changed(Finish(ExitCode.OK, ""), [0], 99), "finish: exit_code: one of 0, 1"),
         ("finish", changed(Finish(ExitCode.OK, ""), [0], False), "finish: exit_code: one of 0, 1"),

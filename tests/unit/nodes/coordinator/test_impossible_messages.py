@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,11 +22,12 @@ from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.outcome import FinalModel, Outcome
 from shadowsync.nodes.runtime.settings import NodeSettings
-from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.errors import ClusterError, ProtocolError
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
 from shadowsync.pipeline.wire.control.messages import (
+    UNKNOWN_DELIVERY,
     HeldBatch,
     LeftOutBatch,
     NodeFacts,
@@ -145,9 +147,10 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-TRAINED = TrainedBatch(batch_id(1), 8, 4.0, 3.0, 8.0, 0.1)
+TRAINED = TrainedBatch(batch_id(1), 8, 4.0, 3.0, 8.0, 0.1, delivery=("reader-0", 0, 1))
+LEFT_OUT = LeftOutBatch(batch_id(2), 8, "why", ("reader-0", 0, 2))
 REQUESTS = [
-    ("token-trainer-1", TrainedBatches((TRAINED,), (LeftOutBatch(batch_id(2), 8, "why"),), 3)),
+    ("token-trainer-1", TrainedBatches((TRAINED,), (LEFT_OUT,), 3)),
     ("token-reader-0", SpanRead(0, 0, 4, 40, 1, dropped_negatives=1)),
     ("token-reader-0", ReturnBatches("token-trainer-1", (HeldBatch(batch_id(3), 8),))),
     ("token-reader-0", NodeFailed("it failed", 6, 3)),  # type: ignore[arg-type]
@@ -351,6 +354,28 @@ def test_a_batch_beyond_the_rows_of_its_span_is_refused(tmp_path: Path) -> None:
         reply = await server.told(LIAR, request, encode_body(request))
         assert not reply.ok
         assert "is not in its span" in str(reply.body)
+        await server.store.close()
+
+    run(work)
+
+
+def test_acknowledgements_of_no_delivery_and_of_one_twice_cost_the_trainer(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = Told(tmp_path)
+        await server.answer(LIAR, TrainedBatches((TRAINED,), (), 1), 1)
+        before = server.accounts
+        again = dataclasses.replace(TRAINED, id=batch_id(3))
+        with pytest.raises(ProtocolError, match="delivery 1 of reader-0 to worker 0 is acknowledged twice"):
+            await server.answer(LIAR, TrainedBatches((again,), (), 1), 2)
+        with pytest.raises(ProtocolError, match="delivery 2 of reader-0 to worker 0 is acknowledged twice"):
+            await server.answer(LIAR, TrainedBatches((), (LEFT_OUT, LEFT_OUT), 1), 3)
+        assert server.accounts == before
+        unnamed = dataclasses.replace(again, delivery=UNKNOWN_DELIVERY)
+        await server.answer(LIAR, TrainedBatches((unnamed,), (), 1), 4)
+        liar = server.state.members.find(LIAR)
+        assert liar is not None
+        assert "an acknowledgement that names no delivery" in liar.lost_because
+        assert server.state.members.require("token-reader-0").alive
         await server.store.close()
 
     run(work)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +71,32 @@ def test_a_change_that_is_not_in_the_journal_is_seen(
             await before.store.close()
         takeover.store.close()
         assert everything(state) != everything(before.state)
+
+    in_folder(work, tmp_path_factory)
+
+
+def test_a_journal_that_does_not_say_of_which_delivery_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    async def work(folder: Path) -> None:
+        before = await play(folder, 3, [*HISTORY, "leave out"])
+        await before.store.close()
+        with closing(sqlite3.connect(folder / "ledger.sqlite")) as database, database:
+            shortened = 0
+            select = "SELECT id, body FROM journal WHERE kind = 'TrainedBatches'"
+            for number, body in database.execute(select).fetchall():
+                batches, left_out, synced = msgpack.unpackb(body)
+                older = msgpack.packb([[one[:-1] for one in batches], [one[:-1] for one in left_out], synced])
+                shortened += len(batches) > 0
+                shortened += len(left_out) > 0
+                database.execute("UPDATE journal SET body = ? WHERE id = ?", (older, number))
+        assert shortened > 1
+        state, takeover = taken_over(folder)
+        takeover.store.close()
+        ledger, ledger_before = state.ledger, before.state.ledger
+        assert ledger.saved() == ledger_before.saved()
+        assert ledger.totals == ledger_before.totals
+        assert ledger.deliveries.saved() == []
 
     in_folder(work, tmp_path_factory)
 
