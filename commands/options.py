@@ -67,14 +67,14 @@ def job_of(
     *,
     may_import: bool = True,
     resolved: bool = False,
-    trust: bool = True,
+    trust: bool = False,
 ) -> Job:
     """Load the job from TOML, or from the JSON of a resolved one.
 
     A run folder has such JSON in job.json; a supervisor gives its nodes a file of any name, and says that it
     is `resolved`. `may_import` is for `with_sync_nodes`. Without `trust` the job in a run folder may name
-    only code that this user has named on this machine. Raises JobFileError for overrides of JSON, and for
-    code that is not trusted.
+    only code that this user has named on this machine; a command that executes none of it trusts any.
+    Raises JobFileError for overrides of JSON, and for code that is not trusted.
     """
     from ..nodes.launch import with_sync_nodes
     from ..pipeline.errors import JobFileError

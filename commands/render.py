@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .options import job_of, job_options
+from .options import job_of, job_options, trust_option
 
 if TYPE_CHECKING:
     from ..deployment.pods import KubernetesOptions
@@ -162,7 +162,8 @@ def _say_that_no_gpu_is_asked_for(job: Job) -> None:
     " Prometheus operator scrapes the pods.",
 )
 @_pod_options
-def kubernetes(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
+@trust_option
+def kubernetes(job_file: str, overrides: tuple[str, ...], trust: bool, **given: Any) -> None:
     """Print the manifests of a job: a ConfigMap, a NetworkPolicy and a JobSet.
 
     For example: `shadowsync render kubernetes job.toml --image registry/shadowsync --runs-claim runs |
@@ -175,7 +176,7 @@ def kubernetes(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
     from ..deployment.kubernetes import kubernetes_manifests
     from ..deployment.yaml_text import yaml_text
 
-    job = job_of(job_file, overrides)
+    job = job_of(job_file, overrides, trust=trust)
     manifests = kubernetes_manifests(job, _options(job, **given), _dense_parameters(job))
     _say_that_no_gpu_is_asked_for(job)
     click.echo(yaml_text(manifests), nl=False)
@@ -184,7 +185,8 @@ def kubernetes(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
 @render.command()
 @job_options
 @_pod_options
-def rayjob(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
+@trust_option
+def rayjob(job_file: str, overrides: tuple[str, ...], trust: bool, **given: Any) -> None:
     """Print the manifests of a job: a ConfigMap and KubeRay's RayJob.
 
     It makes a Ray cluster with a pod for each node, and runs the job there as `shadowsync run --on ray` does.
@@ -197,7 +199,7 @@ def rayjob(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
     from ..deployment.kuberay import ray_job_manifests
     from ..deployment.yaml_text import yaml_text
 
-    job = job_of(job_file, overrides)
+    job = job_of(job_file, overrides, trust=trust)
     manifests = ray_job_manifests(job, _options(job, **given), _dense_parameters(job))
     _say_that_no_gpu_is_asked_for(job)
     click.echo(yaml_text(manifests), nl=False)
@@ -231,7 +233,7 @@ def slurm(
     """
     from ..deployment.slurm import SlurmOptions, slurm_script
 
-    job = job_of(job_file, overrides, may_import=False)
+    job = job_of(job_file, overrides, may_import=False, trust=True)
     _say_that_no_gpu_is_asked_for(job)
     options = SlurmOptions(
         name=name or job.run.name,

@@ -52,7 +52,7 @@ def plan(
     from ...lab.capacity.render import print_plan
 
     capacity_plan = plan_job(
-        job_of(job_file, overrides),
+        job_of(job_file, overrides, trust=True),
         profile,
         machines=machines,
         target=target,

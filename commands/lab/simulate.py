@@ -61,7 +61,7 @@ def simulate(
     from ...lab.virtual.plan import parse_trainers
 
     counts = parse_trainers(trainers, most=10_000)
-    base, run = settings_of(job_of(job_file, overrides), profile)
+    base, run = settings_of(job_of(job_file, overrides, trust=True), profile)
     try:
         base |= {"link_bytes_per_second": parse_bandwidth(bandwidth), "delay_seconds": parse_delay(delay)}
     except ValueError as error:
