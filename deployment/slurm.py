@@ -19,6 +19,8 @@ GRACE_SECONDS: Final = 120
 """Time for a checkpoint before the allocation ends."""
 END_SECONDS: Final = 30
 """Time for the nodes to end after their coordinator."""
+_GPU_OPTIONS: Final = "--gpus", "--gres", "--tres", "-G"
+"""Options of sbatch by which an allocation gets GPUs, or other such resources."""
 
 _SCRIPT: Final = """\
 #!/bin/bash
@@ -44,8 +46,10 @@ EARLY=
 trap 'if [ -n "$LEADER" ]; then kill -TERM "$LEADER" 2>/dev/null; else EARLY=1; fi' TERM
 
 # A step that loses a node goes on: the job replaces it, or goes on without it. The steps share the memory:
-# else each would ask for all of it, and the second would wait for the first.
-STEP="srun --exact --mem=0 --kill-on-bad-exit=0 --no-kill"
+# else each would ask for all of it, and the second would wait for the first. They have the environment of
+# this script, also after --export=NONE, and do not ask for the GPUs that sbatch was asked for.
+unset "${{!SLURM_GPUS@}}"
+STEP="srun --exact --mem=0 --export=ALL --kill-on-bad-exit=0 --no-kill"
 STEPS=
 
 {coordinator}
@@ -101,21 +105,23 @@ class SlurmOptions:
 def slurm_script(job: Job, options: SlurmOptions) -> str:
     """Return the script; each machine's nodes listen on its own ports."""
     roles = nodes_of(job)
+    directives = [*_gpus(roles), *options.directives]
+    has_gpus = any(one.startswith(_GPU_OPTIONS) for one in directives)
     return _SCRIPT.format(
-        name=options.name,
+        name=shlex.quote(options.name),
         counts=", ".join(f"{nodes.count} {nodes.role}" for nodes in roles),
         tasks=sum(nodes.count for nodes in roles),
         cpus=max(nodes.cpus for nodes in roles),
         grace=GRACE_SECONDS,
         end=END_SECONDS,
-        directives="\n".join(f"#SBATCH {one}" for one in [*_gpus(roles), *options.directives]),
+        directives="\n".join(f"#SBATCH {one}" for one in directives),
         key_variable=KEY_VARIABLE,
         key=shlex.quote(options.key),
         prolog=options.prolog,
         job_file=shlex.quote(options.job_file),
         coordinator=_coordinator(options),
         steps="\n".join(
-            _step(nodes, options, of_gpus=bool(_gpus(roles))) for nodes in roles if nodes.role != COORDINATOR
+            _step(nodes, options, has_gpus=has_gpus) for nodes in roles if nodes.role != COORDINATOR
         ),
     )
 
@@ -131,9 +137,10 @@ def _gpus(roles: list[RoleNodes]) -> list[str]:
     return [f"--gpus={count}"] if count else []
 
 
-def _step(nodes: RoleNodes, options: SlurmOptions, *, of_gpus: bool) -> str:
-    # A step has all GPUs of the allocation unless it says which.
-    gpus = f" --gpus-per-task={nodes.gpus}" if nodes.gpus else " --gres=none" if of_gpus else ""
+def _step(nodes: RoleNodes, options: SlurmOptions, *, has_gpus: bool) -> str:
+    # A step has all GPUs of the allocation unless it says which, and the next one waits for them.
+    none = " --gres=none" if has_gpus and nodes.role != "trainer" else ""
+    gpus = f" --gpus-per-task={nodes.gpus}" if nodes.gpus else none
     own = '--join "tcp://$COORDINATOR:$PORT" --bind 0.0.0.0 --advertise auto'
     return (
         f"$STEP --ntasks={nodes.count} --cpus-per-task={nodes.cpus}{gpus} \\\n"

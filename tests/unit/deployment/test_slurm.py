@@ -38,8 +38,14 @@ echo "$SHADOWSYNC_KEY_FILE $*" >> "$NOTES"
 [ -z "$ENDLESS" ] || while :; do sleep 0.05; done
 exit "$CODE"
 """
+# As Slurm's, it gives a step what sbatch was told, and refuses one that asks for no GPUs and for some.
 SRUN = """#!/bin/bash
-while [ "${1#-}" != "$1" ]; do echo "srun $1" >> "$NOTES"; shift; done
+while [ "${1#-}" != "$1" ]; do
+  echo "srun $1" >> "$NOTES"
+  [ "$1" != --export=ALL ] || unset SLURM_EXPORT_ENV
+  shift
+done
+[ -z "${SLURM_EXPORT_ENV-}${SLURM_GPUS-}${SLURM_GPUS_PER_NODE-}" ] || exit 1
 [ "$2" != "$QUEUED" ] || exec sleep 600
 exec "$@"
 """
@@ -129,6 +135,27 @@ def test_only_trainers_have_gpus(script: Callable[..., str]) -> None:
     assert not {"--gpus", "--gres"} & set(re.findall(r"--g\w+", script()))
 
 
+@pytest.mark.parametrize("directive", ["--gres=gpu:2", "--gpus-per-node=2", "-G 2"])
+def test_no_step_waits_for_gpus_that_sbatch_was_asked_for(script: Callable[..., str], directive: str) -> None:
+    steps = re.findall(
+        r"^\$STEP .*\n +shadowsync (\w+)", text := script(f"--sbatch={directive}"), re.MULTILINE
+    )
+    without = re.findall(r"^\$STEP .* --gres=none .*\n +shadowsync (\w+)", text, re.MULTILINE)
+    assert set(steps) - set(without) == {"trainer"}
+    assert len(steps) == 4
+
+
+@pytest.mark.parametrize("variable", ["SLURM_EXPORT_ENV", "SLURM_GPUS", "SLURM_GPUS_PER_NODE"])
+def test_steps_start_whatever_sbatch_was_told(
+    script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "NONE" if variable == "SLURM_EXPORT_ENV" else "2")
+    with started(script(), tmp_path) as process:
+        assert process.wait(60.0) == 0
+    commands = {line.split()[1] for line in notes(tmp_path) if line.startswith("/shared/job.key ")}
+    assert commands == {"coordinator", "reader", "trainer", "embedding", "sync"}
+
+
 def test_at_the_end_of_its_time_the_coordinator_is_told(script: Callable[..., str], tmp_path: Path) -> None:
     with started(script(), tmp_path, endless=True) as process:
         wait_until(
@@ -148,3 +175,4 @@ def test_what_is_given_is_in_it(script: Callable[..., str]) -> None:
     assert text.rindex("#SBATCH") < text.index("set -u") < text.index("source venv/bin/activate")
     assert "#SBATCH --ntasks=7\n#SBATCH --cpus-per-task=3\n" in text
     assert "--partition" not in script()
+    assert "#SBATCH --job-name='two words'\n" in script("--name", "two words")
