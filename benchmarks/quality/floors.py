@@ -19,12 +19,6 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, ShuffleSplit
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler, TargetEncoder
 
 WINDOW = 500
 STRENGTHS = (0.01, 0.1, 1.0)
@@ -72,6 +66,12 @@ def logistic_regression(rows: Rows, seed: int) -> Any:
 
     A held-out tenth chooses its strength.
     """
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, ShuffleSplit
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
     numbers, few, many = rows.kinds
     columns = make_column_transformer(
         (StandardScaler(), numbers), (OneHotEncoder(handle_unknown="ignore"), few + many)
@@ -89,6 +89,11 @@ def boosted_trees(rows: Rows, seed: int) -> Any:
     Ids with many values become the mean of their label. Trees need no copy of a number as an id; with one
     they were worse on the visits. The folds of the means are drawn anew, whatever the seed.
     """
+    from sklearn.compose import make_column_transformer
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
+
     numbers, few, many = rows.kinds
     copies = {len(numbers) + at for at in rows.copies}
     few, many = ([column for column in kind if column not in copies] for kind in (few, many))

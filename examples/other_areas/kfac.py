@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 BATCH = 512
@@ -201,6 +200,8 @@ def error(made: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 def losses(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, steps: int) -> Iterator[float]:
     """Train; yield the error over all images after each step."""
+    from sklearn.datasets import load_digits
+
     images = torch.from_numpy(load_digits().data).float() / 16
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):

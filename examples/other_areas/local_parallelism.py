@@ -18,7 +18,6 @@ from itertools import pairwise
 import shadowsync
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -122,6 +121,8 @@ def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
 
     Images are float32 [N, INPUTS] in [0, 1], labels int64 [N].
     """
+    from sklearn.datasets import load_digits
+
     found = load_digits()
     images, labels = torch.from_numpy(found.data).float() / 16, torch.from_numpy(found.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))

@@ -29,7 +29,6 @@ from shadowsync.tests.support.loops.attached_loops import (
     weights_of,
 )
 from torch import nn
-from torch.distributed import checkpoint as dcp
 from torch.optim.swa_utils import AveragedModel
 
 STEPS = 6
@@ -53,6 +52,8 @@ def _safe_file(model: Any, place: Path) -> list[bytes]:
 
 
 def _distributed(model: Any, place: Path) -> list[Any]:
+    from torch.distributed import checkpoint as dcp
+
     with warnings.catch_warnings():
         # It says that there is one process only.
         warnings.simplefilter("ignore")

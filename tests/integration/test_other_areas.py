@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from torch.utils.data import DataLoader
 if not (Path(shadowsync.__file__).resolve().parent / "examples").is_dir():
     pytest.skip("an installed package has no examples beside it", allow_module_level=True)
 
-pytest.importorskip("sklearn")
-
 from shadowsync.examples.other_areas import local_parallelism
 from shadowsync.examples.other_areas.partitioned_graph import Partition, block_model
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_spec("sklearn") is None, reason="the images are those of scikit-learn"),
+]
 
 EXAMPLES = Path(shadowsync.__file__).resolve().parent / "examples" / "other_areas"
 LOOPS = 2

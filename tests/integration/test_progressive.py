@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
-from sklearn.metrics import log_loss, roc_auc_score
 
 PART = 0.25
 
@@ -43,6 +42,8 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from sklearn.metrics import log_loss, roc_auc_score
+
     module, record = tmp_path / "recorder.py", tmp_path / "record"
     module.write_text(RECORDER, encoding="utf-8")
     monkeypatch.setenv("RECORD", str(record))

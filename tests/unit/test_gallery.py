@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,6 @@ from shadowsync.pipeline.jobfile.load import load_job
 if not (Path(shadowsync.__file__).resolve().parent / "benchmarks").is_dir():
     pytest.skip("an installed package has no gallery beside it", allow_module_level=True)
 
-pytest.importorskip("sklearn")
-
 from shadowsync.benchmarks.quality.floors import (
     Floor,
     Rows,
@@ -34,6 +33,7 @@ from shadowsync.benchmarks.quality.plain_loop import plain_loop
 from shadowsync.benchmarks.quality.tasks import fetched
 from shadowsync.examples.gallery import fetch
 
+NEEDS_FLOORS = pytest.mark.skipif(find_spec("sklearn") is None, reason="floors are those of scikit-learn")
 ROWS = 50
 Columns = dict[str, list[Any]]
 
@@ -120,6 +120,7 @@ def test_what_is_fetched_fits_the_job_file(
     assert tested == round(len(whole) / 5)
 
 
+@NEEDS_FLOORS
 def test_a_copy_of_a_number_as_an_id_is_known_to_the_floors(
     tmp_path: Path, package: Callable[[str, pl.DataFrame | None], None]
 ) -> None:
@@ -202,6 +203,7 @@ lr = 0.05
 TEST_FILE = 'eval_path = "test.parquet"\n'
 
 
+@NEEDS_FLOORS
 @pytest.mark.parametrize(
     ("floor", "part"),
     [

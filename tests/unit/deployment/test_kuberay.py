@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -56,6 +55,8 @@ def require_fields(given: Manifest, known: dict[str, type]) -> None:
 
 def check(manifests: list[Manifest]) -> None:
     """Raises for a field that the schemas do not have, or of another type."""
+    import kubernetes_validate
+
     config, ray_job = manifests
     assert (ray_job["apiVersion"], ray_job["kind"]) == ("ray.io/v1", "RayJob")
     spec = ray_job["spec"]
@@ -104,6 +105,8 @@ def test_the_schemas_accept_it(device: str) -> None:
 )
 def test_the_schemas_refuse_another(spoil: Callable[[list[Manifest]], None]) -> None:
     """The controls."""
+    import kubernetes_validate
+
     manifests = ray_job_manifests(job_of(), OPTIONS)
     spoil(manifests)
     with pytest.raises((AssertionError, KeyError, kubernetes_validate.ValidationError)):

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
-from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 from shadowsync.cli import main
 from shadowsync.deployment.job_nodes import nodes_of
 from shadowsync.deployment.kuberay import ray_job_manifests
@@ -40,12 +38,17 @@ def containers(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def check_schema(manifest: dict[str, Any]) -> None:
+    import kubernetes_validate
+
     for version in VERSIONS:
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_the_published_schemas_accept_it(gpu: bool) -> None:
+    import kubernetes_validate
+    from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+
     job = job_of(trainer={"device": "cuda"}) if gpu else job_of()
     manifests = kubernetes_manifests(job, OPTIONS)
     config, policy, job_set = manifests

@@ -16,8 +16,6 @@ from torch import nn
 if not (Path(shadowsync.__file__).resolve().parent / "examples").is_dir():
     pytest.skip("an installed package has no examples beside it", allow_module_level=True)
 
-pytest.importorskip("sklearn")
-
 from shadowsync.examples.other_areas.kfac import KFAC, OPTIMIZERS, autoencoder, losses
 
 ROWS = 40
@@ -149,6 +147,7 @@ def test_an_error_of_the_thread_is_raised_by_a_step(monkeypatch: pytest.MonkeyPa
 
 
 def test_it_comes_to_a_loss_in_fewer_steps_than_adam() -> None:
+    pytest.importorskip("sklearn")
     found = {}
     for name in ("K-FAC, in every 5th step", "Adam, rate 0.01", "K-FAC, in the first step only"):
         model = autoencoder(0)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.metrics.quality import BINS, QualitySums, gain_ratio
-from sklearn.metrics import log_loss, roc_auc_score
 
 Float32Array = NDArray[np.float32]
 
@@ -36,12 +35,16 @@ def _click_logits(count: int = 200_000) -> NDArray[np.float64]:
 
 
 def test_auc_of_typical_logits_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import roc_auc_score
+
     logits, labels = _drawn(_click_logits())
     assert _sums(logits, labels).auc == pytest.approx(roc_auc_score(labels, logits), abs=1e-6)
 
 
 def test_a_coarse_histogram_is_worse() -> None:
     """The control: with the comparison blind, 64 bins would pass as well as 65,536."""
+    from sklearn.metrics import roc_auc_score
+
     logits, labels = _drawn(_click_logits())
     true = roc_auc_score(labels, logits)
     fine, coarse = _sums(logits, labels), _sums(logits, labels, bins=64)
@@ -66,6 +69,8 @@ ADVERSARIAL = {
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_auc_of_adversarial_logits(name: str) -> None:
+    from sklearn.metrics import roc_auc_score
+
     logits, labels = _drawn(ADVERSARIAL[name], seed=3)
     sums = _sums(logits, labels)
     assert sums.auc is not None
@@ -79,6 +84,8 @@ def test_auc_of_adversarial_logits(name: str) -> None:
     st.lists(st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False), st.booleans()), min_size=2)
 )
 def test_the_error_stays_within_its_bound_for_any_logits(examples: list[tuple[float, bool]]) -> None:
+    from sklearn.metrics import roc_auc_score
+
     logits = np.array([logit for logit, _ in examples], np.float32)
     labels = np.array([label for _, label in examples], np.float32)
     sums = _sums(logits, labels)
@@ -100,6 +107,8 @@ def test_too_narrow_logits_are_admitted() -> None:
 
 
 def test_logloss_ne_and_calibration_are_those_of_their_formulas() -> None:
+    from sklearn.metrics import log_loss
+
     logits, labels = _drawn(_click_logits(20_000))
     probability = 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
     rate = float(labels.astype(np.float64).mean())

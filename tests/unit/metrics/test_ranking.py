@@ -8,8 +8,6 @@ from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.metrics.ranking import CURVE_BINS, ranking_metrics
 from shadowsync.pipeline.types import Float32Array
-from sklearn.calibration import calibration_curve
-from sklearn.metrics import average_precision_score
 
 COUNT = 40_000
 Drawn = tuple[Float32Array, Float32Array, Float32Array]
@@ -33,6 +31,8 @@ def _sums(drawn: Drawn, *, weighted: bool = False) -> QualitySums:
 @pytest.mark.parametrize("bias", [0.0, -5.0])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_pr_auc_is_scikit_learns(bias: float, weighted: bool) -> None:
+    from sklearn.metrics import average_precision_score
+
     logits, labels, weights = drawn = _drawn(bias)
     expected = average_precision_score(labels, logits, sample_weight=weights if weighted else None)
     found = ranking_metrics(_sums(drawn, weighted=weighted)).pr_auc
@@ -43,6 +43,8 @@ def test_pr_auc_is_scikit_learns(bias: float, weighted: bool) -> None:
 
 @pytest.mark.parametrize("bias", [0.0, -5.0])
 def test_the_curve_is_scikit_learns(bias: float) -> None:
+    from sklearn.calibration import calibration_curve
+
     logits, labels, _ = drawn = _drawn(bias)
     probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
     rates, predicted = calibration_curve(labels, probabilities, n_bins=CURVE_BINS, strategy="quantile")

@@ -7,7 +7,6 @@ import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.metrics.quality import QualitySums
-from sklearn.metrics import log_loss, roc_auc_score
 
 Float32Array = NDArray[np.float32]
 COUNT = 20_000
@@ -34,6 +33,8 @@ def _sums(
 
 
 def test_figures_are_those_of_scikit_learn() -> None:
+    from sklearn.metrics import log_loss, roc_auc_score
+
     logits, labels, weights = _drawn()
     sums = _sums(logits, labels, weights, parts=3)
     probability = 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
