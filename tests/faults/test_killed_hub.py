@@ -18,7 +18,14 @@ from shadowsync.attached.loop import AttachedLoop
 from shadowsync.cli import main
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.loops import attached_script
-from shadowsync.tests.support.loops.attached_loops import Task, in_threads, sgd, small_model, weights_of
+from shadowsync.tests.support.loops.attached_loops import (
+    Task,
+    in_threads,
+    sgd,
+    small_model,
+    train_until,
+    weights_of,
+)
 from shadowsync.tests.support.loops.attached_loops import hub as attached_hub
 from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub
 from shadowsync.watch.status import read_status
@@ -77,11 +84,7 @@ def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
 
     def train_alone_and_together(sync: AttachedLoop, step: Callable[[], Any]) -> None:
         rounds = sync.metrics()["rounds"]
-        for _ in range(200_000):
-            step()
-            if sync.metrics()["rounds"] >= rounds + 3:
-                return
-        raise AssertionError(f"no rounds after the hub came back: {sync.metrics()}")
+        train_until(sync, step, lambda found: found["rounds"] >= rounds + 3)
 
     first, second, _ = in_threads(partial(loop, 0), partial(loop, 1), partial(in_the_middle.replace, hub))
     book = hub.ended()

@@ -52,7 +52,7 @@ def test_the_loss_falls_and_replicas_stay_together(algorithm: str, count: int) -
             return len(done) == count
 
         with shadowsync.attach(model, optimizer, join=address, wait_for=count) as sync:
-            train_until(sync, lambda: task.step(model, optimizer), all_are_done, most=100_000)
+            train_until(sync, lambda: task.step(model, optimizer), all_are_done)
             counts = sync.metrics()
         return weights_of(model), counts
 

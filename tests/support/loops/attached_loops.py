@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -68,14 +69,18 @@ def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
 
 
 def train_until(
-    sync: AttachedLoop, step: Callable[[], Any], done: Callable[[dict[str, float]], bool], most: int = 20_000
+    sync: AttachedLoop, step: Callable[[], Any], done: Callable[[dict[str, float]], bool]
 ) -> None:
-    """Train until the loop's own figures say so."""
-    for _ in range(most):
+    """Train until the loop's own figures say so; fails past END_SECONDS.
+
+    Not after a number of steps: what is waited for may take the same time whatever a step takes.
+    """
+    begun = time.monotonic()
+    while time.monotonic() - begun < END_SECONDS:
         step()
         if done(sync.metrics()):
             return
-    raise AssertionError(f"not after {most} steps: {sync.metrics()}")
+    raise AssertionError(f"not after {END_SECONDS:g} s: {sync.metrics()}")
 
 
 @contextmanager
