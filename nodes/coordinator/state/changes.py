@@ -261,10 +261,22 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
         raise ValueError(
             f"span {read.span} with {read.examples} examples in {read.batches} batches of at most {most}"
         )
+    _require_rows(state, read)
     counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
     state.ledger.span_read(read.epoch, read.span, **counts, dropped_negatives=read.dropped_negatives)
     state.training.input.size.span_read(read.span, read.examples, read.bad_rows)
     return Effect(Done(), lambda tables: tables.span_read(read.epoch, read.span, **counts))
+
+
+def _require_rows(state: JobState, read: SpanRead) -> None:
+    """Raise ValueError for more rows of all kinds than a span has."""
+    # Spans sorted by time are counted when they are planned; the first has the malformed rows of all.
+    is_sorted = state.ledger.queue[read.span].kind == "sorted"
+    rows, most = read.examples + read.bad_rows + read.dropped_negatives, _most_rows(state, read.span)
+    if rows > most and not is_sorted:
+        raise ValueError(
+            f"span {read.span} with {rows} rows, {read.bad_rows} malformed; it has at most {most}"
+        )
 
 
 def _most_rows(state: JobState, number: int) -> int:

@@ -39,6 +39,7 @@ class TrainingState:
         self.lost_dense_updates = 0
         self._ledger = ledger
         self._labels = len(job.data.label_names)
+        self._weighted = bool(job.data.columns_as("weight"))
 
     def learn_id_classes(self, id_classes: Mapping[str, IdClass]) -> None:
         """Record the id classes of all files so far."""
@@ -66,11 +67,16 @@ class TrainingState:
     ) -> list[Acknowledged]:
         """Record batches that a trainer trained; return their rows for the ledger's file.
 
-        Raises ValueError, with nothing recorded, for sums of another number of labels.
+        Raises ValueError, with nothing recorded, for sums of another number of labels, and for a weight that
+        examples without weights do not have.
         """
         name, rows, batches = member.info.name, list[Acknowledged](), tuple(batches)
         if any(len(batch.others) != self._labels - 1 for batch in batches):
             raise ValueError(f"{name} has sums of another number of labels than the job's {self._labels}")
+        heavy = next((batch for batch in batches if batch.weight != batch.examples), None)
+        if heavy is not None and not self._weighted:
+            what = f"{heavy.examples} examples with a weight of {heavy.weight:g}"
+            raise ValueError(f"batch {tuple(heavy.id)} has {what}, and the job has no sample weights")
         for batch in batches:
             row = self._ledger.acknowledge(name, batch.id, batch.examples, batch.delivery)
             rows.append(row)

@@ -379,3 +379,40 @@ def test_acknowledgements_of_no_delivery_and_of_one_twice_cost_the_trainer(tmp_p
         await server.store.close()
 
     run(work)
+
+
+def test_a_weight_that_no_example_has_is_refused(tmp_path: Path) -> None:
+    """It would outweigh what all others say of the loss."""
+
+    async def work() -> None:
+        server = Told(tmp_path)
+        before = server.accounts
+        for weight in (7.0, 8.5, 1e40):
+            heavy = dataclasses.replace(TRAINED, weight=weight, positives=3.0)
+            with pytest.raises(ProtocolError, match="and the job has no sample weights"):
+                await server.answer(LIAR, TrainedBatches((heavy,), (), 1), 1)
+        assert server.accounts == before
+        assert server.state.training.metrics.examples == 0
+        await server.store.close()
+
+    run(work)
+
+
+def test_a_span_has_no_more_malformed_rows_than_bytes(tmp_path: Path) -> None:
+    """They would end the job, as data that is too bad."""
+
+    async def work() -> None:
+        server = Told(tmp_path)
+        span = server.state.ledger.queue[0]
+        assert span.kind == "bytes"
+        rows = span.stop - span.start
+        for bad_rows, dropped in ((rows, 0), (0, rows), (rows // 2, rows // 2), (1 << 40, 0)):
+            read = SpanRead(0, 0, 4, 40, bad_rows, dropped_negatives=dropped)
+            with pytest.raises(ProtocolError, match=f"rows, {bad_rows} malformed; it has at most {rows}"):
+                await server.answer("token-reader-0", read, 1)
+        assert server.state.ledger.totals.bad_rows == 0
+        assert server.state.lifecycle.stop is None
+        await server.answer("token-reader-0", SpanRead(0, 0, 4, 40, rows - 40), 1)
+        await server.store.close()
+
+    run(work)
