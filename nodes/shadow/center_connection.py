@@ -14,7 +14,7 @@ from ...pipeline.codecs.feedback import decode_chunk
 from ...pipeline.codecs.formats import Codec, CodecError, Float32
 from ...pipeline.errors import ProtocolError
 from ...pipeline.text.format import duration
-from ...pipeline.types import Float32Array
+from ...pipeline.types import Float32Array, is_finite
 from ...pipeline.wire.center_messages import CenterExchange, CenterValues
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.frames import decode, encode
@@ -235,6 +235,10 @@ class CenterConnection:
                 values = decode_chunk(pending.codec, message.payload, message.elements, coded=message.coded)
             except CodecError as error:
                 self._refuse(f"answered with values that cannot be decoded: {error}")
+                return
+            if not is_finite(values):
+                # A center takes finite values only; with these no replica would be.
+                self._refuse("answered with values that are not all finite")
                 return
             pending.target[offset:stop] = values
             pending.payload_bytes += message.payload.nbytes

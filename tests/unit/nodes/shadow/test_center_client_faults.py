@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -172,6 +173,36 @@ def test_an_answer_of_another_length_is_refused_and_asked_for_again(
     with caplog.at_level(logging.ERROR):
         with_link(context, work, timeout_seconds=2.0)
     assert f"sync-0 answered with {CHUNK + change} elements; {CHUNK} are expected" in caplog.text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_answer_that_is_not_finite_is_refused_and_asked_for_again(
+    context: Context, caplog: pytest.LogCaptureFixture, value: float
+) -> None:
+    """It would make the replica so, and every replica, as all ask the same center."""
+
+    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+        wrong = [True, True]
+
+        def leaving(reply: CenterValues) -> Leaving:
+            if reply.elements and wrong:
+                wrong.pop()
+                values = np.full(reply.elements, 9.0, np.float32)
+                values[0] = value
+                return [reply_of(reply.request, reply.start, values)]
+            return [reply]
+
+        fakes[0].leaving = leaving
+        delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
+        assert delta.tolist() == [0.5] * NUMEL
+        assert link.refused_messages == 2
+        wrong.append(True)
+        assert (await link.read(link.slices[0])).isfinite().all()
+        assert link.refused_messages == 3
+
+    with caplog.at_level(logging.ERROR):
+        with_link(context, work, timeout_seconds=2.0)
+    assert "sync-0 answered with values that are not all finite" in caplog.text
 
 
 def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context) -> None:
