@@ -396,9 +396,10 @@ def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker
         (acknowledged(loss_sum=-1e300), "loss_sum"),
         (acknowledged_twice, "is acknowledged twice"),
         (acknowledged(positives=1e9), "positives of 1e+09"),
-        pytest.param(acknowledged(examples=129), "at most 128", marks=pytest.mark.matrix),
+        pytest.param(acknowledged(weight=1e40), "no sample weights", marks=pytest.mark.matrix),
+        pytest.param(acknowledged(examples=129, weight=129.0), "at most 128", marks=pytest.mark.matrix),
     ],
-    ids=["row", "loss", "twice", "positives", "examples"],
+    ids=["row", "loss", "twice", "positives", "weight", "examples"],
 )
 def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
     own = in_process(faults=(fault,)).start()
