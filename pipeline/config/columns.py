@@ -27,8 +27,8 @@ TIME_PARTS: Final[dict[str, range]] = {
 
 Each has a row of the column's table, in this order, and a missing time the row after them."""
 
-TIME_UNITS: Final = ("s", "ms", "us", "ns")
-"""Formats of times that are numbers: seconds since 1970, or parts of a second."""
+TIME_UNITS: Final = ("s", "ms", "us", "ns", "days", "excel")
+"""Formats of times that are numbers: seconds since 1970 or parts of one, days since 1970 or as of Excel."""
 
 _WEEKS: Final = ("%U", "%W", "%V", "%G", "%g")
 
@@ -92,9 +92,10 @@ class ColumnSection(BaseModel):
         default="",
         description='timestamp, categorical with a `part`, and dense with transform "time": format of the'
         ' times, as in "%d/%m/%Y %H:%M" (see strftime; a year of two digits is one of 1969 to 2068, and %Z'
-        ' reads UTC and GMT, as %z reads offsets), or "s", "ms", "us" or "ns" for numbers since 1970. Without'
-        " it times are ISO 8601, or numbers in seconds; digits that may as well be a date, such as 20240101,"
-        " are then refused.",
+        ' reads UTC and GMT, as %z reads offsets); "s", "ms", "us", "ns" or "days" for numbers since 1970;'
+        ' "excel" for days as spreadsheets count them (45292.5 is noon of 1 January 2024). Without it times'
+        " are ISO 8601, or numbers in seconds; digits that may as well be a date, such as 20240101, are then"
+        " refused, and for a `part` numbers of which none is after 1972.",
     )
     shift: Finite = Field(default=0.0, description="dense: subtracted from the number first.")
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(

@@ -12,6 +12,9 @@ SURELY_SECONDS: Final = (100_000_000, 1_900_000_000)
 SMALL: Final = 10_000_000
 """Below this are seconds of a log that begins at 0, of up to four months, and other counts."""
 
+DAYS: Final = {"days": (7_305, 32_873), "excel": (32_874, 58_441)}
+"""Numbers of the days of 1990 to 2059 in each format, first and end."""
+
 _LAST: Final = 10_000_000_000
 _YEAR_10000: Final = 253_402_300_800
 _FORMATS: Final[dict[int, tuple[str, ...]]] = {
@@ -50,13 +53,23 @@ def formats_of_digits(value: float | str) -> tuple[str, ...]:
     return tuple(formats)
 
 
-def formats_of_few_digits(numbers: Sequence[float]) -> tuple[str, ...]:
-    """Return the formats of numbers that are all dates of few digits.
+def formats_of_few_digits(numbers: Sequence[float], *, of_calendar: bool) -> tuple[str, ...]:
+    """Return the formats of numbers that are all dates of few digits, or days.
 
     The digits are 4, 6 or 7, the numbers different, and "s" is among the formats. There is none unless all
     have them. Of times without a date, such as 235959, it is "s" only, and from so many on that a count would
-    have others among them.
+    have others among them. If their hour or day is asked for (`of_calendar`) no numbers are a count: those
+    that would all be seconds near 1970 have "s", and "days" or "excel" where they may be days of our years.
+    The order of a count is right without.
     """
+    formats = _formats_of_dates(numbers)
+    if not of_calendar or not any(numbers) or max(map(abs, numbers)) >= SURELY_SECONDS[0]:
+        return formats
+    days = [name for name, (low, end) in DAYS.items() if low <= min(numbers) and max(numbers) < end]
+    return (*formats[:-1], *days, "s")
+
+
+def _formats_of_dates(numbers: Sequence[float]) -> tuple[str, ...]:
     if not numbers or not all(number.is_integer() and number >= 0 for number in numbers):
         return ()
     digits = [str(int(number)) for number in numbers]

@@ -30,6 +30,7 @@ class JobInput:
     Args:
         job: the job.
         tap: receives the good rows of each chunk, as they are read.
+        has_begun: whether the job is one of a saved model; one that resumes has begun, too.
 
     Raises:
         JobFileError: the label's expression cannot be used.
@@ -38,7 +39,7 @@ class JobInput:
         ids: the id classes of all Parquet files that `plan` has inspected.
     """
 
-    def __init__(self, job: Job, tap: ColumnTap | None = None) -> None:
+    def __init__(self, job: Job, tap: ColumnTap | None = None, *, has_begun: bool = False) -> None:
         self._data = job.data
         self._prepared = PreparedInput(job) if job.data.prepared else None
         self._names = RowNames(job.data.path, job.data.split.draw_by)
@@ -47,7 +48,8 @@ class JobInput:
         rows = job.table_rows
         self._shape: FeatureShape | RecordSchema
         if job.data.columns:
-            self._shape = RecordSchema(job.data, rows, tap, job.growing_tables)
+            has_begun = has_begun or job.start.resume
+            self._shape = RecordSchema(job.data, rows, tap, job.growing_tables, has_begun=has_begun)
         else:
             growing = tuple(number for number, table in enumerate(job.tables) if table.growth is not None)
             self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)

@@ -85,7 +85,7 @@ def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
     Files have the format of the model's job, or are parts of the prepared folder that it was trained on.
     Raises DataError for files that cannot be used, such as those with texts where training read integers.
     """
-    source = JobInput(model.job)
+    source = JobInput(model.job, has_begun=True)
     source.ids.add_known(model.id_classes, str(model.folder))
     return source.plan_raw(patterns)
 

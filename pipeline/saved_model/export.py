@@ -39,7 +39,8 @@ _MISSING_RULE = [
 _DENSE_RULE = [
     "x is the number in the column source; with transform time it is the seconds since 1970 of a time or of"
     " an ISO 8601 text (UTC if it names no zone), or a number as it is; with format, of a text in that"
-    " format of strptime; with format ms or us, of a number of milliseconds or microseconds since 1970",
+    " format of strptime; with format ms or us, of a number of milliseconds or microseconds since 1970; with"
+    " format days or excel, of a number of days since 1970 or since 30 December 1899, to the millisecond",
     "in texts the decimal separator is columns_of.decimal",
     "y = (x - shift) / scale, in float64",
     "transform log: sign(y) * log(1 + |y|); transform none or time: y; then rounded to float32",

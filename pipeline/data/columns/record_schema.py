@@ -53,6 +53,7 @@ class RecordSchema:
         table_rows: rows of the table of each of `data.table_columns`.
         tap: receives the good rows of each chunk.
         growing: names of the columns whose tables grow, in the order of their tables.
+        has_begun: whether it is the schema of a run that began earlier, which goes on as it did.
 
     Raises:
         JobFileError: an expression cannot be used.
@@ -64,8 +65,11 @@ class RecordSchema:
         table_rows: tuple[int, ...],
         tap: ColumnTap | None = None,
         growing: tuple[str, ...] = (),
+        *,
+        has_begun: bool = False,
     ) -> None:
         self.data = data
+        self.has_begun = has_begun
         self._tap = tap
         self._settings = ParseSettings(
             data,

@@ -28,6 +28,9 @@ from .time_parts import out_of_years
 
 _TICKS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """Ticks of each unit in a second."""
+_DAY: Final = 86_400.0
+_FIRST_DAY: Final = {"days": 0.0, "excel": 25_569.0}
+"""Number of the first day of 1970 in each unit of days."""
 
 _UTC: Final = r"(?i)(^|[^a-z])(utc|gmt|z)([^a-z+-]|$)"
 # A later day of a short month is read as one of the first days of the next.
@@ -48,9 +51,9 @@ def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
     values = np.full(len(column), np.nan)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         values = _seconds(column)
-    elif time_format.removeprefix("%") in ("s", *TIME_UNITS) and (is_text(kind) or is_number(kind)):
+    elif time_format in ("%s", *TIME_UNITS) and (is_text(kind) or is_number(kind)):
         # The zone of this machine would count in a %s.
-        values = _numbers(column) / _TICKS[time_format.removeprefix("%")]
+        values = _of_unit(_numbers(column), time_format.removeprefix("%"))
     elif time_format and (is_text(kind) or is_number(kind)):
         values = _by_format(_texts(column, time_format), time_format)
     elif is_text(kind) or is_number(kind):
@@ -69,15 +72,24 @@ def formats_of(value: pa.Scalar) -> tuple[str, ...]:
     return _of_number(plain)
 
 
-def formats_of_all(column: pa.Array) -> tuple[str, ...]:
-    """Return the formats of values that are all dates of few digits.
+def formats_of_all(column: pa.Array, *, of_calendar: bool) -> tuple[str, ...]:
+    """Return the formats of values that are all dates of few digits, or days; see `formats_of_few_digits`.
 
     One such number is seconds, since a log may count them from 0; a whole column of them is not clear.
     """
     if not (is_text(column.type) or is_number(column.type)):
         return ()
     values = _numbers(column)
-    return formats_of_few_digits(np.unique(values[~np.isnan(values)]).tolist())
+    numbers = np.unique(values[~np.isnan(values)]).tolist()
+    return formats_of_few_digits(numbers, of_calendar=of_calendar)
+
+
+def _of_unit(numbers: Float64Array, unit: str) -> Float64Array:
+    """Return seconds since 1970 of numbers in one of `TIME_UNITS`."""
+    if unit in _TICKS:
+        return numbers / _TICKS[unit]
+    # A day's fraction in 15 digits is off by microseconds: one o'clock must not be of the hour before.
+    return np.round((numbers - _FIRST_DAY[unit]) * _DAY, 3)
 
 
 def _of_number(value: object) -> tuple[str, ...]:
@@ -181,7 +193,7 @@ def _seconds(column: pa.Array) -> Float64Array:
     unit = "ms" if pa.types.is_date64(column.type) else getattr(column.type, "unit", "day")
     if unit == "ns":
         ticks, unit = ticks // 1000, "us"
-    values: Float64Array = ticks * 86_400.0 if unit == "day" else ticks / _TICKS[unit]
+    values: Float64Array = ticks * _DAY if unit == "day" else ticks / _TICKS[unit]
     values[null_mask(column)] = np.nan
     return values
 

@@ -120,12 +120,17 @@ def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSche
 
 
 def _check_times(path: str, columns: Mapping[str, pa.Array], schema: RecordSchema) -> None:
-    """Raise DataError for times that are seconds one by one, and dates together."""
+    """Raise DataError for times that are seconds one by one, and dates or days together.
+
+    A run that began reads its times as it did.
+    """
+    if schema.has_begun:
+        return
     for name, section in schema.data.columns.items():
         if not section.has_times or section.format:
             continue
         source = schema.source_of(name)
-        if formats := formats_of_all(columns[source]):
+        if formats := formats_of_all(columns[source], of_calendar=section.part is not None):
             texts = [f'"{time_format}"' for time_format in formats]
             some = _samples(ColumnFault(name, source, "", np.ones(len(columns[source]), np.bool_)), columns)
             raise DataError(

@@ -8,6 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...config.date_digits import DAYS
 from .entry import DraftColumn
 from .missing import numbers_of
 from .names import names_ids, words_of
@@ -66,6 +67,16 @@ def time_column(name: str, values: pl.Series) -> DraftColumn | None:
         return DraftColumn(
             name, "timestamp", '{ kind = "timestamp", format = "ms" }', "milliseconds since 1970"
         )
+    return _of_days(name, numbers)
+
+
+def _of_days(name: str, numbers: pl.Series) -> DraftColumn | None:
+    """Return the column as a time if its numbers may all be days of our years."""
+    for unit, (low, end) in DAYS.items():
+        if len(known := numbers.drop_nulls()) and known.is_between(low, end, closed="left").all():
+            setting = f'{{ kind = "timestamp", format = "{unit}" }}'
+            column = DraftColumn(name, "timestamp", setting, f"days in the format {unit}")
+            return column.asking("are these seconds of a log? Then take this line", '"timestamp"')
     return None
 
 

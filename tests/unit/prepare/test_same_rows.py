@@ -152,7 +152,10 @@ def test_the_real_criteo_sample(tmp_path: Path) -> None:
 def test_patterns_and_parts_of_times(tmp_path: Path) -> None:
     """Columns that a pattern names, and the hour and weekday of a time, some of them missing."""
     lines = ["y,f_b,f_a,at,user"]
-    lines += [f"{at % 2},{at % 7},{at % 5},{4001 * at if at % 11 else ''},u{at % 50}" for at in range(3000)]
+    lines += [
+        f"{at % 2},{at % 7},{at % 5},{1_700_000_000 + 4001 * at if at % 11 else ''},u{at % 50}"
+        for at in range(3000)
+    ]
     (tmp_path / "log.csv").write_text("".join(f"{line}\n" for line in lines))
     columns: Tree = {
         part: {"kind": "categorical", "source": "at", "part": part} for part in ("hour", "weekday")

@@ -412,3 +412,22 @@ def test_addresses_among_other_texts(tmp_path: Path) -> None:
     assert "ip" not in job.data.columns or job.data.columns["ip"].kind == "categorical"
     assert "texts are no IP addresses: skip such rows? Then take this line" in text
     assert '# ip = "ip"' in text
+
+
+@pytest.mark.parametrize(
+    ("first", "time_format"), [(45_292.0, "excel"), (19_723.0, "days"), (0.0, ""), (58_430.0, "")]
+)
+def test_numbers_that_may_be_days_are_times_in_that_format(
+    tmp_path: Path, first: float, time_format: str
+) -> None:
+    days = [first + row / 400 for row in range(ROWS)]
+    log: dict[str, list[Any]] = {
+        "click": [0, 1] * (ROWS // 2),
+        "item": ["a", "b"] * (ROWS // 2),
+        "date": days,
+    }
+    text, job = draft(write(tmp_path / "log.csv", log), "click")
+    assert job.data.columns["date"].kind == ("timestamp" if time_format else "dense")
+    if time_format:
+        assert f'date = {{ kind = "timestamp", format = "{time_format}" }}' in text
+        assert both(text, "date", tmp_path) == ("timestamp", "timestamp")

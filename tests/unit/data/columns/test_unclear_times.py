@@ -90,6 +90,17 @@ def test_what_is_clearly_in_seconds(seconds: float) -> None:
     assert times([seconds], "s") == times([seconds], "%s") == [seconds]
 
 
+def test_days() -> None:
+    assert times([45292.5, 45292, None], "excel")[:2] == [at(2024, 1, 1, 12), at(2024, 1, 1)]
+    assert times([19723.5], "days") == [at(2024, 1, 1, 12)]
+    # One o'clock in the digits of a spreadsheet is not before it.
+    for hour in range(24):
+        (found,) = times([f"{45292 + hour / 24:.10f}"], "excel")
+        assert found == at(2024, 1, 1, hour)
+    assert np.isnan(times(["2024-01-01", "x", "1e9"], "excel")).all()
+    assert np.isnan(times(["1e9", "-1e9"], "days")).all()
+
+
 def test_seconds_that_read_as_a_date_need_the_format() -> None:
     assert times([20240102], "s") == [20240102]
     assert times(["20240102"], "s") == [20240102]
@@ -204,21 +215,30 @@ def test_a_split_by_time_asks_for_a_clear_moment(tmp_path: Path) -> None:
     ("values", "formats"),
     [
         ([2021, 2023, 2024], '"%Y" or "s"'),
-        ([2021, 2023, 2100], ""),
+        ([2021, 2023, 2100], '"s"'),
         ([202401, 202402, 202312], '"%Y%m" or "s"'),
         ([240131, 231201, 990101], '"%y%m%d" or "s"'),
         ([2024001, 2024366, 2023365], '"%Y%j" or "s"'),
         ([hour * 10_000 + 5912 for hour in range(24)], '"s"'),
-        # Counts from 0, and what no calendar has.
-        (range(300), ""),
-        (range(202_400, 202_460), ""),
-        ([202401, 202413], ""),
-        ([2024001, 2024367], ""),
-        ([0, 3600, 7200, 86_400], ""),
+        # Days of a spreadsheet and since 1970.
+        ([45292.5, 45293.25, 45294], '"excel" or "s"'),
+        ([19723, 19724.5], '"days" or "s"'),
+        # Counts from 0, and what no calendar has: seconds of 1970, or hours and minutes since then.
+        (range(300), '"s"'),
+        ([473_352, 473_376], '"s"'),
+        ([28_401_130, 28_402_599], '"s"'),
+        ([202401, 202413], '"s"'),
+        ([-86_400.5, 86_400], '"s"'),
+        ([0, 3600, 99_999_999], '"s"'),
+        # The controls: seconds after 1972, one such among them, and nothing.
+        ([1_704_067_200, 1_704_070_800], ""),
+        ([0, 100_000_000], ""),
+        ([-100_000_000, 0], ""),
+        ([0, 0], ""),
     ],
 )
-def test_a_column_of_few_digits_that_are_all_dates(
-    tmp_path: Path, carrier: str, values: list[int], formats: str
+def test_a_column_of_numbers_that_are_all_small(
+    tmp_path: Path, carrier: str, values: list[float], formats: str
 ) -> None:
     path = tmp_path / f"log.{carrier}"
     if carrier == "csv":
@@ -235,7 +255,34 @@ def test_a_column_of_few_digits_that_are_all_dates(
             plan()
     else:
         plan()
-    plan(format="s")
+    for time_format in formats.replace('"', "").split(" or ") if formats else ["s"]:
+        plan(format=time_format)
+
+
+@pytest.mark.parametrize(
+    ("column", "formats"),
+    [
+        # Their order is right whatever they count.
+        ({"kind": "timestamp"}, ""),
+        ({"kind": "dense", "transform": "time"}, ""),
+        ({"kind": "categorical", "part": "hour"}, '"excel" or "s"'),
+    ],
+)
+def test_small_numbers_have_an_order_without_a_format(
+    tmp_path: Path, column: dict[str, Any], formats: str
+) -> None:
+    path = write_lines(tmp_path / "log.csv", *(f"{n % 2},{45292 + n / 4}" for n in range(9)), header="y,t")
+    columns = {"y": "label", "id": {"kind": "categorical", "source": "t"}, "x": column | {"source": "t"}}
+    job = schema_job(path, columns=columns)
+    if not formats:
+        assert JobInput(job).plan(job.data.path)
+        return
+    with pytest.raises(DataError, match=f"column x: '45292.0', .*not clearly seconds.*format = {formats} }}"):
+        JobInput(job).plan(job.data.path)
+    # A run that began, and what is scored by its model, go on as they did.
+    assert JobInput(job, has_begun=True).plan(job.data.path)
+    start = job.start.model_copy(update={"checkpoint": "before", "resume": True})
+    assert JobInput(job.model_copy(update={"start": start})).plan(job.data.path)
 
 
 @pytest.mark.parametrize(
