@@ -278,7 +278,7 @@ class _ServerConnection:
         )
         try:
             if self._server_lost:
-                raise ClusterError("the fork server has ended")
+                raise _server_ended()
             send_request(self._server, request, arguments, (their_input, their_output, their_output))
             pid, process = await reply
         except (ShadowSyncError, OSError, asyncio.CancelledError) as error:
@@ -287,7 +287,7 @@ class _ServerConnection:
             if (named := too_many_files(error)) is not None:
                 raise named from error
             if isinstance(error, OSError):
-                raise ClusterError(f"the fork server has ended ({error.strerror})") from error
+                raise _server_ended(f" ({error.strerror})") from error
             raise
         finally:
             os.close(their_input)
@@ -345,12 +345,19 @@ class _ServerConnection:
         self._server_lost = True
         for reply in self._replies.values():
             if not reply.done():
-                reply.set_exception(ClusterError("the fork server has ended"))
+                reply.set_exception(_server_ended())
         for process in self._processes.values():
             if not process.code.done():
                 log.error("the fork server has ended; killing process %d", process.pid)
                 process.signal(signal.SIGKILL)
                 process.ended(-signal.SIGKILL)
+
+
+def _server_ended(why: str = "") -> ClusterError:
+    return ClusterError(
+        f"the fork server has ended{why}",
+        remedy="it was killed, perhaps for want of memory; start the job again",
+    )
 
 
 class ForkStarter:

@@ -327,6 +327,7 @@ def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[st
         lasting.end(ForkStarter)
     assert code == -signal.SIGKILL
     assert "the fork server has ended" in text
+    assert "start the job again" in text
 
 
 def test_a_client_that_was_killed_before_it_read_a_reply_is_an_end() -> None:
