@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.trainer import TrainerSection
 from shadowsync.pipeline.models.constants import Constants
@@ -100,6 +100,7 @@ USES = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["fused", "as on a device"])
 @pytest.mark.parametrize("name", TORCH)
+@settings(max_examples=20)
 @given(batches=USES, decay=st.sampled_from([0.0, 0.3]))
 def test_parameters_move_as_torchs_own_do(
     name: Name, on_device: bool, batches: list[Batch], decay: float
