@@ -16,6 +16,7 @@ from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
@@ -68,7 +69,8 @@ def test_up_and_down_under_the_supervisor(
 def test_without_a_supervisor_nodes_leave_and_none_is_started(
     in_process: Callable[..., InProcessCluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = in_process({"data": {"epochs": EPOCHS}, "trainer": {"count": 3}}).start()
+    slowed = Slowed(30)
+    own = in_process({"data": {"epochs": EPOCHS}, "trainer": {"count": 3}}, faults=(slowed,)).start()
     own.wait_for_batches(30)
     with pytest.raises(ClusterError, match="no supervisor") as refused:
         _scale(own.endpoint, trainer=4)
@@ -76,6 +78,7 @@ def test_without_a_supervisor_nodes_leave_and_none_is_started(
     _scale(own.endpoint, trainer=2)
     assert capsys.readouterr().out == "trainer-2 left; the job has 2 trainers\n"
     assert own.node("trainer-2").wait(SECONDS) == ExitCode.OK
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
     assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
     assert own.run.report.examples.distinct == EPOCHS * EXAMPLES
@@ -107,11 +110,13 @@ def test_what_cannot_be_is_refused_and_the_job_goes_on(
     changes: dict[str, Any],
     refused: list[tuple[dict[str, int], str]],
 ) -> None:
-    own = in_process({"data": {"epochs": EPOCHS}} | changes).start()
+    slowed = Slowed(20)
+    own = in_process({"data": {"epochs": EPOCHS}} | changes, faults=(slowed,)).start()
     own.wait_for_batches(20)
     for counts, what in refused:
         with pytest.raises(ClusterError, match=what):
             _scale(own.endpoint, **counts)
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
     assert own.run.report.ledger.adds_up
 

@@ -49,7 +49,7 @@ class Attack:
 
     def end(self) -> None:
         """End it, and take its counts."""
-        said, _ = self._process.communicate(timeout=60.0)
+        said, _ = self._process.communicate(timeout=120.0)
         assert self._process.returncode == 0
         self.counts = [(int(sent), int(replied)) for sent, replied in map(str.split, said.splitlines())]
 

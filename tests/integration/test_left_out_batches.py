@@ -9,7 +9,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import fake_device
-from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 from shadowsync.tests.support.jobs.unruly_model import NAME
 
@@ -153,11 +153,7 @@ def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, li
 
 def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> None:
     settings = {**unruly("loss"), "data": {"epochs": 2}}
-    own = cluster(settings).start()
-    own.wait_for_batches(100)
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
-    first = RunFolder(own.run.folder.resolve())
+    first = interrupted(cluster, settings, 100)
     again = cluster(going_on(settings, first)).start()
     assert again.wait() == 0, again.coordinator.text()
     second = RunFolder(again.run.folder.resolve())

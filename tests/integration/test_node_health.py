@@ -34,10 +34,10 @@ def test_nodes_that_listen_everywhere_are_found_and_tell_how_they_are(
             own.join(role, *ANYWHERE)
     own.wait_for_batches(30)
     for name, path in places.items():
-        found = request_health(path, 10.0)
+        found = request_health(path, 60.0)
         assert found.healthy, (name, found)
         assert found.text.startswith(f"{name.partition('-')[0]}: ")
-    reported = request_health(places["coordinator"], 10.0).figures
+    reported = request_health(places["coordinator"], 60.0).figures
     assert reported["there"] == reported["expected"]
     assert reported["trained"] > 0
 
@@ -45,7 +45,7 @@ def test_nodes_that_listen_everywhere_are_found_and_tell_how_they_are(
     trainer.signal(signal.SIGSTOP)
     assert not request_health(places["trainer-0"], 0.5).healthy
     trainer.signal(signal.SIGCONT)
-    wait_until(lambda: request_health(places["trainer-0"], 10.0).healthy, "the trainer answers again")
+    wait_until(lambda: request_health(places["trainer-0"], 60.0).healthy, "the trainer answers again")
 
     own.coordinator.signal(signal.SIGTERM)
     assert own.wait() == 130, own.coordinator.text()

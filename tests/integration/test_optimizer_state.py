@@ -11,7 +11,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 ClusterMaker = Callable[..., InProcessCluster]
@@ -62,11 +62,7 @@ def test_a_center_has_it_and_its_model_has_not(cluster: ClusterMaker) -> None:
         "checkpoint": {"every_examples": EXAMPLES // 2},
         "sync": {"nodes": 2, "optimizer_state": "synchronized"},
     }
-    first = cluster(settings).start()
-    first.wait_for_batches(120)
-    first.coordinator.interrupt()
-    assert first.wait() == 130, first.coordinator.text()
-    run = RunFolder(first.run.folder.resolve())
+    run = interrupted(cluster, settings, 120)
     weights = len(saved(run, "trainer-0", "replica"))
     center = np.concatenate([saved(run, f"sync-{index}", "center") for index in range(2)])
     assert len(center) == 2 * weights

@@ -14,7 +14,7 @@ from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import other_plan, tampered_plan
-from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on
+from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 ClusterMaker = Callable[..., InProcessCluster]
@@ -87,11 +87,7 @@ def test_a_node_with_another_plan_stops_the_job(cluster: ClusterMaker, role: str
 @pytest.mark.matrix
 def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMaker) -> None:
     settings = {**UNEQUAL, "data": {"epochs": 2}, "trainer": {"batch": 256}}
-    own = cluster(settings).start()
-    own.wait_for_batches(40)
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
-    first = RunFolder(own.run.folder.resolve())
+    first = interrupted(cluster, settings, 40)
     by_rows = {"embedding": {"nodes": 3, "placement": "rows"}}
     kept = _finished(cluster, going_on(settings, first, by_rows))
     assert plan_of(kept).how == "kept"

@@ -29,6 +29,7 @@ from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.deterministic import deterministic, was_trained
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
 from shadowsync.tests.support.jobs.resumed import Changed, check_trained_once
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
@@ -98,11 +99,13 @@ def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProce
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 4_000},
     }
-    own = cluster(stored_in(settings, url)).start()
+    slowed = Slowed(40)
+    own = cluster(stored_in(settings, url), faults=(slowed,)).start()
     storage = CheckpointStorage.open(url)
     wait_until(lambda: storage.numbers(), "a checkpoint is there")
     own.coordinator.interrupt()
     assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    slowed.release()
     first = RunFolder(own.run.folder.resolve())
     assert f"shadowsync resume {url}" in own.coordinator.text()
     number = storage.numbers()[-1]

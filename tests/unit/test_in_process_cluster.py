@@ -61,7 +61,7 @@ def _unchanged(own: InProcessCluster) -> bool:
 
 
 def test_a_thread_that_is_left_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_process_cluster, "END_SECONDS", 0.1)
+    monkeypatch.setattr(in_process_cluster, "ENOUGH_SECONDS", 0.1)
     over = threading.Event()
     with pytest.raises(AssertionError, match=r"a thread is left: .*straggler"), in_process_clusters():
         threading.Thread(target=over.wait, name="straggler").start()
