@@ -235,7 +235,7 @@ def test_it_dies_while_training_waits_for_a_validation(
     assert own.run.report.validation.count >= 2
 
 
-def test_without_the_replies_of_before_batches_count_twice(
+def test_without_the_replies_of_before_a_delivery_is_acknowledged_twice(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: what was in the file when the coordinator died, and not replied to, is sent again."""
@@ -252,7 +252,8 @@ def test_without_the_replies_of_before_batches_count_twice(
     wait_until(lambda: bool(reply.killed), "a reply is lost")
     own.take_over()
     own.wait(SECONDS)
-    assert own.run.report.examples.replayed > 0
+    said = [event.what for event in own.run.report.events if event.node.startswith("trainer-")]
+    assert any("is acknowledged twice" in what for what in said), said
 
 
 def test_a_reply_that_is_lost_is_given_again(
