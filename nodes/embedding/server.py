@@ -63,6 +63,7 @@ class ShardService(ListeningService):
         self._coding = RowCodec(codecs or LinkCodecs(), store.floats_of)
         self._vectors_coded = codecs is not None and codecs.down.lossy
         self._segments = SharedMemoryServer(allowed=shares)
+        self._lost: set[bytes] = set()
         self._pool = BufferPool(IDLE_REPLY_BYTES)
         self._writers = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
         self._pushes = 0
@@ -118,7 +119,13 @@ class ShardService(ListeningService):
             self._writers.collect()
 
     def handle(self, identity: bytes, message: Message) -> None:
-        """Answer a lookup or an offer of memory, or apply a push."""
+        """Answer a lookup or an offer of memory, or apply a push.
+
+        One of a lost process gets no reply: if it lives, it is cut off from the coordinator only. An error
+        would end it, and it comes back once it hears that it was declared dead.
+        """
+        if identity.partition(b"/")[0] in self._lost:
+            return
         message = self._coding.incoming(message)
         if isinstance(message, Lookup):
             self._look_up(identity, message)
@@ -172,6 +179,7 @@ class ShardService(ListeningService):
 
     def lose(self, token: str) -> None:
         """Release the memory that workers of a lost process shared; on this thread."""
+        self._lost.add(token.encode())
         self._segments.drop(token)
 
     def _push(self, identity: bytes, message: Push) -> None:

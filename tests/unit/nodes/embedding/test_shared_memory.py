@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
@@ -272,7 +273,24 @@ def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardSer
     service.call(lambda: service.lose("t"))
     assert counts(service)["shared_segments"] == 0
     assert memory_descriptors() == before
-    reply = memory.call(replace(memory.offer, token="00" * 16))
+
+
+def test_a_process_that_was_declared_dead_and_lives_is_not_refused(
+    offered: tuple[ShardService, Offered],
+) -> None:
+    """A refusal would end it before it hears of its death, and it could not come back."""
+    service, memory = offered
+    lookup = Lookup(1, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)
+    assert memory.call(memory.offer) == Attached(1, shared=True, why="")
+    assert memory.looked_up(lookup)
+    service.call(lambda: service.lose("t"))
+    asyncio.run(service.run(lambda: service.handle(b"t/0", replace(lookup, request=2))))
+    asyncio.run(service.run(lambda: service.handle(b"t/0", replace(lookup, request=3, segment=0, floats=0))))
+    assert counts(service)["lookups"] == 1
+
+
+def test_memory_of_another_process_is_not_taken(offered: tuple[ShardService, Offered]) -> None:
+    reply = offered[1].call(replace(offered[1].offer, token="00" * 16))
     assert isinstance(reply, Attached)
     assert (reply.shared, "another process" in reply.why) == (False, True)
 
