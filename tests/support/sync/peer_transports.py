@@ -17,7 +17,6 @@ from shadowsync.nodes.allreduce.transport import AllReduceTransport
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.wire.control.orders import MemberInfo
-from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -151,28 +150,3 @@ async def means(
 ) -> list[torch.Tensor]:
     """A round of all."""
     return list(await asyncio.gather(*(mean_of(*pair) for pair in zip(transports, values, strict=True))))
-
-
-class Stall:
-    """Stops a link after it has taken so many messages, as if its thread were stopped, until `end`."""
-
-    def __init__(self, transport: AllReduceTransport, after: int) -> None:
-        self.transport = transport
-        self.injected = False
-        self._left = after
-        self._take = transport._accept
-        transport._accept = self._count  # type: ignore[method-assign]
-
-    def _count(self, identity: bytes, message: Message) -> None:
-        self._take(identity, message)
-        self._left -= 1
-        if self._left == 0:
-            self.injected = True
-            self.transport._stop()
-            # Nothing of this turn leaves either.
-            self.transport._send = lambda: True  # type: ignore[method-assign]
-
-    def end(self) -> None:
-        """It goes on."""
-        del self.transport._send
-        self.transport._start()

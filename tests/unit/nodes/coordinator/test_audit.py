@@ -320,13 +320,6 @@ def test_a_dead_shards_count_is_unknown(job_counts: JobCounts) -> None:
     assert unknown(ledger)[-1] == SHARDS[0]
 
 
-def test_a_trainer_that_does_not_answer_is_not_made_up_for(job_counts: JobCounts) -> None:
-    train_all(job_counts)
-    job_counts.confirmed["t1"] = 0
-    _, ledger = job_counts.close()
-    assert red(ledger) == [CONFIRMED]
-
-
 def test_malformed_rows_are_stated(job_counts: JobCounts) -> None:
     train_all(job_counts)
     job_counts.ledger.totals.bad_rows = 3

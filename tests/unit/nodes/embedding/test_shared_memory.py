@@ -265,7 +265,6 @@ def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardSer
         assert memory.call(offer) == Attached(number, shared=True, why="")
         other.close()
         del other
-    gc.collect()
     assert counts(service)["shared_segments"] == 1
     assert memory_descriptors() == before + 1
     service.call(lambda: service.lose("someone"))
@@ -328,17 +327,6 @@ def replied(client: EmbeddingClient[InFlightBatch], box: RecordedConnection, one
     client.receive(0, Vectors(lookup.request, 3, shared=True))
     assert one.pending_lookups == 0
     return lookup.offset
-
-
-def test_a_place_is_free_when_the_batch_is_trained(
-    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
-) -> None:
-    one, two = in_flight(0), in_flight(1)
-    place = replied(client, box, one)
-    assert replied(client, box, two) != place
-    # As the worker does once the gradients are sent.
-    one.replies = []
-    assert replied(client, box, in_flight(2)) == place
 
 
 def test_a_place_is_not_free_while_a_step_computes_with_it(
