@@ -158,6 +158,7 @@ class CopyWatch:
 
     def __init__(self, parameters: LoopParameters) -> None:
         self._shapes = Counter(span.shape for span in parameters.layout.spans)
+        self._elements = _elements(self._shapes)
         self._run = self._longest = 0
         self._is_told = False
 
@@ -194,7 +195,7 @@ class CopyWatch:
 
     def _is_alike(self, parameters: Sequence[torch.Tensor]) -> bool:
         common = self._shapes & Counter(tuple(p.shape) for p in parameters if p.requires_grad)
-        return 2 * _elements(common) >= _elements(self._shapes)
+        return 2 * _elements(common) >= self._elements
 
 
 def _elements(shapes: Counter[tuple[int, ...]]) -> int:

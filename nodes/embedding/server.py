@@ -17,6 +17,7 @@ from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.text.format import data_size
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
+from ...pipeline.wire.endpoints import token_of
 from ...pipeline.wire.frames import MAX_TENSOR_BYTES
 from ...pipeline.wire.messages import Attach, Lookup, Push, Pushed, Vectors
 from ...pipeline.wire.row_codec import RowCodec
@@ -63,7 +64,7 @@ class ShardService(ListeningService):
         self._coding = RowCodec(codecs or LinkCodecs(), store.floats_of)
         self._vectors_coded = codecs is not None and codecs.down.lossy
         self._segments = SharedMemoryServer(allowed=shares)
-        self._lost: set[bytes] = set()
+        self._lost: set[str] = set()
         self._pool = BufferPool(IDLE_REPLY_BYTES)
         self._writers = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
         self._pushes = 0
@@ -124,7 +125,7 @@ class ShardService(ListeningService):
         One of a lost process gets no reply: if it lives, it is cut off from the coordinator only. An error
         would end it, and it comes back once it hears that it was declared dead.
         """
-        if identity.partition(b"/")[0] in self._lost:
+        if self._lost and token_of(identity) in self._lost:
             return
         message = self._coding.incoming(message)
         if isinstance(message, Lookup):
@@ -179,7 +180,7 @@ class ShardService(ListeningService):
 
     def lose(self, token: str) -> None:
         """Release the memory that workers of a lost process shared; on this thread."""
-        self._lost.add(token.encode())
+        self._lost.add(token)
         self._segments.drop(token)
 
     def _push(self, identity: bytes, message: Push) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import lend
+from ...pipeline.wire.endpoints import token_of
 from ...pipeline.wire.messages import Attach, Attached, Lookup, Push
 from ...pipeline.wire.rpc.retransmission import ATTACH
 from ...pipeline.wire.segment import (
@@ -314,11 +315,10 @@ class SharedMemoryServer:
 
     def drop(self, token: str) -> None:
         """Drop the segments of a process that is gone."""
-        prefix = f"{token}/".encode()
         self._attached = {
             identity: attachment
             for identity, attachment in self._attached.items()
-            if not identity.startswith(prefix)
+            if token_of(identity) != token
         }
 
     def _find(self, identity: bytes, message: Lookup | Push, floats: int) -> _Attachment:

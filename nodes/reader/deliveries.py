@@ -13,6 +13,7 @@ from typing import Final
 
 from ...pipeline.data.batch import Batch
 from ...pipeline.types import BatchId
+from ...pipeline.wire.endpoints import token_of
 from ...pipeline.wire.messages import Credit, CreditNoted, Delivery
 from ...pipeline.wire.rpc.retransmission import DELIVERY
 from .waiting_batches import TRAINING, WaitingBatches
@@ -38,11 +39,6 @@ class _WorkerState:
     done: int = 0
     credit: Credit | None = None
     unfinished: OrderedDict[int, _SentBatch] = field(default_factory=OrderedDict)
-
-
-def token_of(identity: bytes) -> str:
-    """Return the trainer's token in a worker's identity, `TOKEN/WORKER`."""
-    return identity.decode("ascii", "replace").partition("/")[0]
 
 
 def size_of(batch: Batch) -> int:

@@ -68,7 +68,10 @@ class PauseAwareLoop(asyncio.SelectorEventLoop):
         return self._clock.now()
 
     def close(self) -> None:
-        """End tasks that other threads had begun since all were cancelled, and close the loop."""
+        """End the tasks that are left, and close the loop.
+
+        A round that failed leaves some, and other threads begin some after a runner has cancelled all.
+        """
         if not self.is_closed() and (left := asyncio.all_tasks(self)):
             for task in left:
                 task.cancel()

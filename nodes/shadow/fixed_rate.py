@@ -96,8 +96,6 @@ class CenterRounds(FixedRate):
         self._context = context
         self._connection_config = connection_config
         self._rounds = rounds
-        # A runner ends what a round that failed has left, before the loop is closed.
-        self._runner: asyncio.Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._center: CenterClient | None = None
         self._is_stopping = False
@@ -117,9 +115,9 @@ class CenterRounds(FixedRate):
         """Run a round if one is due, and wait for its end."""
         if self._context.iterations[self._index] % self._context.job.sync.every:
             return
-        if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=PauseAwareLoop)
-        self._runner.run(self._round())
+        if self._loop is None:
+            self._loop = PauseAwareLoop()
+        self._loop.run_until_complete(self._round())
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost; any thread may call."""
@@ -137,13 +135,13 @@ class CenterRounds(FixedRate):
 
     def close(self) -> None:
         """Close the sockets, on the worker's thread."""
-        if self._runner is None:
+        if self._loop is None:
             return
         try:
             if self._center is not None:
                 self._center.close()
         finally:
-            self._runner.close()
+            self._loop.close()
 
     def _on_loop(self, work: Callable[[CenterClient], None]) -> None:
         """Have `work` done on the loop of the rounds, if there was one; any thread may call."""
@@ -152,7 +150,6 @@ class CenterRounds(FixedRate):
 
     async def _round(self) -> None:
         if self._center is None:
-            self._loop = asyncio.get_running_loop()
             self._center = self._connection_config.open_center(self._context, f"fixed-{self._index}")
             assert self._center is not None
         if self._is_stopping:

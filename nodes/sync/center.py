@@ -23,6 +23,7 @@ from ...pipeline.wire.center_messages import (
     CenterSeed,
     CenterValues,
 )
+from ...pipeline.wire.endpoints import token_of
 from .exchange_session import ExchangeSession, has_arrived, require_finite
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -56,7 +57,7 @@ class CenterState:
         self._seed_sum: Float32Array | None = None
         self._many_seeds = False
         self._sessions: dict[bytes, ExchangeSession] = {}
-        self._dead_trainers: set[bytes] = set()
+        self._dead_trainers: set[str] = set()
         self._buffers = BufferPool(0)
         self.applied_slices = 0
         self.repeated_chunks = 0
@@ -113,7 +114,7 @@ class CenterState:
         center = self._require_center()
         codec = self._codec_of(message)
         session = self._sessions.get(identity)
-        if identity.rpartition(b"/")[0] in self._dead_trainers:
+        if token_of(identity) in self._dead_trainers:
             raise ValueError("this trainer was declared dead")
         if session is None:
             session = self._sessions[identity] = ExchangeSession(
@@ -170,10 +171,9 @@ class CenterState:
         Returns the most slices that were applied without the trainer's knowledge: those whose answer was
         not followed by another request.
         """
-        self._dead_trainers.add(token.encode())
-        prefix = f"{token}/".encode()
+        self._dead_trainers.add(token)
         ended = [
-            self._sessions.pop(identity) for identity in list(self._sessions) if identity.startswith(prefix)
+            self._sessions.pop(identity) for identity in list(self._sessions) if token_of(identity) == token
         ]
         self.reference_bytes -= sum(session.reference_bytes for session in ended)
         return sum(session.replied for session in ended)

@@ -62,13 +62,11 @@ class AckSender:
         """Send and confirm until cancelled; raises `RemoteError` if the coordinator refuses."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            now = time.monotonic()
-            if not self.due(now):
+            if not self.due(time.monotonic()):
                 continue
-            self._sent_at = now
             records = self._take()
-            # Workers queue further records meanwhile, and none of them has a negative age.
-            taken_at = time.monotonic()
+            # Not before: workers queue further records meanwhile, and none of them has a negative age.
+            now = self._sent_at = time.monotonic()
             request = TrainedBatches(
                 tuple(
                     TrainedBatch(
@@ -77,7 +75,7 @@ class AckSender:
                         record.loss_sum,
                         record.positives,
                         record.weight,
-                        taken_at - record.finished_at,
+                        now - record.finished_at,
                         record.others,
                         record.delivery,
                     )

@@ -128,6 +128,11 @@ def own_address(towards: str = "") -> str:
     return f"[{found_address}]" if ":" in found_address else found_address
 
 
+def token_of(identity: bytes) -> str:
+    """Return a process's token in the identity of a socket of one of its threads, `TOKEN/THREAD`."""
+    return identity.decode("ascii", "replace").partition("/")[0]
+
+
 def _has_port(bind: str) -> bool:
     host, colon, port = bind.rpartition(":")
     return bool(colon) and not host.endswith(":") and (port.isdigit() or port == "*") and "]" not in port

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shadowsync.nodes.reader.deliveries import DeliveryState, size_of, token_of
+from shadowsync.nodes.reader.deliveries import DeliveryState, size_of
 from shadowsync.nodes.reader.waiting_batches import TRAINING
+from shadowsync.pipeline.wire.endpoints import token_of
 from shadowsync.pipeline.wire.messages import Credit, CreditNoted, Delivery
 from shadowsync.pipeline.wire.rpc.retransmission import DELIVERY
 from shadowsync.tests.support.data.batches import batch_id, make_batch

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from shadowsync.nodes.reader.deliveries import DeliveryState, size_of, token_of
+from shadowsync.nodes.reader.deliveries import DeliveryState, size_of
 from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.endpoints import token_of
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.pipeline.wire.rpc.retransmission import DELIVERY
 from shadowsync.tests.support.data.batches import make_batch
