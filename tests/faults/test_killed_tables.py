@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import shadowsync
 import torch
-from shadowsync.attached.hub.checkpoint import TABLES
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.jobs.processes import Process, Starter, free_ports, wait_until
 from shadowsync.tests.support.loops import tables_script
+from shadowsync.tests.support.loops.killed_hub import await_tables_checkpoint
 
 SCRIPT = Path(tables_script.__file__)
 SECONDS = 400.0
@@ -31,7 +31,7 @@ def started_hub(starter: Starter, folder: Path, *options: str) -> tuple[Process,
 
 def steps_of(folder: Path, index: int) -> int:
     path = folder / f"steps-{index}.txt"
-    return int(path.read_text() or 0) if path.exists() else 0
+    return int(path.read_text()) if path.exists() else 0
 
 
 def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_path: Path) -> None:
@@ -63,18 +63,12 @@ def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint
     place = tmp_path / "hub"
     often = ("--checkpoint-every", "0.2")
     hub, address = started_hub(starter, tmp_path, *FIRST, *often, "--dir", str(place))
-    manifest = place / TABLES / "checkpoint" / "manifest.json"
     settings = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0, "hub_wait_seconds": 0.0}
     with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **settings) as own:  # type: ignore[arg-type]
         first = own.vectors("shared")
         (-own(torch.tensor([3]))).sum().backward()
         own.flush()
-        seen: set[bytes] = set()
-        for _ in range(2):
-            # The second one was begun after the flush.
-            seen.update([manifest.read_bytes()] if manifest.exists() else [])
-            is_new = lambda: manifest.exists() and manifest.read_bytes() not in seen  # noqa: E731
-            wait_until(is_new, "a checkpoint", SECONDS)
+        await_tables_checkpoint(place)
         hub.kill()
         hub.wait(SECONDS)
         with pytest.raises(ClusterError, match="--resume DIR"):

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import shadowsync
 import torch
@@ -21,7 +22,7 @@ from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.loops import tables_script
 from shadowsync.tests.support.loops.attached_loops import Task, hub, in_threads, sgd, small_model
-from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub
+from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub, await_tables_checkpoint
 from shadowsync.watch.status import read_status
 
 ROWS = 4
@@ -42,22 +43,16 @@ def add(tables: shadowsync.Embeddings, row: int, times: int = 1) -> None:
     tables.flush()
 
 
-def await_checkpoint(own: KilledHub) -> None:
-    """Return when a checkpoint is there that was begun after this call."""
-    manifest, seen = own.place / TABLES / "checkpoint" / "manifest.json", set[bytes]()
-    for _ in range(2):
-        seen.update([manifest.read_bytes()] if manifest.exists() else [])
-        wait_until(lambda: manifest.exists() and manifest.read_bytes() not in seen, "a checkpoint", SECONDS)
-
-
 class Kept:
     """The checkpoint of a hub's tables as of now: what would be there if it died before the next one."""
 
     def __init__(self, own: KilledHub, copy: Path) -> None:
         self._own, self._copy = own, copy
-        await_checkpoint(own)
+        await_tables_checkpoint(own.place)
         own.process.suspend()
+        stopped = psutil.Process(own.process.pid)
         try:
+            wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, "it stands still", SECONDS)
             shutil.copytree(own.place / TABLES, copy)
         finally:
             own.process.resume()
@@ -99,7 +94,7 @@ def test_a_loop_with_tables_goes_on_from_the_newest_checkpoint(
         add(tables, 1, 2)
         assert added() == [0, 7, 1, 0]
         # The control: with a checkpoint of all that was done nothing more is lost.
-        await_checkpoint(own)
+        await_tables_checkpoint(own.place)
         own.kill()
         own.come_back()
         assert added() == [0, 7, 1, 0]
@@ -132,7 +127,7 @@ def test_two_loops_in_the_middle_of_their_passes(starter: Starter, tmp_path: Pat
 
     def fault() -> None:
         there.wait(SECONDS)
-        await_checkpoint(own)
+        await_tables_checkpoint(own.place)
         there.wait(SECONDS)
         own.kill()
         own.come_back()
@@ -173,7 +168,7 @@ def test_other_tables_and_another_hub_are_refused(starter: Starter, tmp_path: Pa
     own = KilledHub(starter, tmp_path, "--set", "sync.algorithm=none", *OFTEN)
     with joined(own.address) as tables:
         add(tables, 1)
-        await_checkpoint(own)
+        await_tables_checkpoint(own.place)
         own.kill()
         # The checkpoint has other settings than a module that begins.
         own.come_back()
@@ -219,7 +214,7 @@ def test_a_module_that_was_declared_dead_and_lives_comes_back(starter: Starter, 
             return [one.what for one in found if one.node == "tables-1"]
 
         def made() -> int:
-            return int(steps.read_text() or 0) if steps.exists() else 0
+            return int(steps.read_text()) if steps.exists() else 0
 
         wait_until(lambda: made() > 3, "it trains", SECONDS)
         loop.signal(signal.SIGSTOP)

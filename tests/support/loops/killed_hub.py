@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
+from shadowsync.attached.hub.checkpoint import TABLES
 from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
 
 SECONDS = 300.0
+
+
+def await_tables_checkpoint(place: Path) -> None:
+    """Return when the hub with this folder has a checkpoint of its tables that was begun after this call."""
+    manifest, seen = place / TABLES / "checkpoint" / "manifest.json", [b""]
+
+    def is_new() -> bool:
+        # While a newer one takes its place there is none.
+        with contextlib.suppress(FileNotFoundError):
+            if (found := manifest.read_bytes()) not in seen:
+                seen.append(found)
+                return True
+        return False
+
+    # The first may be there already, and the second have been under way.
+    is_new()
+    for _ in range(2):
+        wait_until(is_new, "a checkpoint", SECONDS)
 
 
 class KilledHub:

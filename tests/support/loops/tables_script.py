@@ -27,7 +27,10 @@ def main(index: int, address: str, folder: Path) -> None:
         for step in itertools.count(1):
             (-tables(ids)).sum().backward()
             tables.flush()
-            (folder / f"steps-{index}.txt").write_text(str(step), encoding="ascii")
+            # Whole at any instant, also when this process is killed.
+            made = folder / f"steps-{index}.partial"
+            made.write_text(str(step), encoding="ascii")
+            made.replace(folder / f"steps-{index}.txt")
             if step >= STEPS and not (index == 1 and address != "env://"):
                 break
         rows = tables.vectors("shared")[:, 0].tolist()
