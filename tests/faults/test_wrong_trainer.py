@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from shadowsync.nodes.reader.role import ReaderRole
 from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.nodes.trainer.acknowledgements import AckSender
 from shadowsync.nodes.trainer.role import TrainerRole
-from shadowsync.nodes.worker.batches import BatchAck
+from shadowsync.nodes.worker.batches import BatchAck, InFlightBatch
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient
 from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.nodes.worker.worker import Worker
@@ -22,12 +23,13 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request
-from shadowsync.pipeline.wire.control.messages import SpanRead
+from shadowsync.pipeline.wire.control.messages import NextSpan, SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Fault, is_here, once
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, until
 from shadowsync.tests.support.jobs.resumed import ClusterMaker
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
 
@@ -60,6 +62,35 @@ def acknowledged(**values: Any) -> Fault:
         patch.setattr(AckSender, "put", wrong)
 
     return plant
+
+
+def each_reader_has_a_span(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but reader-0 asks for none before reader-1 has one, so reader-1 has something to deliver."""
+    call, has_one = RpcChannel.call, threading.Event()
+
+    async def in_turn(self: RpcChannel, request: Any, *, timeout_seconds: float) -> Any:
+        if isinstance(request, NextSpan) and is_here("reader-0"):
+            await until(has_one.is_set, "reader-1 has a span")
+        reply = await call(self, request, timeout_seconds=timeout_seconds)
+        if isinstance(request, NextSpan) and is_here("reader-1"):
+            has_one.set()
+        return reply
+
+    patch.setattr(RpcChannel, "call", in_turn)
+
+
+def each_trainer_scores(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but trainer-0 scores no batch before trainer-1 has one to score."""
+    compute, has_one = Worker._compute, threading.Event()
+
+    def in_turn(self: Worker, batch: InFlightBatch) -> None:
+        if not batch.training and is_here("trainer-1"):
+            has_one.set()
+        elif not batch.training and is_here("trainer-0"):
+            assert has_one.wait(ENOUGH_SECONDS)
+        compute(self, batch)
+
+    patch.setattr(Worker, "_compute", in_turn)
 
 
 def replied(kind: type[Reply], **values: Any) -> Fault:
@@ -278,7 +309,7 @@ def delivered_less(patch: pytest.MonkeyPatch) -> None:
 def test_wrong_counts_of_a_pass_cost_whoever_says_them(
     in_process: ClusterMaker, fault: Fault, liar: str
 ) -> None:
-    own = in_process({"data": {"readers": 2}}, faults=(fault,)).start()
+    own = in_process({"data": {"readers": 2}}, faults=(fault, each_trainer_scores)).start()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     (said,) = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
@@ -304,7 +335,7 @@ def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: Clus
 
 
 def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> None:
-    own = in_process({"data": {"readers": 2}}, faults=(a_span_of_too_many,)).start()
+    own = in_process({"data": {"readers": 2}}, faults=(a_span_of_too_many, each_reader_has_a_span)).start()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     said = [event.what for event in report.events if event.node == "reader-1"]
@@ -343,12 +374,14 @@ def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> No
 def test_a_delivery_costs_its_reader_and_not_the_job(
     in_process: ClusterMaker, fault: Fault, why: str
 ) -> None:
-    _require_a_dead_reader(in_process({"data": {"readers": 2}}, faults=(fault,)), why)
+    own = in_process({"data": {"readers": 2}}, faults=(fault, each_reader_has_a_span))
+    _require_a_dead_reader(own, why)
 
 
 def test_a_batch_number_that_its_span_does_not_have_costs_one_reader(in_process: ClusterMaker) -> None:
     """Only the count of the next reader tells, which is honest."""
-    own = in_process({"data": {"readers": 2}}, faults=(delivered(id=beyond_its_span),)).start()
+    faults = (delivered(id=beyond_its_span), each_reader_has_a_span)
+    own = in_process({"data": {"readers": 2}}, faults=faults).start()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert {event.node for event in report.events if "failed: " in event.what} == {"reader-1"}
