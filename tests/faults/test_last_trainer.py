@@ -51,6 +51,10 @@ class Taken:
         patch.setattr(TrainerRole, "_take_center", noted)
 
 
+def _rounds(own: InProcessCluster) -> int:
+    return int(own.status()["sync"]["rounds"])
+
+
 def _kill_all(own: InProcessCluster) -> None:
     """Kill all trainers, and then do what a supervisor does."""
     victims = list(own.nodes["trainer"])
@@ -84,6 +88,9 @@ def test_another_takes_the_weights_from_the_center(
     own = in_process(changes, replaces=True, faults=(slowed, taken)).start()
     own.wait_for_batches(60)
     wait_until(lambda: (own.run.folder / "checkpoint").exists(), "there is a checkpoint")
+    before = _rounds(own)
+    # One at least began now, and moves the center.
+    wait_until(lambda: _rounds(own) > before + trainers, "a round of what is trained")
     _kill_all(own)
     joined = (
         "joined the running job, with the weights of the center and the optimizer of the checkpoint after"
