@@ -165,13 +165,14 @@ def write_lists(path: Path) -> Path:
 LISTS = ("sums", "history", "means", "plain", "item")
 
 
-@pytest.mark.parametrize("form", ["torch-export", pytest.param("onnx", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize(
-    "growing",
+    ("form", "growing"),
     [
-        ("history", "means"),
-        pytest.param(LISTS, marks=pytest.mark.matrix),
-        pytest.param((), marks=pytest.mark.matrix),
+        ("torch-export", ("history", "means")),
+        pytest.param("onnx", ("history", "means"), marks=pytest.mark.matrix),
+        # Which tables grow is a matter of their files, not of the dense part.
+        pytest.param("torch-export", LISTS, marks=pytest.mark.matrix),
+        pytest.param("torch-export", (), marks=pytest.mark.matrix),
     ],
 )
 def test_lists_are_as_the_manifest_says(
