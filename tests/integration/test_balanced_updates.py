@@ -18,7 +18,7 @@ from shadowsync.tests.support.real_time import ENOUGH_SECONDS
 SLOW = "trainer-0"
 BATCH = 64
 # Batches of a fast trainer in the time of one of the slow one's, and between two heartbeats.
-TIMES_SLOWER, BATCHES_A_BEAT = 12, 50
+TIMES_SLOWER, BATCHES_A_BEAT = 12, 20
 # More than the slow one has at hand: when so few are left, others may have none to go on with.
 LAST_BATCHES = 40
 EPOCHS = 4
