@@ -209,8 +209,8 @@ def test_frozen_parameters_are_never_sent(frozen: bool) -> None:
         assert found["rounds"] == steps // EVERY
         whole = low_rank + steps // EVERY * 4 * (width * width + width)
         wanted = low_rank if frozen else whole
-        # Headers aside; the two differ by a factor of more than 30.
-        assert wanted <= found["sent_bytes"] < 2 * wanted
+        # Headers, the first value and what is sent again aside; the two differ by a factor of more than 30.
+        assert wanted <= found["sent_bytes"] < 10 * wanted
         one = sync.model("center")
     assert torch.equal(model.base.weight, base) == frozen
     assert isinstance(one, LowRank)
