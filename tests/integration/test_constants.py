@@ -108,7 +108,7 @@ def test_what_a_process_draws_is_saved_with_the_model(cluster: ClusterMaker, mod
 
 def test_trainers_that_draw_different_constants_are_refused(cluster: ClusterMaker, model: str) -> None:
     drawn = settings(model, options={"drawn": True}, sync={"algorithm": "ma"}, trainer={"count": 2})
-    own = cluster(drawn | {"run": {"start_timeout_seconds": 15.0}}).start()
+    own = cluster(drawn).start()
     assert own.wait() != 0
     assert "first weights" in own.coordinator.text()
     assert own.run.batches() == 0
