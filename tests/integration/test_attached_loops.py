@@ -33,17 +33,16 @@ def distance(replicas: list[torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "count"), [("easgd", 2), ("easgd", 4), ("ma", 2), ("bmuf", 2), ("downpour", 2)]
+    ("algorithm", "count"), [("easgd", 2), ("easgd", 4), ("ma", 2), ("bmuf", 2), ("downpour", 2), ("none", 2)]
 )
 def test_the_loss_falls_and_replicas_stay_together(algorithm: str, count: int) -> None:
-    """The control: as many loops without synchronization end far apart, since they begin so."""
+    """The control: loops without synchronization end far apart, since they begin so."""
+    synchronizes = algorithm != "none"
+    untrained, done = loss_of(small_model()), set[int]()
+    models = [small_model(seed=1 + at) for at in range(count)]
 
-    untrained = loss_of(small_model())
-
-    def loop(
-        model: nn.Module, index: int, address: str, rounds: float, done: set[int]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
-        task, optimizer = Task(index), sgd(model)
+    def loop(model: nn.Module, index: int, address: str) -> tuple[torch.Tensor, dict[str, float]]:
+        task, optimizer, rounds = Task(index), sgd(model), 12.0 if synchronizes else 0.0
 
         def all_are_done(found: dict[str, float]) -> bool:
             if found["rounds"] >= rounds and found["steps"] >= 150 and loss_of(model) < untrained / 3:
@@ -56,25 +55,19 @@ def test_the_loss_falls_and_replicas_stay_together(algorithm: str, count: int) -
             counts = sync.metrics()
         return weights_of(model), counts
 
-    apart = []
-    for name in (algorithm, "none"):
-        models, done = [small_model(seed=1 + at) for at in range(count)], set[int]()
-        rounds = 0.0 if name == "none" else 12.0
-        with hub(sync__algorithm=name) as own:
-            found = in_threads(
-                *(partial(loop, model, at, own.endpoint, rounds, done) for at, model in enumerate(models))
-            )
-        apart.append(distance([weights for weights, _ in found]))
-        assert own.book is not None
-        assert [one.state for one in own.book.loops] == ["left"] * count
-        for one, (_, counts) in zip(own.book.loops, found, strict=True):
-            assert one.steps >= 150
-            if name != "none":
-                # The closing round carries all that was trained.
-                assert one.synchronized == one.steps
-                assert counts["sent_bytes"] > 0
-                assert counts["sync_gap_mean"] > 0
-    assert apart[0] < apart[1] / 2
+    with hub(sync__algorithm=algorithm) as own:
+        found = in_threads(*(partial(loop, model, at, own.endpoint) for at, model in enumerate(models)))
+    # In 25 runs at most 0.02, and 0.59 without synchronization.
+    assert (distance([weights for weights, _ in found]) < 0.3) == synchronizes
+    assert own.book is not None
+    assert [one.state for one in own.book.loops] == ["left"] * count
+    for one, (_, counts) in zip(own.book.loops, found, strict=True):
+        assert one.steps >= 150
+        if synchronizes:
+            # The closing round carries all that was trained.
+            assert one.synchronized == one.steps
+            assert counts["sent_bytes"] > 0
+            assert counts["sync_gap_mean"] > 0
 
 
 def test_rounds_with_a_center_have_the_closed_form() -> None:
