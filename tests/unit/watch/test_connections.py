@@ -7,7 +7,7 @@ import resource
 import select
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 from shadowsync.pipeline.wire.http.connections import most_connections
@@ -43,6 +43,8 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """A server that has few connections, and what it serves."""
     for module in ("page.server", "exporters.metrics_server"):
         monkeypatch.setattr(f"shadowsync.watch.{module}.MOST_CONNECTIONS", MOST)
+    # What comes after the answer is read to its end, however slow the machine is.
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.listening.LINGER_SECONDS", 60.0)
     make: Callable[[], Server] = request.param
     made = make()
     yield made, PATHS[request.param]
@@ -136,10 +138,14 @@ def test_an_unfinished_head_is_closed(
     with connect(made, sent) as slow:
         assert is_closed(slow)
     assert made.counts.closed == 1
-    # The control: who asks for something is answered, and may then wait for longer.
-    with connect(made, head(path)) as other:
-        assert b" 200 " in other.recv(1 << 16)
-        assert made.counts.closed == 1
+
+    def answers() -> bool:
+        # A machine that stands still for as long as a head may take ends it, too.
+        with connect(made, head(path)) as other, suppress(ConnectionResetError):
+            return b" 200 " in other.recv(1 << 16)
+        return False
+
+    wait_until(answers, "the control: who asks for something is answered")
 
 
 def test_a_head_that_comes_in_drops_is_closed(
@@ -148,10 +154,12 @@ def test_a_head_that_comes_in_drops_is_closed(
     monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 0.5)
     made, _ = server
     with connect(made) as slow:
-        for letter in head("/", "A: " + 4000 * "b"):
-            slow.sendall(bytes([letter]))
-            if select.select([slow], [], [], 0.01)[0]:
-                break
+        # It may be closed between a look and the next letter.
+        with suppress(ConnectionError):
+            for letter in head("/", "A: " + 4000 * "b"):
+                slow.sendall(bytes([letter]))
+                if select.select([slow], [], [], 0.01)[0]:
+                    break
         assert is_closed(slow)
     assert made.counts.closed == 1
 
@@ -162,7 +170,7 @@ def test_a_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) 
     try:
         wait_until(lambda: status_of(made, head("/status.json")) == 200, "it serves")
         with connect(made, head("/status.json")):
-            wait_until(lambda: made.counts.closed == 1, "it is closed")
+            wait_until(lambda: made.counts.closed >= 1, "it is closed")
     finally:
         made.close()
 
