@@ -9,15 +9,18 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import zmq
+from shadowsync.nodes.worker import embedding_client
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.center_messages import CenterSeed
 from shadowsync.pipeline.wire.control.base import encode_body
 from shadowsync.pipeline.wire.control.messages import ChildExited, Hello
 from shadowsync.pipeline.wire.messages import Credit, Failure, Lookup, Push, RequestMessage
+from shadowsync.pipeline.wire.rpc.retransmission import RetransmitPolicy
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.sync.center_messages import exchange_of
@@ -98,10 +101,17 @@ def hostile(seed: int) -> dict[str, list[Message]]:
     }
 
 
-def test_a_stranger_changes_nothing(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process()
+def test_a_stranger_changes_nothing(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long the machine stands still, no push is sent again.
+    monkeypatch.setattr(embedding_client, "LOOKUP", RetransmitPolicy(60.0))
+    answered = Slowed(1, 60.0)
+    own = in_process(faults=(answered,))
     with strangers(own, hostile(own.job.run.seed)) as stranger:
         own.start()
+        wait_until(lambda: all(stranger.replies.values()), "each of these nodes has answered")
+        answered.release()
         wait_until(lambda: own.coordinator.poll() is not None, "the job ends")
         replies = stranger.replies
     assert own.wait() == 0, own.coordinator.text()
@@ -125,9 +135,13 @@ def test_a_push_in_a_trainers_place_is_seen_in_the_ledger(
 ) -> None:
     """The control: were everybody heard, the trainers' own gradients would come too late, and that shows."""
     monkeypatch.setattr(Listener, "admit", lambda *_: None)
-    own = in_process()
-    with strangers(own, {"embedding": hostile(own.job.run.seed)["embedding"]}):
+    come = Slowed(1, 60.0)
+    own = in_process(faults=(come,))
+    messages = hostile(own.job.run.seed)["embedding"]
+    with strangers(own, {"embedding": messages}) as stranger:
         own.start()
+        wait_until(lambda: len(stranger.replies["embedding"]) >= len(messages), "all of them have come")
+        come.release()
         wait_until(lambda: own.coordinator.poll() is not None, "the job ends")
     assert own.wait() == ExitCode.LEDGER, own.coordinator.text()
     report = own.run.report
