@@ -48,6 +48,12 @@ def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after the answer is read to its end, however slow the machine is."""
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.listening.LINGER_SECONDS", 60.0)
+
+
 @asynccontextmanager
 async def served(run: Path) -> AsyncIterator[ModelServer]:
     server = ModelServer(FollowedModel(run, "last"), "127.0.0.1", 0)
@@ -128,6 +134,7 @@ def test_a_compressed_body_is_unpacked_up_to_the_limit(saved_run: Path, body: by
         ({}, 413, "more than 33,554,432"),
     ],
 )
+@pytest.mark.usefixtures("unhurried")
 def test_every_error_is_json(saved_run: Path, lines: dict[str, str], status: int, said: str) -> None:
     size = BODY_LIMIT_BYTES + 1 if status == 413 else 2
 
@@ -164,6 +171,7 @@ def test_a_body_of_another_encoding_is_told(
     with_server(saved_run, work)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_no_body_is_unpacked_before_the_token(
     saved_run: Path, bomb: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
