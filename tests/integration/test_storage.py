@@ -137,7 +137,8 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 4_000},
     }
-    own = cluster(stored_in(settings, url)).start()
+    slowed = Slowed(40, 0.05)
+    own = cluster(stored_in(settings, url), faults=(slowed,)).start()
     storage = CheckpointStorage.open(url)
     wait_until(lambda: storage.numbers(), "a checkpoint is there")
 
@@ -150,6 +151,7 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
         trained = own.run.batches()
         wait_until(lambda: own.run.batches() > trained, "training goes on")
         own.coordinator.interrupt()
+        slowed.release()
         assert own.wait() != 0
     assert open_saved(url, verify=True)[1].examples_trained > 0
     run = RunFolder(own.run.folder.resolve())
@@ -201,11 +203,13 @@ def test_a_replaced_shard_starts_from_the_storage(
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 4_000},
     }
-    own = cluster(stored_in(settings, url)).start()
+    slowed = Slowed(40)
+    own = cluster(stored_in(settings, url), faults=(slowed,)).start()
     storage = CheckpointStorage.open(url)
     wait_until(lambda: storage.numbers(), "a checkpoint is there")
     own.node("embedding-1").kill()
     wait_until(lambda: own.run.logged("embedding-1: was silent"), "the coordinator knows of it")
+    slowed.release()
     own.join("embedding")
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.report.ledger.adds_up, own.report.ledger.identities
@@ -248,7 +252,8 @@ def test_credentials_that_are_revoked_while_it_trains(
     with s3_url(monkeypatch) as url, new_keys() as keys:
         endpoint, epochs = os.environ["AWS_ENDPOINT_URL"], 5
         in_file = in_credentials_file(tmp_path / "credentials", monkeypatch)
-        own = cluster(stored_in(passes(epochs), url)).start()
+        slowed = Slowed(70, 0.05)
+        own = cluster(stored_in(passes(epochs), url), faults=(slowed,)).start()
         storage = CheckpointStorage.open(url)
         wait_until(storage.numbers, "a checkpoint is there")
         assert not own.run.logged("refuses the credentials"), "the control"
@@ -261,6 +266,7 @@ def test_credentials_that_are_revoked_while_it_trains(
                 write_credentials(in_file, keys)
             elif later == "back":
                 revoke(endpoint, back=True)
+            slowed.release()
             assert own.wait() == (ExitCode.RESOURCES if later == "never" else 0), own.coordinator.text()
         finally:
             revoke(endpoint, back=True)
@@ -335,7 +341,8 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         url, killer = server.start().url(), Killer(server, monkeypatch)
         # Of few rows, most of which change between two checkpoints, and larger than two pieces of an upload.
         settings = {**passes(6), "model": {"embedding_dim": 320, "table_rows": 800}}
-        own = cluster(stored_in(settings, url)).start()
+        slowed = Slowed(70, 0.05)
+        own = cluster(stored_in(settings, url), faults=(slowed,)).start()
         storage = CheckpointStorage.open(url)
         wait_until(storage.numbers, "a checkpoint is there")
         killer.armed = True
@@ -344,6 +351,7 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         assert killer.uploads > 0
         trained = own.run.batches()
         wait_until(lambda: own.run.batches() > trained, "training goes on")
+        slowed.release()
         assert own.wait() == ExitCode.RESOURCES, own.coordinator.text()
         assert f"once the storage answers, `shadowsync resume {url}` continues" in own.coordinator.text()
         killer.armed = False
