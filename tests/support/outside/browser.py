@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from ..jobs.processes import wait_until
+from ..jobs.processes import ENOUGH_SECONDS, wait_until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = (
@@ -86,7 +86,7 @@ class Tab:
         result = await self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         return result["result"].get("value")
 
-    async def until(self, expression: str, seconds: float = 20.0) -> None:
+    async def until(self, expression: str, seconds: float = ENOUGH_SECONDS) -> None:
         """Waits until it is true."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
