@@ -20,7 +20,7 @@ FIXED = {"sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 10
 def report(starter: Starter, job_file: JobMaker, tmp_path: Path, request: pytest.FixtureRequest) -> Report:
     """Of a job that was run with these options."""
     process = starter.fork("run", str(job_file(FIXED)), *request.param)
-    assert process.wait(100.0) == 0, process.text()
+    assert process.wait() == 0, process.text()
     found = RunFolder(tmp_path / "runs" / "small").report
     assert found.examples.distinct == EXAMPLES
     assert found.ledger.adds_up

@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused_before_training(cluster: ClusterMaker, old
     own = ended(cluster, job(OLD_TABLES, "X", start=start, run=SOON, model=other), 3)
     assert "another model: none of its weights and tables are in this job" in own.coordinator.text()
     own = cluster(job(OLD_TABLES, start=start | {"which": "best"}))
-    assert own.start_coordinator().wait(60.0) == 3
+    assert own.start_coordinator().wait() == 3
     assert "no best checkpoint was kept" in own.coordinator.text()
 
 
@@ -102,5 +102,5 @@ def test_a_damaged_checkpoint_is_refused_before_any_node_starts(
     for damaged, said in ((whole[:-4], "its manifest states"), (whole[:-4] + b"\1\2\3\4", "was altered")):
         path.write_bytes(damaged)
         own = cluster(job(OLD_TABLES, start={"checkpoint": str(old.folder)}))
-        assert own.start_coordinator().wait(60.0) == 3
+        assert own.start_coordinator().wait() == 3
         assert said in own.coordinator.text()
