@@ -320,7 +320,7 @@ class Slowed:
         def slow(self_: Worker, batch: InFlightBatch) -> None:
             if batch.training and self._due():
                 self._slow.set()
-            if self._slow.is_set():
+            if batch.training and self._slow.is_set():
                 self._released.wait(self._seconds)
             compute(self_, batch)
 
