@@ -29,12 +29,12 @@ from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
-from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
+from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.jobs.supervised import Supervised
 
@@ -82,11 +82,13 @@ async def _die(own: InProcessCluster, killed: list[bool]) -> None:
     [{}, {"algorithm": "ma", "mode": "fixed", "every": 5}, {"algorithm": "bmuf"}, {"algorithm": "downpour"}],
     ids=["default", "ma", "bmuf", "downpour"],
 )
-def test_training_goes_on(cluster: Callable[..., AnyCluster], sync: dict[str, Any]) -> None:
-    own = cluster(_changed(sync=sync)).start()
+def test_training_goes_on(in_process: Callable[..., InProcessCluster], sync: dict[str, Any]) -> None:
+    slowed = Slowed(30)
+    own = in_process(_changed(sync=sync), faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.coordinator.kill()
     own.take_over()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert own.run.report.examples.replayed == 0
@@ -95,7 +97,8 @@ def test_training_goes_on(cluster: Callable[..., AnyCluster], sync: dict[str, An
 @pytest.mark.matrix
 def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluster]) -> None:
     """As the engine of a cluster does it, and every process ends with 0."""
-    own = processes(_changed(data=CHANGES["data"] | {"epochs": 5}))
+    # Nobody falls silent, and a busy machine may take seconds to start another one.
+    own = processes(_changed(run={"node_timeout_seconds": 15.0}, data=CHANGES["data"] | {"epochs": 5}))
     options = "--restartable", "--exit-zero-on", "5"
     own.start_coordinator(*options)
     for role, count in own.job.expected.items():
@@ -169,10 +172,12 @@ def test_it_listens_before_it_reads_a_long_journal(
         replay(self, state)
 
     monkeypatch.setattr(Takeover, "replay", replay_later)
-    own = in_process(CHANGES).start()
+    slowed = Slowed(20)
+    own = in_process(CHANGES, faults=(slowed,)).start()
     own.wait_for_batches(20)
     own.coordinator.kill()
     own.take_over()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert listened == [True]
@@ -186,7 +191,8 @@ def test_the_wall_clock_jumps_before_and_after_it_dies(
     """Nothing is timed by the wall clock."""
     real, jumped = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + jumped[0])
-    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2})).start()
+    slowed = Slowed(60)
+    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2}), faults=(slowed,)).start()
     own.wait_for_batches(20)
     jumped[0] = jump
     own.wait_for_batches(40)
@@ -194,6 +200,7 @@ def test_the_wall_clock_jumps_before_and_after_it_dies(
     own.take_over()
     own.wait_for_batches(60)
     jumped[0] = -jump
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=1, epochs=2)
     assert own.run.report.examples.replayed == 0
@@ -212,7 +219,7 @@ def test_it_dies_while_training_waits_for_a_validation(
             data=CHANGES["data"] | {"validation_path": validation_file},
             validation={"every_examples": 6_000, "wait": True},
         ),
-        faults=(slowed,),
+        faults=(slowed, scored_on_a_thread),
     )
     score, killed, scored = CheckpointScorer.score, list[bool](), list[CheckpointScore]()
 
@@ -296,13 +303,15 @@ PHASES: dict[str, tuple[Any, str]] = {
 }
 # One before training and one after it; the others are left to `make faults`.
 FIRST_PHASES = ("introductions", "checkpoint")
+# The end of each of the others is the beginning of the next one.
+WITH_AN_END = ("begin", "checkpoint", "evaluation", "running checkpoint")
+MOMENTS = [
+    *(pytest.param(one, False, marks=() if one in FIRST_PHASES else pytest.mark.matrix) for one in PHASES),
+    *(pytest.param(one, True, marks=pytest.mark.matrix) for one in WITH_AN_END),
+]
 
 
-@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.matrix)])
-@pytest.mark.parametrize(
-    "phase",
-    [pytest.param(phase, marks=() if phase in FIRST_PHASES else pytest.mark.matrix) for phase in PHASES],
-)
+@pytest.mark.parametrize(("phase", "after"), MOMENTS)
 def test_it_dies_in_every_phase(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, *, after: bool
 ) -> None:
@@ -335,7 +344,7 @@ def test_it_dies_in_every_phase(
 )
 def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: str) -> None:
     """The next one finds out that it is silent, and recovers from it."""
-    slowed = Slowed(30)
+    slowed = Slowed(30, 1.0)
     own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), faults=(slowed,)).start()
     own.wait_for_batches(30)
     node = own.nodes[role][0]
@@ -357,7 +366,7 @@ def test_a_node_that_was_given_up_comes_back_to_the_next_one(
     in_process: Callable[..., InProcessCluster], role: str
 ) -> None:
     """It stood still; what it sends to the new coordinator counts for nothing, and it joins again."""
-    slowed = Slowed(30)
+    slowed = Slowed(30, 1.0)
     own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), faults=(slowed,)).start()
     own.wait_for_batches(30)
     node = own.nodes[role][0]
@@ -385,7 +394,8 @@ def test_it_dies_while_a_shard_is_replaced(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one asks the new shard what it lacks."""
-    own = in_process(CHANGES)
+    slowed = Slowed(30)
+    own = in_process(CHANGES, faults=(slowed,))
     recover, killed = ShardRecovery._recover, list[bool]()
 
     async def die_first(self: ShardRecovery, node: Any) -> None:
@@ -401,6 +411,7 @@ def test_it_dies_while_a_shard_is_replaced(
     own.join("embedding")
     wait_until(lambda: bool(killed), "the coordinator dies")
     own.take_over()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert own.run.report.examples.replayed > 0
@@ -411,13 +422,14 @@ def test_it_dies_when_a_reader_has_died(
     in_process: Callable[..., InProcessCluster],
 ) -> None:
     """What the dead reader had cut is read again by the next one's order, or was by the first one's."""
-    # Told at once, so that there is much to train yet.
-    own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), supervised=True).start()
+    slowed, changes = Slowed(30), _changed(data=CHANGES["data"] | {"readers": 2})
+    own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.nodes["reader"][0].kill()
     wait_until(lambda: _changes_recorded(own.run, "NodeDied") == 1, "the coordinator knows of it")
     own.coordinator.kill()
     own.take_over()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
 
@@ -467,15 +479,13 @@ def test_it_dies_as_the_job_stops_and_nobody_knows_of_a_dead_trainer(
 
 @pytest.mark.matrix
 def test_a_resumed_job_is_taken_over(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process(CHANGES).start()
-    own.wait_for_batches(30)
-    own.coordinator.interrupt()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
-    before = own.run.report.examples.distinct
-    again = in_process(going_on(CHANGES, own.run)).start()
+    first, slowed = interrupted(in_process, CHANGES, 30), Slowed(10)
+    before = first.report.examples.distinct
+    again = in_process(going_on(CHANGES, first), faults=(slowed,)).start()
     again.wait_for_batches(10)
     again.coordinator.kill()
     again.take_over()
+    slowed.release()
     assert again.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, again.coordinator.text()
     report = again.run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -489,11 +499,8 @@ def test_of_a_job_that_resumed_the_storage_that_it_writes_to(
     """By the URL of all its checkpoints, the last of which is the job's own when it is killed."""
     url = f"file://{tmp_path}/storage"
     changes = _changed(run=CHANGES["run"] | {"storage": url}, checkpoint={"every_examples": 2_000})
-    own = in_process(changes).start()
-    own.wait_for_batches(30)
-    own.coordinator.interrupt()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
-    before, numbers = own.run.report.examples.distinct, CheckpointStorage.open(url).numbers()
+    first = interrupted(in_process, changes, 30)
+    before, numbers = first.report.examples.distinct, CheckpointStorage.open(url).numbers()
     slowed = Slowed(40)
     again = in_process(changes | {"start": {"checkpoint": url, "resume": True}}, faults=(slowed,)).start()
     wait_until(lambda: CheckpointStorage.open(url).numbers()[-1] > numbers[-1], "it has one of its own")
