@@ -26,7 +26,7 @@ from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.pipeline.performance.document import read_profile
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.in_process_node import InProcessCoordinator
-from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import until, wait_until
 from shadowsync.tests.support.jobs.resumed import folder_of, going_on
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
@@ -238,7 +238,7 @@ def test_code_report_hint_and_resume_agree(
         "sync": {"algorithm": "easgd" if role == "sync" else "bmuf"},
     }
     slowed = Slowed(30)
-    own = in_process(changes, faults=(slowed,), supervised=True)
+    own = in_process(changes, faults=(slowed, scored_on_a_thread), supervised=True)
     dies_in(own, monkeypatch, phase, [role] * ROLES[role], slowed)
     ends_agree(in_process, own, changes)
 
