@@ -6,13 +6,14 @@ What is not known is named as unknown, and the run can be resumed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.pipeline.errors import DataError, ExitCode
 from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.jobs.cut_links import COORDINATOR, CutLinks
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed, is_here, resends_soon
@@ -35,10 +36,12 @@ READ = "read by the readers"
 APPLIED = "batches applied by"
 
 
-def interrupted_without(make: ClusterMaker, one: str, other: str, algorithm: str = "easgd") -> RunFolder:
+def interrupted_without(
+    make: ClusterMaker, one: str, other: str, algorithm: str = "easgd", data: Mapping[str, int] = ENDLESS
+) -> RunFolder:
     """A run that is interrupted while a link is cut, over which something was lost."""
     links, slowed = CutLinks(), Slowed()
-    settings = {**SETTINGS, "sync": SYNC | {"algorithm": algorithm}}
+    settings = {**SETTINGS, "sync": SYNC | {"algorithm": algorithm}, "data": data}
     own = make(settings, faults=(links, slowed, resends_soon)).start()
     own.wait_for_batches(20)
     links.cut(one, other)
@@ -62,7 +65,7 @@ def unknown(report: Report) -> dict[str, str]:
 
 
 def test_a_worker_that_cannot_end_its_pushes(in_process: ClusterMaker) -> None:
-    run = interrupted_without(in_process, "trainer-0", "embedding-0")
+    run = interrupted_without(in_process, "trainer-0", "embedding-0", data={"epochs": 1})
     report = run.report
     # The other shard has applied what this one never got.
     applied = report.ledger.shard_applied
@@ -153,10 +156,13 @@ LINKS = [
     ("sync-0", COORDINATOR),
     ("embedding-1", COORDINATOR),
 ]
+# Interrupts without these are above, and nothing of a checkpoint passes over them.
+HELD_ABOVE = {("trainer-0", "embedding-0"), ("trainer-0", "reader-0"), ("reader-0", COORDINATOR)}
 CUT_ENDS = [
     pytest.param(end, one, other, marks=() if (end, one) == ("early", "trainer-1") else pytest.mark.matrix)
     for end in ENDS
     for one, other in LINKS
+    if end != "checkpoint" or (one, other) not in HELD_ABOVE
 ]
 
 
