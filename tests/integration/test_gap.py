@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from shadowsync.nodes.shadow import schedule
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.worker import Worker
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_node import current_node
 from shadowsync.tests.support.jobs.node_faults import Slowed
-from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 Clusters = Callable[..., InProcessCluster]
 
 GAP = 10
 TRAINERS = 2
+# Of each trainer, in which the report counts the rounds.
+FIRST = 100
 # At most, of this job: the last one of each file has fewer examples.
 BATCHES = EXAMPLES // 128 + 4
 
@@ -26,21 +32,11 @@ def most_rounds(run: RunFolder) -> int:
     return TRAINERS * (run.batches() // GAP + 2)
 
 
-@pytest.fixture
-def finished(cluster: Clusters, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFolder]:
-    """Runs a job to its end. A trainer without input begins no round by itself, however long that lasts."""
-    monkeypatch.setattr(schedule, "STALLED_SECONDS", math.inf)
-
-    def run(sync: dict[str, Any], epochs: int = 1, **trainer: Any) -> RunFolder:
-        changes = {"data": {"epochs": epochs}, "sync": {"duty": 1.0} | sync, "trainer": trainer}
-        return finished_run(cluster, changes)
-
-    return run
-
-
 @pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
-def test_a_gap_bounds_the_rounds(finished: Callable[..., RunFolder], algorithm: str) -> None:
-    run = finished({"algorithm": algorithm, "gap": GAP})
+def test_a_gap_bounds_the_rounds(cluster: Clusters, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+    # A trainer without input begins no round by itself, however long that lasts.
+    monkeypatch.setattr(schedule, "STALLED_SECONDS", math.inf)
+    run = finished_run(cluster, {"sync": {"duty": 1.0, "algorithm": algorithm, "gap": GAP}})
     report = run.report
     assert report.ledger.adds_up
     # At the least the closing ones.
@@ -60,9 +56,25 @@ def test_without_a_gap_there_are_more(cluster: Clusters) -> None:
     assert own.report.sync.rounds > most_rounds(own.run)
 
 
-def test_few_rounds_at_the_start_are_told(finished: Callable[..., RunFolder]) -> None:
-    # Long enough for a hundred iterations of each trainer, however unequal they are.
-    report = finished({"mode": "fixed", "every": 50}, epochs=3).report
+def each_has_its_first(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but a trainer that has done its first FIRST iterations waits until the other has, too."""
+    compute, begun, together = Worker._compute, Counter[str](), threading.Barrier(TRAINERS)
+
+    def patient(worker: Worker, batch: InFlightBatch) -> None:
+        node = current_node()
+        assert node is not None
+        if batch.training:
+            begun[node.name] += 1
+            if begun[node.name] == FIRST + 1:
+                together.wait(ENOUGH_SECONDS)
+        compute(worker, batch)
+
+    patch.setattr(Worker, "_compute", patient)
+
+
+def test_few_rounds_at_the_start_are_told(cluster: Clusters) -> None:
+    changes = {"data": {"epochs": 2}, "sync": {"mode": "fixed", "every": 50}}
+    report = finished_run(cluster, changes, faults=(each_has_its_first,)).report
     # They began after 50 and 100 iterations.
     assert report.sync.first_rounds == {"trainer-0": 2, "trainer-1": 2}
     (text,) = [text for text in report.warnings if "synchronized" in text]
