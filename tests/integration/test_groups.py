@@ -46,7 +46,8 @@ def dense(own: InProcessCluster) -> np.ndarray:
 def test_under_ma_the_mean_of_the_replicas_comes_out(
     cluster: Callable[..., InProcessCluster], mode: dict[str, object]
 ) -> None:
-    options = {"elastic_rate": 0.5}
+    # So little that the replicas stay apart, also of trainers that are without input for some rounds.
+    options = {"elastic_rate": 0.1}
     own = cluster({"trainer": {"count": 3}, "sync": {"algorithm": "ma", "options": options} | mode}).start()
     assert "sync" not in own.nodes
     assert own.wait() == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
@@ -61,8 +62,7 @@ def test_under_ma_the_mean_of_the_replicas_comes_out(
     assert report.sync.bytes > 0
     replicas = [tensors(own, f"trainer-{index}", "replica") for index in range(3)]
     if own.job.sync.mode == "fixed":
-        # With elastic rate 0.5 the closing round leaves the replicas apart: no one of them is the mean. In
-        # the background they may have come together after the last batch.
+        # No one of them is the mean. In the background they may have come together after the last batch.
         assert np.abs(replicas[0] - replicas[1]).max() > 1e-4
     mean = np.mean(np.stack(replicas).astype(np.float64), axis=0).astype(np.float32)
     np.testing.assert_allclose(dense(own), ordered(mean), rtol=0, atol=1e-7)
@@ -88,8 +88,9 @@ def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[...
 
 @pytest.mark.matrix
 def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., InProcessCluster]) -> None:
-    # At a rate of 1 the replicas would end as the global model.
-    options = {"eta": 0.5, "block_momentum": 0.3, "elastic_rate": 0.5}
+    # At a rate of 1 the replicas would end as the global model, and at a high one they could after the last
+    # batch, when rounds go on.
+    options = {"eta": 0.5, "block_momentum": 0.3, "elastic_rate": 0.05}
     own = cluster({"sync": {"algorithm": "bmuf", "options": options} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
