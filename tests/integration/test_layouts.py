@@ -10,6 +10,8 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 MODEL = '''
@@ -39,14 +41,20 @@ def test_several_of_everything(cluster: Callable[..., InProcessCluster], text_lo
         "path": str(text_log / "train-*.tsv.gz"),
         "eval_path": str(text_log / "eval-*.tsv.gz"),
     }
+    # Otherwise one reader may be done with all of them before the other asks.
+    slowed = Slowed(at=1)
     own = cluster(
         {
             "data": text | {"epochs": 2, "readers": 2},
             "trainer": {"workers": 2},
             "embedding": {"nodes": 2},
             "sync": {"nodes": 2},
-        }
+        },
+        faults=(slowed,),
     ).start()
+    spans_of = "SELECT DISTINCT reader FROM spans"
+    wait_until(lambda: len(own.run.query(spans_of)) == 2, "both readers have a span")
+    slowed.release()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert report.examples.trained == report.examples.distinct == 2 * 6000
@@ -82,8 +90,8 @@ def test_fixed_rate_runs_a_round_after_every_k_iterations(cluster: Callable[...,
     report = own.run.report
     assert report.sync.mode == "fixed"
     iterations = own.run.query("SELECT trainer, count(*) FROM batches GROUP BY trainer")
-    # Each trainer has a closing round as well, after training.
-    assert report.sync.rounds == sum(count // 5 + 1 for _, count in iterations)
+    # Each of the two trainers has a closing round as well, after training.
+    assert report.sync.rounds == sum(count // 5 for _, count in iterations) + 2
     assert report.sync.gap_max == 5
     assert report.ledger.adds_up
 
