@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import fake_device
+from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device
+from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 from shadowsync.tests.support.jobs.unruly_model import NAME
@@ -110,9 +111,12 @@ def test_one_more_than_the_limit_stops_the_job(cluster: ClusterMaker) -> None:
 
 
 def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) -> None:
-    # So many that a checkpoint is written before the limit is passed.
     settings = {**unruly("loss", limit=30), "data": {"epochs": 16}, "checkpoint": {"every_examples": 2000}}
-    own = cluster(settings).start()
+    # The limit is passed later: a disk may be slow.
+    slowed = Slowed(at=20)
+    own = cluster(settings, faults=(slowed,)).start()
+    wait_until(lambda: has_checkpoint(own.run.folder), "a checkpoint is written")
+    slowed.release()
     assert own.wait() == 2, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
