@@ -25,6 +25,12 @@ UNEQUAL: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def whole_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second is enough for a sample on a machine that does nothing else."""
+    monkeypatch.setattr(planning, "SAMPLE_SECONDS", 60.0)
+
+
 def plan_of(run: RunFolder) -> PlanRecord:
     """What the run's folder says of its tables."""
     record = read_table_plan(run.folder)
@@ -37,11 +43,7 @@ def places(record: PlanRecord) -> dict[str, list[tuple[int, int, str]]]:
     return {t.name: [(p.start, p.stop, p.node) for p in t.pieces] for t in record.tables}
 
 
-def test_the_nodes_keep_and_do_what_the_plan_says(
-    cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A second is enough for a sample on a machine that does nothing else.
-    monkeypatch.setattr(planning, "SAMPLE_SECONDS", 60.0)
+def test_the_nodes_keep_and_do_what_the_plan_says(cluster: ClusterMaker) -> None:
     own = cluster(UNEQUAL).start()
     assert own.wait() == 0, own.coordinator.text()
     record, report = plan_of(own.run), own.run.report
