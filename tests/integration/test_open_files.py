@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 from pathlib import Path
 
@@ -17,17 +16,16 @@ from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
 TEXT = "too many open files: a process may have"
 # Standard streams, those of the loop, and of the fork server; the library that a recent libffi keeps open.
 OPEN_AT_THE_START = 11
+# Only what hangs takes so long.
+LIMIT_SECONDS = 240.0
 
 
 def limited(files: int, *words: str) -> subprocess.CompletedProcess[str]:
     """What a command says that may open so few files."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-    return subprocess.run(
-        python(CLI, *words), preexec_fn=limit, capture_output=True, text=True, timeout=120, check=False
-    )
+    # Not by `preexec_fn`: a lock that another thread has while this process forks is held for ever there.
+    shell = ("sh", "-c", f'ulimit -n {files} && exec "$@"', "sh")
+    command = [*shell, *python(CLI, *words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
 
 
 def refuses(done: subprocess.CompletedProcess[str]) -> bool:
@@ -55,14 +53,18 @@ def test_a_job_says_that_it_may_open_too_few_files(
     assert refuses(done), (done.returncode, done.stderr)
 
 
-@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.matrix)])
+ONE_TRAINER = {"trainer": {"count": 1}}
+ALL_REDUCE = {"trainer": {"count": 4, "workers": 2}, "sync": {"algorithm": "ma"}}
+
+
 @pytest.mark.parametrize(
-    "more",
+    ("more", "method"),
     [
-        {"trainer": {"count": 1}},
-        {"trainer": {"count": 4, "workers": 2}, "sync": {"algorithm": "ma"}},
+        pytest.param(ONE_TRAINER, "forkserver", id="one trainer"),
+        # Of several trainers those have more files, however they are started.
+        pytest.param(ONE_TRAINER, "spawn", id="one trainer, spawned", marks=pytest.mark.matrix),
+        pytest.param(ALL_REDUCE, "forkserver", id="all-reduce"),
     ],
-    ids=["one trainer", "all-reduce"],
 )
 def test_a_job_trains_with_as_many_files_as_it_asks_for(
     click_log: Path,
