@@ -152,7 +152,7 @@ def test_a_run_with_nothing_left_is_refused_before_any_node_starts(
 ) -> None:
     run = finished(cluster, {})
     process = starter.fork("resume", str(run.folder))
-    assert process.wait(60.0) == 2, process.text()
+    assert process.wait() == 2, process.text()
     assert "has trained all of its input" in process.text()
     assert "data.epochs=2" in process.text()
     assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == ["latest", "small"]
@@ -169,16 +169,17 @@ def test_another_job_or_input_is_told_with_what_differs(
 
     def refused(*options: str) -> str:
         process = starter.fork("resume", str(run.folder), *options)
-        assert process.wait(60.0) in (2, 3), process.text()
+        assert process.wait() in (2, 3), process.text()
         return process.text()
 
     assert "trainer.batch is 64 instead of 128" in refused("--set", "trainer.batch=64")
     said = refused("--set", f"data.path={click_log}/train-000.parquet")
     assert "train-001.parquet is missing" in said
     path = next(run.folder.glob("checkpoint/embedding-0-*"))
-    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert "the file was altered" in refused()
-    path.write_bytes(path.read_bytes()[:-1])
+    path.write_bytes(whole[:-1])
     assert "its manifest states" in refused()
     assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == ["latest", "small"]
     assert "no best checkpoint was kept" in refused("--from", "best")
