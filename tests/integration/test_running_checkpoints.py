@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.trainer.checkpoint import compose_model
-from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, has_checkpoint, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
@@ -94,6 +95,17 @@ def test_it_is_whole_and_its_model_is_that_of_its_files(
         for epoch, span, seed, start, stop in ledger.applied_ranges().tolist():
             assert all(BatchId(epoch, span, number, seed) in applied for number in range(start, stop))
         assert len(applied) >= ledger.batches
+    if origin == "center":
+        _check_that_no_part_may_lack(folder, manifest, layout.numel)
+
+
+def _check_that_no_part_may_lack(folder: Path, manifest: CheckpointManifest, numel: int) -> None:
+    assert compose_model(folder, manifest.files, "center", numel).shape == (numel,)
+    one = [entry for entry in manifest.files if entry.role != "sync-1"]
+    with pytest.raises(CheckpointError, match=f"not {numel}"):
+        compose_model(folder, one, "center", numel)
+    with pytest.raises(CheckpointError, match="no replica"):
+        compose_model(folder, [], "mean", numel)
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(1, marks=pytest.mark.matrix)])
@@ -130,15 +142,3 @@ def test_changed_rows_go_to_another_number_of_nodes(
     assert report.ledger.adds_up, report.ledger.identities
     assert report.restored_examples == manifest.examples_trained > 0
     assert SavedTables(*open_checkpoint(again.run.folder, verify=True)).nodes == nodes
-
-
-def test_a_model_of_files_that_lack_a_part_is_refused(cluster: Callable[..., InProcessCluster]) -> None:
-    own = left_by_a_killed_job(cluster, "easgd", 2)
-    folder, manifest = open_checkpoint(own.run.folder)
-    numel = FlatLayout(build_model(own.job)).numel
-    assert compose_model(folder, manifest.files, "center", numel).shape == (numel,)
-    one = [entry for entry in manifest.files if entry.role != "sync-1"]
-    with pytest.raises(CheckpointError, match=f"not {numel}"):
-        compose_model(folder, one, "center", numel)
-    with pytest.raises(CheckpointError, match="no replica"):
-        compose_model(folder, [], "mean", numel)
