@@ -143,7 +143,7 @@ def test_off_loopback_without_a_key_there_is_no_page(
     for variable in (KEY_VARIABLE, INSECURE_VARIABLE, TOKEN_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     whole = [sys.executable, "-m", "shadowsync", command, str(job_file()), "--web", "0.0.0.0:0"]
-    done = subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(whole, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == ExitCode.USAGE, done.stderr
     assert "anyone who can reach this address could read the job's state" in done.stderr
     assert "--http-token FILE" in done.stderr

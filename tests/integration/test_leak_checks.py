@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from shadowsync.tests.support.jobs.processes import MARKER, Starting, end_marked, marked_processes, wait_until
@@ -13,7 +14,8 @@ from shadowsync.tests.support.leaks import no_leaks
 
 pytestmark = pytest.mark.light
 
-VALUE = "of-the-leak-checks"
+# Its own: others may run the same tests on this machine.
+VALUE = uuid4().hex
 
 
 def test_a_process_is_found_and_ended(tmp_path: Path) -> None:

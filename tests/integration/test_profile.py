@@ -59,7 +59,7 @@ def found(tmp_path: Path) -> Callable[[Process], Profile]:
     """Waits for the end of a profile and reads it."""
 
     def read(process: Process) -> Profile:
-        assert process.wait(100.0) == 0, process.text()
+        assert process.wait() == 0, process.text()
         return read_profile(tmp_path / "runs" / "latest" / "profile.json")
 
     return read

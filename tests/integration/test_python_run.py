@@ -36,7 +36,7 @@ def script(tmp_path: Path, starter: Starter) -> Script:
         file = tmp_path / "script.py"
         file.write_text(textwrap.dedent(text), encoding="utf-8")
         done = starter.spawn_warm(*arguments, script=file, environment={"PYTHONWARNINGS": "error"})
-        assert done.wait(100.0) == 0, done.text()
+        assert done.wait() == 0, done.text()
         result: dict[str, Any] = json.loads(done.text().rstrip("\n").rpartition("\n")[2])
         return result
 
