@@ -151,11 +151,11 @@ def fill_in_the_middle(own: AnyCluster, volume: Path) -> tuple[Path, int] | None
 
 @pytest.mark.no_kill
 def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
-    volume: Path, cluster: ClusterMaker
+    volume: Path, in_process: ClusterMaker
 ) -> None:
     # Checkpoints with pauses, in which the volume is filled.
     often = {"every_seconds": 2.0}
-    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    own = in_process({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
     wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
     filler = fill(volume)
     failed = "a checkpoint could not be written during training"
@@ -180,9 +180,11 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
-def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, cluster: ClusterMaker) -> None:
+def test_a_volume_that_gets_full_while_a_checkpoint_is_written(
+    volume: Path, in_process: ClusterMaker
+) -> None:
     often = {"every_seconds": 2.0}
-    own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
+    own = in_process({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
     wait_until(lambda: saved_examples(own.run) > 0, "a checkpoint is written")
     tries = (fill_in_the_middle(own, volume) for _ in range(10))
     filler, kept = next(found for found in tries if found is not None)
@@ -201,9 +203,9 @@ def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, clu
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
-def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: ClusterMaker) -> None:
+def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, in_process: ClusterMaker) -> None:
     fill(volume)
-    own = cluster({"data": {"epochs": 2}, "model": LARGE}).start()
+    own = in_process({"data": {"epochs": 2}, "model": LARGE}).start()
     assert own.wait() == 8, own.coordinator.text()
     assert "No space left on device" in own.coordinator.text()
     report = own.run.report
