@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from shadowsync.nodes.clients.stop import end_input
@@ -26,7 +25,7 @@ def test_another_coordinator_goes_on_with_the_files_in_their_order(
     click_log: Path,
     incoming: Path,  # noqa: F811
 ) -> None:
-    own = cluster(changes(incoming) | {"run": {"node_timeout_seconds": 2.0}}).start()
+    own = cluster(changes(incoming)).start()
     arrive(click_log, incoming, "z.parquet")
     _wait_for(own, 2 * OF_A_FILE)
     own.coordinator.kill()
@@ -53,8 +52,7 @@ def test_a_run_of_fixed_input_is_resumed_with_more_and_its_coordinator_is_replac
     fixed["data"]["follow"] = False
     first = in_process(fixed).start()
     assert first.wait() == ExitCode.OK, first.coordinator.text()
-    more: dict[str, dict[str, Any]] = {"data": {"follow": True}, "run": {"node_timeout_seconds": 2.0}}
-    second = in_process(going_on(fixed, first.run, more)).start()
+    second = in_process(going_on(fixed, first.run, {"data": {"follow": True}})).start()
     arrive(click_log, incoming, "a.parquet")
     _wait_for(second, OF_A_FILE)
     second.coordinator.kill()

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
@@ -42,10 +44,14 @@ def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict
     ],
     ids=["ma-shadow", "ma-fixed", "bmuf-shadow", "bmuf-fixed"],
 )
-def test_a_killed_trainer(cluster: Callable[..., AnyCluster], algorithm: str, mode: dict[str, Any]) -> None:
-    own = cluster(settings(algorithm, mode)).start()
+def test_a_killed_trainer(
+    in_process: Callable[..., InProcessCluster], algorithm: str, mode: dict[str, Any]
+) -> None:
+    slowed = Slowed(60)
+    own = in_process(settings(algorithm, mode), faults=(slowed,)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][1].kill()
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.examples.distinct == EPOCHS * EXAMPLES
@@ -94,13 +100,15 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
 
 @pytest.mark.matrix
 def test_the_last_one_goes_on_alone(cluster: Callable[..., AnyCluster]) -> None:
-    own = cluster(settings("bmuf", {"mode": "fixed", "every": 3})).start()
+    # Enough that two can be killed in time.
+    epochs = 2 * EPOCHS
+    own = cluster(settings("bmuf", {"mode": "fixed", "every": 3}, epochs)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][0].kill()
     own.nodes["trainer"][2].kill()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.examples.distinct == epochs * EXAMPLES
     assert report.ledger.adds_up
     assert report.model_saved == "the global model (bmuf)"
 
