@@ -20,7 +20,6 @@ from shadowsync.tests.support.jobs.supervised import Supervised
 
 SECONDS = 120.0
 EPOCHS = 1
-QUICK = {"node_timeout_seconds": 2.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd"},
     "fixed": {"algorithm": "easgd", "mode": "fixed", "every": 3, "nodes": 2},
@@ -59,7 +58,7 @@ def _variants(first: tuple[str, ...], matrix: tuple[str, ...]) -> list[Any]:
     _variants(("easgd",), ("bmuf", "fixed", "downpour", "none", "ma", "fixed bmuf", "gaia", "gossip")),
 )
 def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
-    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}
+    changes = {"data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}
     slowed = Slowed(40, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)
@@ -80,7 +79,7 @@ def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster],
 
 
 def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., InProcessCluster]) -> None:
-    changes = {"run": QUICK, "data": ENDLESS, "trainer": {"optimizer": "adagrad"}}
+    changes = {"data": ENDLESS, "trainer": {"optimizer": "adagrad"}}
     slowed = Slowed(80)
     own = in_process(changes, faults=(slowed,)).start()
     own.wait_for_batches(80)
@@ -101,7 +100,7 @@ def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., 
 @pytest.mark.parametrize("algorithm", _variants(("bmuf",), ("ma", "gaia")))
 def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     sync = ALGORITHMS[algorithm] | {"gap": 4}
-    own = in_process({"run": QUICK, "data": ENDLESS, "sync": sync}).start()
+    own = in_process({"data": ENDLESS, "sync": sync}).start()
     own.wait_for_batches(40)
     own.join("trainer")
     wait_until(lambda: _batches_of(own, "trainer-2") > 0, "it trains")
@@ -118,7 +117,7 @@ def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algori
 
 
 def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCluster]) -> None:
-    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"balance": "updates"}}
+    changes = {"data": {"epochs": EPOCHS}, "trainer": {"balance": "updates"}}
     slowed = Slowed(30, 1.0)
     own = in_process(changes, faults=(slowed,)).start()
     own.wait_for_batches(20)
@@ -131,7 +130,7 @@ def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCl
 
 @pytest.mark.matrix
 def test_a_donor_that_dies_is_followed_by_another(in_process: Callable[..., InProcessCluster]) -> None:
-    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"count": 3}}
+    changes = {"data": {"epochs": EPOCHS}, "trainer": {"count": 3}}
     slowed = Slowed(50, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(40)
