@@ -25,6 +25,7 @@ from shadowsync.tests.support.jobs.in_process_cluster import (
     in_process_clusters,
     start_lasting_threads,
 )
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import MARKER, THREADS, Starter, Starting, end_marked
 from shadowsync.tests.support.jobs.runs import (
     EVAL_EXAMPLES,
@@ -202,7 +203,9 @@ def cluster(in_process: Callable[..., InProcessCluster]) -> Callable[..., InProc
 def processes(starter: Starter, job_file: JobMaker) -> Callable[..., Cluster]:
     """A cluster of separate processes for a small job with changes; `start` it."""
 
-    def make(changes: Settings | None = None, **more: Any) -> Cluster:
-        return Cluster(starter, job_file(changes), **more)
+    def make(changes: Settings | None = None, faults: tuple[Slowed, ...] = (), **more: Any) -> Cluster:
+        """Of the faults of `node_faults` these have `Slowed` alone."""
+        (slowed,) = faults or (None,)
+        return Cluster(starter, job_file(changes), slowed=slowed, **more)
 
     return make

@@ -59,9 +59,11 @@ def require_whole(own: AnyCluster, log: Path) -> Report:
 def test_another_embedding_node_gets_every_batch(
     cluster: Callable[..., AnyCluster], log: Path, rows: int
 ) -> None:
-    own = cluster(settings_of(log, rows)).start()
+    slowed = Slowed(20)
+    own = cluster(settings_of(log, rows), faults=(slowed,)).start()
     own.wait_for_batches(20)
     replace_embedding_nodes(own)
+    slowed.release()
     report = require_whole(own, log)
     assert report.examples.replayed > 0, "the control: something was lost"
     _require_rows(own, report, rows)
@@ -83,9 +85,11 @@ def test_it_goes_on_from_the_rows_of_a_checkpoint(
 
 
 def test_a_dead_trainer_takes_no_row_with_it(cluster: Callable[..., AnyCluster], log: Path) -> None:
-    own = cluster(settings_of(log, 20_000)).start()
+    slowed = Slowed(20)
+    own = cluster(settings_of(log, 20_000), faults=(slowed,)).start()
     own.wait_for_batches(20)
     own.nodes["trainer"][0].kill()
+    slowed.release()
     report = require_whole(own, log)
     _require_rows(own, report, 20_000)
 

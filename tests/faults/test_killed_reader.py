@@ -32,9 +32,11 @@ def _require_whole(report: Report, epochs: int = EPOCHS) -> None:
 
 
 def test_the_other_reader_reads_what_it_had(cluster: Callable[..., AnyCluster]) -> None:
-    own = cluster({"run": QUICK, "data": SMALL}).start()
+    slowed = Slowed(20)
+    own = cluster({"run": QUICK, "data": SMALL}, faults=(slowed,)).start()
     own.wait_for_batches(20)
     own.nodes["reader"][0].kill()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     _require_whole(report)
@@ -45,10 +47,12 @@ def test_the_other_reader_reads_what_it_had(cluster: Callable[..., AnyCluster]) 
 @pytest.mark.matrix
 def test_another_one_takes_the_place_of_the_only_one(in_process: Callable[..., InProcessCluster]) -> None:
     """It joins the running job, under a name of its own."""
-    own = in_process({"run": QUICK, "data": SMALL | {"readers": 1}}).start()
+    slowed = Slowed(20)
+    own = in_process({"run": QUICK, "data": SMALL | {"readers": 1}}, faults=(slowed,)).start()
     own.wait_for_batches(20)
     own.nodes["reader"][0].kill()
     own.join("reader")
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     events = [(event.node, event.what) for event in own.run.report.events]
@@ -71,10 +75,12 @@ def test_nobody_takes_the_place_of_the_only_one(cluster: Callable[..., AnyCluste
 @pytest.mark.matrix
 def test_a_trainer_dies_with_it(in_process: Callable[..., InProcessCluster]) -> None:
     """What the one had sent to the other is known to neither, and read again all the same."""
-    own = in_process({"run": QUICK, "data": SMALL, "trainer": {"count": 2}}).start()
+    slowed = Slowed(20)
+    own = in_process({"run": QUICK, "data": SMALL, "trainer": {"count": 2}}, faults=(slowed,)).start()
     own.wait_for_batches(20)
     own.nodes["trainer"][0].kill()
     own.nodes["reader"][0].kill()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities

@@ -14,6 +14,7 @@ from shadowsync.pipeline.wire.control.base import Request
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed, die
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
@@ -24,7 +25,7 @@ EPOCHS = 2
 def busy(own: AnyCluster) -> bool:
     """Whether each of the two trainers has trained some batches."""
     counts = own.run.query("SELECT count(*) FROM batches GROUP BY trainer")
-    return len(counts) == 2 and all(count >= 20 for (count,) in counts)
+    return len(counts) == 2 and all(count >= 15 for (count,) in counts)
 
 
 @pytest.fixture
@@ -38,11 +39,13 @@ def wounded(cluster: Callable[..., AnyCluster]) -> Callable[..., AnyCluster]:
             "data": {"epochs": EPOCHS},
             "trainer": {"credit": 16},
         }
-        own = cluster(base | (changes or {})).start()
+        slowed = Slowed(40)
+        own = cluster(base | (changes or {}), faults=(slowed,)).start()
         wait_until(lambda: busy(own), "both trainers have trained")
         victim = own.nodes["trainer"][1]
         victim.suspend()
         victim.kill()
+        slowed.release()
         return own
 
     return start
@@ -113,10 +116,12 @@ def test_trainers_that_die_while_the_disk_is_slow(in_process: Callable[..., InPr
         patch.setattr(JobJournal, "apply", noted)
 
     changes = {"trainer": {"count": 3}, "data": {"epochs": EPOCHS}}
-    own = in_process(changes, supervised=True, faults=(slow_disk,)).start()
+    slowed = Slowed(40)
+    own = in_process(changes, supervised=True, faults=(slow_disk, slowed)).start()
     own.wait_for_batches(40)
     armed.set()
     wait_until(lambda: len(waiting) == 3, "each trainer waits for the ledger")
+    slowed.release()
     # At most one of them is being written; what the other has sent waits for its turn.
     for victim in own.nodes["trainer"][:2]:
         victim.kill()
@@ -143,16 +148,13 @@ def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., AnyCl
 
 def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     """As by a supervisor, long before the heartbeats would tell."""
-    changes = FEW_NODES | {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 2}}
+    changes = FEW_NODES | {"trainer": {"count": 2}, "data": {"epochs": 2}}
     changes["run"] = {"node_timeout_seconds": 60.0}
-    own = in_process(changes, supervised=True).start()
-    own.wait_for_batches(40)
-    victim = own.nodes["trainer"][0]
-    victim.suspend()
-    victim.kill()
-    assert own.run.logged(f"{victim.name}: died (killed by SIGKILL)")
-    own.wait_for_batches(own.run.batches() + 20)
+    # It has a batch that it will not train.
+    own = in_process(changes, supervised=True, faults=(die("trainer", 40),)).start()
     assert own.wait() == 5, own.coordinator.text()
+    (victim,) = (node for node in own.nodes["trainer"] if node.killed)
+    assert own.run.logged(f"{victim.name}: died (killed by SIGKILL)")
     report = own.run.report
     assert report.examples.distinct == 2 * EXAMPLES
     assert report.examples.returned > 0

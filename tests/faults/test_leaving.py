@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.jobs.supervised import Supervised
@@ -48,11 +49,13 @@ def _require_whole(run: RunFolder, left: str) -> None:
 )
 def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     changes = {"sync": {"algorithm": algorithm}, "trainer": {"count": 3}}
-    own = in_process(CHANGES | changes).start()
+    slowed = Slowed(30)
+    own = in_process(CHANGES | changes, faults=(slowed,)).start()
     of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-1'"
     wait_until(lambda: own.run.query(of_it)[0][0] >= 5, "it has trained")
     own.node("trainer-1").terminate()
     assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK, own.node("trainer-1").text()
+    slowed.release()
     trained = own.run.query(of_it)[0][0]
     assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
     _require_whole(own.run, "trainer-1")
@@ -66,22 +69,26 @@ def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm
 
 
 def test_a_reader_leaves(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process(CHANGES).start()
+    slowed = Slowed(30)
+    own = in_process(CHANGES, faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.node("reader-0").terminate()
     assert own.node("reader-0").wait(SECONDS) == ExitCode.OK, own.node("reader-0").text()
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
     _require_whole(own.run, "reader-0")
 
 
 def test_a_reader_and_a_trainer_leave_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     """What the one had sent to the other, and is not trained, counts for neither."""
-    own = in_process(CHANGES | {"trainer": {"count": 3}}).start()
+    slowed = Slowed(30)
+    own = in_process(CHANGES | {"trainer": {"count": 3}}, faults=(slowed,)).start()
     own.wait_for_batches(30)
     leaving = own.node("reader-0"), own.node("trainer-1")
     for node in leaving:
         node.terminate()
     assert [node.wait(SECONDS) for node in leaving] == [ExitCode.OK, ExitCode.OK]
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
     _require_whole(own.run, "reader-0")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shadowsync.tests.faults.conftest import AnyCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.unruly_model import NAME
@@ -14,13 +15,15 @@ UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 2}, "bottom": None
 
 
 def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., AnyCluster]) -> None:
+    slowed = Slowed(20)
     own = cluster(
         {
             "run": {"node_timeout_seconds": 3.0},
             "data": {"epochs": EPOCHS},
             "model": UNRULY,
             "trainer": {"credit": 32, "max_bad_batches": 10_000},
-        }
+        },
+        faults=(slowed,),
     ).start()
 
     def busy() -> bool:
@@ -31,6 +34,7 @@ def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., A
     victim = own.nodes["trainer"][1]
     victim.suspend()
     victim.kill()
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     report, run = own.run.report, own.run
     assert report.ledger.adds_up, report.ledger.identities

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
@@ -14,14 +15,15 @@ PART = 0.9
 
 @pytest.mark.matrix
 def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., AnyCluster]) -> None:
+    slowed = Slowed(60)
     own = cluster(
         FEW_NODES
         | {
             "run": {"node_timeout_seconds": 2.0},
             "data": {"shuffle_window": 0, "split": {"progressive": PART}},
-            # So small that enough is left to train when one is killed.
-            "trainer": {"count": 2, "batch": 16},
-        }
+            "trainer": {"count": 2, "batch": 64},
+        },
+        faults=(slowed,),
     ).start()
 
     def both_have_scored() -> bool:
@@ -30,6 +32,7 @@ def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., 
 
     wait_until(both_have_scored, "both trainers have trained batches of the part")
     own.nodes["trainer"][1].kill()
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     part = report.train.progressive

@@ -57,9 +57,11 @@ def _require_whole(report: Report, dead: set[str]) -> None:
 )
 def test_another_one_gets_every_batch(cluster: Callable[..., AnyCluster], embedding: dict[str, Any]) -> None:
     changes = _changed(embedding=CHANGES["embedding"] | embedding)
-    own = cluster(changes).start()
+    slowed = Slowed(30)
+    own = cluster(changes, faults=(slowed,)).start()
     own.wait_for_batches(30)
     replace_embedding_nodes(own)
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, dead_embedding_nodes(own.run))
     events = [event.what for event in own.run.report.events if event.node == "embedding-2"]
@@ -94,9 +96,11 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
 
 @pytest.mark.matrix
 def test_all_of_them_die_at_once(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process(CHANGES).start()
+    slowed = Slowed(30)
+    own = in_process(CHANGES, faults=(slowed,)).start()
     own.wait_for_batches(30)
     replace_embedding_nodes(own, 2)
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, dead_embedding_nodes(own.run))
 
@@ -104,10 +108,12 @@ def test_all_of_them_die_at_once(in_process: Callable[..., InProcessCluster]) ->
 @pytest.mark.matrix
 def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -> None:
     """What it had of the batches that are trained again, others train."""
-    own = in_process(CHANGES).start()
+    slowed = Slowed(30)
+    own = in_process(CHANGES, faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.nodes["trainer"][0].kill()
     replace_embedding_nodes(own)
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -160,9 +166,11 @@ def test_a_shard_that_is_not_asked_what_it_lacks_is_red(
     """The control: the batches of the dead one are in no row any more, and the ledger says so."""
     restore = OwedBatches.restore_shard
     monkeypatch.setattr(OwedBatches, "restore_shard", lambda self, number, _: restore(self, number, ()))
-    own = in_process(CHANGES).start()
+    slowed = Slowed(30)
+    own = in_process(CHANGES, faults=(slowed,)).start()
     own.wait_for_batches(30)
     replace_embedding_nodes(own)
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.LEDGER, own.coordinator.text()
     red = [one.name for one in own.run.report.ledger.identities if one.holds is False]
     assert red == ["batches applied by embedding-2 = distinct batches"]

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 EPOCHS = 3
@@ -19,10 +21,12 @@ EPOCHS = 3
 @pytest.mark.no_kill
 def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyCluster]) -> None:
     changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": 4}, "sync": {"duty": 0.2}}
-    own = cluster(changes).start()
+    slowed = Slowed(40)
+    own = cluster(changes, faults=(slowed,)).start()
     own.wait_for_batches(40)
     sync = own.nodes["sync"][0]
     sync.suspend()
+    slowed.release()
     # Of what the ledger's file has from now on, a part was trained before. Of 400 more, half at least is not,
     # and of that one trainer has half.
     own.wait_for_batches(own.run.batches() + 400)
@@ -50,11 +54,10 @@ def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyClust
     own.wait_for_batches(40)
     sync = own.nodes["sync"][0]
     sync.suspend()
-    # Some of these were trained before, and each trainer has two iterations left.
-    held_up = own.run.batches() + 100
-    assert not own.run.reaches(held_up, 3.0), "training waits"
+    # Each trainer has two iterations left, and the ledger's file is a little behind.
+    wait_until(lambda: not own.run.reaches(own.run.batches() + 1, 3.0), "training waits")
     sync.resume()
-    own.wait_for_batches(held_up + 60)
+    own.wait_for_batches(own.run.batches() + 60)
     own.coordinator.interrupt()
     assert own.wait() == 130
     assert own.run.report.sync.gap_max == 2
@@ -62,9 +65,11 @@ def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyClust
 
 def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:
     changes = {"run": {"node_timeout_seconds": 2.0}, "data": {"epochs": EPOCHS}}
-    own = cluster(changes).start()
+    slowed = Slowed(40)
+    own = cluster(changes, faults=(slowed,)).start()
     own.wait_for_batches(40)
     own.nodes["sync"][0].kill()
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "finished although a node died"
@@ -89,9 +94,11 @@ def test_one_of_two_sync_nodes(cluster: Callable[..., AnyCluster]) -> None:
         "data": {"epochs": EPOCHS},
         "sync": {"nodes": 2},
     }
-    own = cluster(changes).start()
+    slowed = Slowed(40)
+    own = cluster(changes, faults=(slowed,)).start()
     own.wait_for_batches(40)
     own.nodes["sync"][1].kill()
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.model_saved == "the replica of trainer-0 (easgd)"

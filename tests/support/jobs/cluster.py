@@ -11,6 +11,8 @@ from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 
+from . import slowed_trainer
+from .node_faults import Slowed
 from .processes import ENOUGH_SECONDS, Process, Starter, wait_until
 from .runs import RunFolder
 
@@ -21,6 +23,7 @@ class Cluster:
 
     Attributes:
         nodes: the processes by role, in the order in which they were started.
+        slowed: what slows the trainers, if anything does; the share of each in its `at` is the same.
     """
 
     starter: Starter
@@ -28,6 +31,7 @@ class Cluster:
     environment: Mapping[str, str] = field(default_factory=dict)
     nodes: dict[str, list[Process]] = field(default_factory=dict)
     endpoint: str = ""
+    slowed: Slowed | None = None
 
     @property
     def job(self) -> Job:
@@ -65,10 +69,20 @@ class Cluster:
 
     def join(self, role: str, *options: str, job_file: Path | None = None) -> Process:
         """Starts one node that joins."""
-        arguments = [role, str(job_file or self.job_file), "--join", self.endpoint, *options]
-        process = self.starter.fork(*arguments, environment=self.environment)
+        arguments = [str(job_file or self.job_file), "--join", self.endpoint, *options]
+        script = None
+        if role == "trainer" and self.slowed is not None:
+            script, first = Path(slowed_trainer.__file__), self._slowed_arguments(self.slowed)
+            arguments = [*first, *arguments]
+        process = self.starter.fork(role, *arguments, script=script, environment=self.environment)
         self.nodes.setdefault(role, []).append(process)
         return process
+
+    def _slowed_arguments(self, slowed: Slowed) -> list[str]:
+        if slowed.file is None:
+            slowed.file = self.job_file.with_name("slowed")
+            slowed.file.touch()
+        return [str(slowed.file), str(slowed.at // self.job.trainer.count), str(slowed.seconds)]
 
     def start(self) -> Cluster:
         """Starts every node of the job."""

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from os import fspath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,12 +306,14 @@ class Slowed:
     """No fault, but training that goes on slowly from the nth batch on, until `release`.
 
     So what a test does meanwhile does happen while the job trains, on a machine of any speed. A batch takes
-    `seconds` more: the longer, the fewer of them are trained while a test waits for a silence.
+    `seconds` more: the longer, the fewer of them are trained while a test waits for a silence. `Cluster` has
+    it for trainers that are processes.
     """
 
     def __init__(self, at: int = AT, seconds: float = SLOW_SECONDS) -> None:
+        self.at, self.seconds = at, seconds
+        self.file: Path | None = None
         self._due = once("training is slowed", at)
-        self._seconds = seconds
         self._slow = threading.Event()
         self._released = threading.Event()
 
@@ -321,7 +324,7 @@ class Slowed:
             if batch.training and self._due():
                 self._slow.set()
             if batch.training and self._slow.is_set():
-                self._released.wait(self._seconds)
+                self._released.wait(self.seconds)
             compute(self_, batch)
 
         patch.setattr(Worker, "_compute", slow)
@@ -329,6 +332,8 @@ class Slowed:
     def release(self) -> None:
         """Train at full speed again."""
         self._released.set()
+        if self.file is not None:
+            self.file.unlink()
 
 
 def scored_on_a_thread(patch: pytest.MonkeyPatch) -> None:
