@@ -27,10 +27,10 @@ from typing import Any
 from shadowsync.lab.chaos.ledger_check import problems_of
 from shadowsync.nodes.runtime.process import CLI, python
 from shadowsync.pipeline.data.generator.generator import generate_log
-from shadowsync.tests.fuzz.flood import EXAMPLES, Watched
+from shadowsync.tests.fuzz.flood import EXAMPLES, Watched, run_of
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
 from shadowsync.tests.support.jobs.processes import free_ports
-from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
+from shadowsync.tests.support.jobs.runs import small_job, write_job
 
 NODES = 5
 UNPACKED_BYTES = 1 << 30
@@ -135,7 +135,7 @@ def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str
         command = python(CLI, "run", str(job), "--quiet")
         environment = os.environ | {"PYTHONPATH": str(lags)}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
-        watched = Watched(stack.enter_context(process))
+        watched = Watched(stack.enter_context(process), run_of(job))
         while watched.runs_on() and len(watched.endpoints()) < len(ports):
             pass
         began, cpu = time.monotonic(), time.process_time()
@@ -189,7 +189,7 @@ def doors(folder: Path, epochs: int, connections: int, bombs: int) -> dict[str, 
         settings = {**deterministic(changes, 5, name), "data": {"epochs": epochs}}
         job = write_job(folder / f"{name}.toml", small_job(log, folder / "runs"), settings)
         results[name] = run(job, attack, ports)
-        runs.append(RunFolder(folder / "runs" / name))
+        runs.append(run_of(job))
         throughput = runs[-1].report.throughput
         results[name]["examples_per_second"] = throughput.examples_per_second
         results[name]["cpu_seconds_per_million"] = throughput.cpu_seconds_per_million

@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,18 +28,18 @@ from shadowsync.tests.support.jobs.deterministic import deterministic, digests, 
 from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
 
 LOOK_SECONDS = 0.5
-# Growth counts from here on: before, a process has not used everything that it needs.
-WARM_SECONDS = 10.0
+# Growth counts from here on, however long it takes: before, a process has not used all that it needs.
+WARM_BATCHES = 800
 EXAMPLES = 20_000
 
 
 class Watched:
     """The processes of a running job: their memory over time, by role."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self._began = time.monotonic()
-        self.bytes: dict[str, list[tuple[float, int]]] = {}
+    def __init__(self, process: subprocess.Popen[bytes], run: RunFolder) -> None:
+        self._process, self._run = process, run
+        self._is_warm = False
+        self.bytes: dict[str, list[int]] = {}
         self.peaks: dict[str, int] = {}
 
     def nodes(self) -> Iterator[tuple[str, psutil.Process]]:
@@ -75,12 +74,12 @@ class Watched:
 
     def look(self) -> None:
         """Record the memory of each node."""
+        self._is_warm = self._is_warm or self._run.batches() >= WARM_BATCHES
         for role, node in self.nodes():
             try:
                 found = self.bytes.setdefault(f"{role} {node.pid}", [])
-                seconds = time.monotonic() - self._began
-                found.append((seconds, node.memory_info().rss))
-                if seconds > WARM_SECONDS:
+                if self._is_warm:
+                    found.append(node.memory_info().rss)
                     self._note_peak(f"{role} {node.pid}", Path(f"/proc/{node.pid}"))
             except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 continue
@@ -95,13 +94,12 @@ class Watched:
         self.peaks[name] = max(self.peaks.get(name, 0), int(peak.split()[1]) * 1024)
 
     def growth(self) -> dict[str, dict[str, float]]:
-        """Of each node the resident bytes after WARM_SECONDS, their maximum, and at the end, in MB.
+        """Of each node the resident bytes after WARM_BATCHES, their maximum, and at the end, in MB.
 
         `peak` is the maximum since then as the kernel saw it, so also between two looks.
         """
         found = {}
-        for name, looks in self.bytes.items():
-            warm = [resident for seconds, resident in looks if seconds > WARM_SECONDS]
+        for name, warm in self.bytes.items():
             if warm:
                 peak = self.peaks.get(name, 0)
                 values = {"warm": warm[0], "most": max(warm), "last": warm[-1], "peak": peak}
@@ -110,10 +108,15 @@ class Watched:
 
 
 def run_job(job: Path, key: Path, stack: ExitStack) -> tuple[subprocess.Popen[bytes], Watched]:
-    """Start the job; return its process."""
+    """Start the job of a file, after which its run is named; return its process."""
     command = python(CLI, "run", str(job), "--key", str(key), "--quiet")
     process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL))
-    return process, Watched(process)
+    return process, Watched(process, run_of(job))
+
+
+def run_of(job: Path) -> RunFolder:
+    """Return the run of a job's file."""
+    return RunFolder(job.parent / "runs" / job.stem)
 
 
 @contextmanager
@@ -212,7 +215,7 @@ def main() -> None:
         code, before = calm(first, key)
         attacks = {"attack": given.messages, "keyless": given.messages, "unfinished": given.unfinished}
         attacked_code, during, sent = attacked(second, key, given.seed, attacks)
-        one, other = RunFolder(folder / "runs" / "calm"), RunFolder(folder / "runs" / "attacked")
+        one, other = run_of(first), run_of(second)
         result = {
             "exit_codes": [code, attacked_code],
             "problems": problems_of(other.folder, given.epochs * EXAMPLES),
