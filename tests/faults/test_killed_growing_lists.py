@@ -55,10 +55,17 @@ def require_whole(own: AnyCluster, log: Path) -> Report:
     return report
 
 
-@pytest.mark.parametrize("rows", [20_000, ITEMS // 2])
-def test_another_embedding_node_gets_every_batch(
-    cluster: Callable[..., AnyCluster], log: Path, rows: int
+def test_another_embedding_node_gets_every_batch(cluster: Callable[..., AnyCluster], log: Path) -> None:
+    _require_that_another_gets_every_batch(cluster, log, 20_000)
+
+
+def test_another_embedding_node_has_the_rows_that_ids_share(
+    in_process: Callable[..., InProcessCluster], log: Path
 ) -> None:
+    _require_that_another_gets_every_batch(in_process, log, ITEMS // 2)
+
+
+def _require_that_another_gets_every_batch(cluster: Callable[..., AnyCluster], log: Path, rows: int) -> None:
     slowed = Slowed(20)
     own = cluster(settings_of(log, rows), faults=(slowed,)).start()
     own.wait_for_batches(20)
@@ -84,9 +91,9 @@ def test_it_goes_on_from_the_rows_of_a_checkpoint(
     _require_rows(own, report, 20_000)
 
 
-def test_a_dead_trainer_takes_no_row_with_it(cluster: Callable[..., AnyCluster], log: Path) -> None:
+def test_a_dead_trainer_takes_no_row_with_it(in_process: Callable[..., InProcessCluster], log: Path) -> None:
     slowed = Slowed(20)
-    own = cluster(settings_of(log, 20_000), faults=(slowed,)).start()
+    own = in_process(settings_of(log, 20_000), faults=(slowed,)).start()
     own.wait_for_batches(20)
     own.nodes["trainer"][0].kill()
     slowed.release()

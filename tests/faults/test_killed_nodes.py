@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 from shadowsync.tests.support.jobs.supervised import Supervised
 
@@ -40,17 +41,6 @@ def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[s
     assert [one.unknown for one in report.ledger.identities if one.holds is None] == ["it died"]
 
 
-@pytest.mark.matrix
-def test_a_node_under_the_supervisor(supervise: Callable[..., Supervised]) -> None:
-    """It tells of a death at once, and ends with what the coordinator says."""
-    job = supervise({"run": {"restarts": 0}})
-    job.wait_for_batches(20)
-    job.node("embedding").kill()
-    assert job.process.wait(SECONDS) == 6, job.process.text()
-    assert "embedding-0 died, and its 52,000 rows are lost" in job.last_line()
-    assert job.run.logged("embedding-0: died (killed by SIGKILL)")
-
-
 def test_the_coordinator_that_nobody_replaces(supervise: Callable[..., Supervised]) -> None:
     job = supervise({"run": {"restarts": 0}})
     job.wait_for_batches(20)
@@ -78,10 +68,17 @@ def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     assert job.run.report.ledger.adds_up
 
 
-@pytest.mark.parametrize(("wait", "gone"), [({}, "6 s"), ({"coordinator_wait_seconds": 4.0}, "4 s")])
-def test_the_coordinator_that_no_supervisor_watches(
-    cluster: Callable[..., AnyCluster], wait: dict[str, float], gone: str
+def test_the_coordinator_that_no_supervisor_watches(cluster: Callable[..., AnyCluster]) -> None:
+    _require_an_end_without_it(cluster, {}, "6 s")
+
+
+def test_a_coordinator_is_waited_for_as_long_as_the_job_file_says(
+    in_process: Callable[..., InProcessCluster],
 ) -> None:
+    _require_an_end_without_it(in_process, {"coordinator_wait_seconds": 4.0}, "4 s")
+
+
+def _require_an_end_without_it(cluster: Callable[..., AnyCluster], wait: dict[str, float], gone: str) -> None:
     own = cluster({"run": {"node_timeout_seconds": 3.0, **wait}, "data": {"epochs": 10_000}}).start()
     own.wait_for_batches(20)
     own.coordinator.kill()

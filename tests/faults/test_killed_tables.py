@@ -18,7 +18,7 @@ SECONDS = 400.0
 pytestmark = pytest.mark.timeout(900)
 
 
-FIRST = ("--embedding-nodes", "2", "--set", "run.node_timeout_seconds=8", "--set", "sync.algorithm=none")
+FIRST = ("--embedding-nodes", "2", "--set", "run.node_timeout_seconds=5", "--set", "sync.algorithm=none")
 
 
 def started_hub(starter: Starter, folder: Path, *options: str) -> tuple[Process, str]:

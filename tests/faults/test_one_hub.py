@@ -30,17 +30,14 @@ def told(folder: Path, name: str) -> list[str]:
     return [(folder / f"{name}-{rank}.txt").read_text() for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("case", ["", "late"])
 @pytest.mark.parametrize("order", ["tables", "attach"])
-def test_a_loop_and_its_tables_share_the_hub_of_rank_0(
-    starter: Starter, tmp_path: Path, order: str, case: str
-) -> None:
-    for process in launched(starter, tmp_path, order, case):
+def test_a_loop_and_its_tables_share_the_hub_of_rank_0(starter: Starter, tmp_path: Path, order: str) -> None:
+    for process in launched(starter, tmp_path, order, "late"):
         assert process.wait(SECONDS) == 0, process.text()
     assert told(tmp_path, "hubs") == ["1", "0"]
     # The settings are those of attach, whatever came first.
     assert told(tmp_path, "algorithm") == ["ma", "ma"]
-    # Rank 0 has waited for all steps of the other one, even if that began once rank 0 had nothing left to do.
+    # Rank 0 has waited for all steps of the other one, which began once rank 0 had nothing left to do.
     assert told(tmp_path, "others")[0] == str(STEPS)
     if order == "tables":
         rows = [float(row) for row in told(tmp_path, "rows")[0].strip("[]").split(",")]

@@ -16,7 +16,8 @@ from shadowsync.tests.support.jobs.runs import EXAMPLES
 pytestmark = pytest.mark.no_kill
 
 TIMEOUT_SECONDS = 3.0
-PAUSE_SECONDS = 10 * TIMEOUT_SECONDS
+# Longer than any timeout of the job: those of nodes, the wait for the coordinator, and a round's.
+PAUSE_SECONDS = 5 * TIMEOUT_SECONDS
 EPOCHS = 8
 
 

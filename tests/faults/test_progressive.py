@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
+from shadowsync.tests.faults.conftest import FEW_NODES
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
@@ -14,9 +15,9 @@ PART = 0.9
 
 
 @pytest.mark.matrix
-def test_the_report_says_how_many_are_scored_of_how_many(cluster: Callable[..., AnyCluster]) -> None:
+def test_the_report_says_how_many_are_scored_of_how_many(in_process: Callable[..., InProcessCluster]) -> None:
     slowed = Slowed(60)
-    own = cluster(
+    own = in_process(
         FEW_NODES
         | {
             "run": {"node_timeout_seconds": 2.0},

@@ -14,7 +14,6 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.faults.conftest import (
     ENDLESS,
-    AnyCluster,
     dead_embedding_nodes,
     replace_embedding_nodes,
 )
@@ -55,10 +54,12 @@ def _require_whole(report: Report, dead: set[str]) -> None:
     "embedding",
     [{}, pytest.param({"threads": 3, "storage": "bfloat16"}, marks=pytest.mark.matrix)],
 )
-def test_another_one_gets_every_batch(cluster: Callable[..., AnyCluster], embedding: dict[str, Any]) -> None:
+def test_another_one_gets_every_batch(
+    in_process: Callable[..., InProcessCluster], embedding: dict[str, Any]
+) -> None:
     changes = _changed(embedding=CHANGES["embedding"] | embedding)
     slowed = Slowed(30)
-    own = cluster(changes, faults=(slowed,)).start()
+    own = in_process(changes, faults=(slowed,)).start()
     own.wait_for_batches(30)
     replace_embedding_nodes(own)
     slowed.release()

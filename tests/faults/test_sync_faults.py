@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
@@ -87,7 +88,7 @@ def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:
 
 
 @pytest.mark.matrix
-def test_one_of_two_sync_nodes(cluster: Callable[..., AnyCluster]) -> None:
+def test_one_of_two_sync_nodes(in_process: Callable[..., InProcessCluster]) -> None:
     """Half a center is no center."""
     changes = {
         "run": {"node_timeout_seconds": 2.0},
@@ -95,7 +96,7 @@ def test_one_of_two_sync_nodes(cluster: Callable[..., AnyCluster]) -> None:
         "sync": {"nodes": 2},
     }
     slowed = Slowed(40)
-    own = cluster(changes, faults=(slowed,)).start()
+    own = in_process(changes, faults=(slowed,)).start()
     own.wait_for_batches(40)
     own.nodes["sync"][1].kill()
     slowed.release()

@@ -1,7 +1,7 @@
 """A loop with tables under torchrun's variables, in a process of its own: ORDER, CASE, and the test's folder.
 
 ORDER is what is made first, "tables" or "attach"; that ends last. Each step adds 1 to row 0 and to a row of
-its own. Cases: "" for none; "late": rank 1 begins when the first part of rank 0 has left; "twice": another
+its own. Cases: "late": rank 1 begins when the first part of rank 0 has left; "twice": another
 module is there, too; "rank R raises" in its third step. Files with the rank in their names say what was.
 """
 
