@@ -151,7 +151,7 @@ def test_training_waits_for_validations_if_told_to(
     assert report.outcome.startswith("finished early: 1 validation did not improve on ne")
     assert report.ledger.adds_up, report.ledger.identities
     points = report.curves.validation
-    assert len(points) > 2
+    assert len(points) >= 2
     # Some batches were trained before the checkpoint, and not acknowledged yet.
     assert points[-1][0] - points[-2][0] < EXAMPLES / 2
     assert report.validation is not None

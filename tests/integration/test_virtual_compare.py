@@ -9,7 +9,17 @@ import pytest
 from click.testing import CliRunner, Result
 from shadowsync.cli import main
 from shadowsync.lab.virtual import runner
-from shadowsync.lab.virtual.plan import JSON_NAME, read_virtual_plan, result_path, results_of
+from shadowsync.lab.virtual.page import render_virtual_page
+from shadowsync.lab.virtual.plan import (
+    JSON_NAME,
+    make_virtual_plan,
+    read_virtual_plan,
+    result_path,
+    results_of,
+)
+from shadowsync.lab.virtual.summary import summarize_virtual
+from shadowsync.lab.virtual.timing import Timing
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.support.jobs.runs import JobMaker
 
 NO_VALIDATION = "validation is not emulated: its rows are neither trained on nor scored"
@@ -24,20 +34,14 @@ def job(job_file: JobMaker) -> Path:
     return job_file({"trainer": {"batch": 512}})
 
 
-@pytest.mark.parametrize("counts", [[2], pytest.param([2, 4], marks=pytest.mark.matrix)], ids=str)
-def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(
-    job: Path, counts: list[int]
-) -> None:
-    cells = ("--trainers", ",".join(map(str, counts)), "--algorithms", "easgd,ma@4", "--seeds", "1")
-    done = compare(str(job), "--virtual", *cells)
+def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(job: Path) -> None:
+    algorithms = ("--algorithms", "easgd,ma@4")
+    done = compare(str(job), "--virtual", "--trainers", "2", *algorithms, "--seeds", "1")
     assert done.exit_code == 0, done.output
     (folder,) = (job.parent / "runs").glob("*-virtual")
     plan = read_virtual_plan(folder)
-    assert [(run.label, run.trainers) for run in plan.runs] == [
-        ("one trainer", 1),
-        *(("easgd", count) for count in counts),
-        *(("ma@4", count) for count in counts),
-    ]
+    cells = [("one trainer", 1), ("easgd", 2), ("ma@4", 2)]
+    assert [(run.label, run.trainers) for run in plan.runs] == cells
     first = results_of(folder, plan)
     assert len(first) == len(plan.runs)
     page = (folder / "virtual.html").read_text()
@@ -53,6 +57,14 @@ def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(
     assert again.exit_code == 0, again.output
     assert f"1 of {len(plan.runs)} runs to make" in again.output
     assert results_of(folder, plan)[lost] == first[lost], "the same bytes"
+
+    # Of several numbers of trainers; the results are those of one run.
+    plan, _ = make_virtual_plan(load_job(job), "easgd,ma@4", [2, 4], 1, Timing())
+    cells = [("one trainer", 1), ("easgd", 2), ("easgd", 4), ("ma@4", 2), ("ma@4", 4)]
+    assert [(run.label, run.trainers) for run in plan.runs] == cells
+    rows = summarize_virtual(plan, {run.name: first[lost] for run in plan.runs})
+    assert [(row.label, row.trainers, row.missing) for row in rows] == [(*cell, 0) for cell in cells]
+    assert render_virtual_page(plan, rows).count("<svg") == 2
 
 
 def test_that_validation_is_not_emulated_is_said(
