@@ -137,6 +137,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         response = await handler(request)
     except web.HTTPException as error:
         response = error
+    except ConnectionError:
+        # The client went, or its connection was closed: nobody reads a reply, and nothing failed here.
+        response = web.Response(status=400, text="the connection was lost")
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         response = web.Response(status=500, text="the server failed; its log says why")
