@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shadowsync.lab.record import write_json
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.plan import make_virtual_plan, result_path, write_plan
+from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, Starter
 from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
@@ -77,12 +82,19 @@ def test_a_job_that_fails_has_its_code(starter: Starter, job_file: JobMaker, bro
 
 
 def test_a_comparison_that_nobody_reads(job_file: JobMaker, tmp_path: Path, broken: int) -> None:
-    """What it says is the same with emulated runs, which are soon made."""
-    job = job_file({"trainer": {"batch": 512, "count": 2}})
-    command = [*CLI, "compare", str(job), "--virtual", "--algorithms", "none", "--seeds", "1"]
-    done = subprocess.run(command, stdout=broken, stderr=broken, timeout=250, check=False)
+    """What it says is the same where its runs have been made."""
+    job = load_job(job_file({"trainer": {"batch": 512, "count": 2}}))
+    folder = tmp_path / "compared"
+    folder.mkdir()
+    plan, jobs = make_virtual_plan(job, "none", [2], 1, Timing())
+    write_plan(folder, plan, jobs)
+    result = run_virtual(job, Timing())
+    for run in plan.runs:
+        write_json(result_path(folder, run.name), result)
+    command = [*CLI, "compare", "--resume", str(folder)]
+    done = subprocess.run(command, stdout=broken, stderr=broken, timeout=ENOUGH_SECONDS, check=False)
     assert done.returncode == ExitCode.OK
-    assert (tmp_path / "runs" / "small-virtual" / "virtual.html").is_file()
+    assert (folder / "virtual.html").is_file()
 
 
 @pytest.mark.parametrize("given", [["key", "token", "job.key"], ["--version"]], ids=" ".join)
