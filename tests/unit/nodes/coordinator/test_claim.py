@@ -145,12 +145,14 @@ def test_a_server_that_never_answers_is_told_of_before_the_start_takes_too_long(
         monkeypatch.setenv(name, value)
     # Of a whole start, which waits for much else.
     assert RunSection().start_timeout_seconds > 4 * claim._FIRST_SECONDS
-    monkeypatch.setattr(claim, "_FIRST_SECONDS", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        # The control: one that does not listen, at a port that nobody else gets.
+        with pytest.raises(JobFileError, match=f"{address}: no connection, Connection refused"):
+            claim_storage(job_at("s3://bucket/run"), None)
+        silent.listen()
+        monkeypatch.setattr(claim, "_FIRST_SECONDS", 0.1)
         with pytest.raises(JobFileError, match=f"{address}: no answer in time"):
             claim_storage(job_at("s3://bucket/run"), None)
-    # The control: one that is not there at all.
-    with pytest.raises(JobFileError, match=f"{address}: no connection, Connection refused"):
-        claim_storage(job_at("s3://bucket/run"), None)
