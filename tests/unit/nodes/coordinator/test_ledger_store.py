@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -140,7 +141,7 @@ def test_what_happens_to_a_span_is_one_row(tmp_path: Path) -> None:
 
 def test_what_was_written_outlives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     assert ended.returncode == -9
     assert rows(path, "SELECT count(*), sum(examples) FROM batches") == [(3, 30)]
 
@@ -187,11 +188,13 @@ def test_a_volume_that_is_full_for_a_moment(
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
+        """It passes at once; nothing else takes any time."""
         pauses.append(seconds)
         if room_again and len(pauses) == 3:
             store._db.execute("PRAGMA max_page_count = 100000")
 
-    monkeypatch.setattr("shadowsync.nodes.coordinator.ledger.store.time.sleep", pause)
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pause)
+    monkeypatch.setattr(ledger_store, "time", clock)
     monkeypatch.setattr(ledger_store, "FULL_PATIENCE_SECONDS", 60.0 if room_again else 0.05)
     rows_of_pages = [Acknowledged(batch_id(at), 10, "trainer-0", False) for at in range(1000)]
     if room_again:
