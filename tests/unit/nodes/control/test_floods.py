@@ -23,8 +23,6 @@ from shadowsync.tests.support.coordinator.fake_coordinator import member, state_
 from shadowsync.tests.support.jobs.processes import until
 
 TOKENS = ("token-trainer-0", "token-trainer-1")
-MOST_HOSTILE = 100_000
-LIMIT_SECONDS = 0.5
 
 
 class Sender:
@@ -36,22 +34,19 @@ class Sender:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt_string(zmq.IDENTITY, identity)
         self.socket.connect(endpoint)
-        self.sent = 0
 
     def flood(self, ended: threading.Event) -> None:
-        """Send what is no message, until it ends or enough were sent."""
-        while self.sent < MOST_HOSTILE and not ended.is_set():
+        """Send what is no message, until it ends."""
+        while not ended.is_set():
             if self.socket.poll(100, zmq.POLLOUT):
                 self.socket.send(b"x", zmq.NOBLOCK)
-                self.sent += 1
 
 
 def served(folder: Path, work: Callable[[CoordinatorServer, list[Sender]], Awaitable[None]]) -> None:
     """Run `work` with the server of a job of two trainers, a sender as each of them, and a stranger's."""
 
     async def main() -> None:
-        run = {"node_timeout_seconds": LIMIT_SECONDS}
-        state = state_of(folder, [member("trainer", 0), member("trainer", 1)], run=run)
+        state = state_of(folder, [member("trainer", 0), member("trainer", 1)])
         store = LedgerWriter(LedgerStore(folder / "ledger.sqlite"))
         server = CoordinatorServer(NodeSettings(job=state.job), state, store)
         context = zmq.Context()
@@ -83,7 +78,6 @@ def test_a_request_is_answered_in_the_middle_of_a_flood(tmp_path: Path) -> None:
             trainer.socket.send_multipart(ask)
             await until(lambda: trainer.socket.poll(0), "an answer")
             assert isinstance(decode(trainer.socket.recv_multipart()), ReplyMessage)
-            assert stranger.sent < MOST_HOSTILE
         finally:
             ended.set()
             await flooding
