@@ -97,7 +97,8 @@ def test_nothing_is_done_before_the_last_thread_is() -> None:
     threads.start()
     work, done = OneIsSlow(7, notes), list[int]()
     threads.submit(work.as_work, lambda: done.append(7))
-    wait_until(lambda: len(notes) == 2, "two of three threads are done")
+    # A thread that has noted it may not have counted itself yet.
+    wait_until(lambda: all(threads._busy_seconds[:2]), "two of three threads are done")
     threads.collect()
     assert not done
     assert not work.finished_by
