@@ -23,7 +23,7 @@ UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
 	@echo "make test   install what it needs, lint, check types, run the suite"
-	@echo "make faults run the kills that make test leaves out, two of each role and more, and a minute of hostile messages"
+	@echo "make faults run the kills that make test leaves out, of each role and more, and a minute of hostile messages"
 	@echo "make variants run the variants of jobs and the faults without a kill that make test leaves out"
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make ray    run the tests of jobs on a Ray cluster of this machine; installs Ray, 240 MB, beside the rest"
