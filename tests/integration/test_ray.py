@@ -60,14 +60,6 @@ def test_the_accounts_are_those_of_one_machine(
     wait_until(all_there, f"all nodes run: {job.process.text()}", SECONDS)
     assert seen["head"], job.process.text()
     assert seen["second"]
-    top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", key_of(job)]
-
-    def shows_trainers() -> bool:
-        watched = Spawned(top, ray.environment, job.runs, job.runs / "top.txt")
-        assert watched.wait(SECONDS) == 0, watched.text()
-        return "trainer-1" in watched.text()
-
-    wait_until(shows_trainers, "top shows the trainers", SECONDS)
     assert sorted(seen["head"] + seen["second"]) == sorted(
         role for role, count in NODES.items() for _ in range(count)
     )
@@ -77,7 +69,7 @@ def test_the_accounts_are_those_of_one_machine(
     assert own["trained"] == EXAMPLES
     assert {file.stem for file in (job.run.folder / "logs").glob("*.jsonl")} >= {"trainer-1", "embedding-0"}
     wait_until(lambda: not everywhere(ray, second), "no node is left on the cluster")
-    assert not ray.left_files()
+    wait_until(lambda: not ray.left_files(), "no file is left")
     first = job.run.folder.resolve()
     local = start_job()
     assert local.process.wait(SECONDS) == 0, local.process.text()
@@ -101,7 +93,7 @@ def test_a_node_and_an_actor_are_killed(
     assert job.run.logged("died (killed by SIGKILL)")
     assert job.run.logged("died (its actor died)")
     assert not is_alive(embedding), "its process ends when its actor does"
-    assert not ray.left_files()
+    wait_until(lambda: not ray.left_files(), "no file is left")
 
 
 def test_a_raylet_is_killed(
@@ -117,7 +109,7 @@ def test_a_raylet_is_killed(
     assert code == 5, job.process.text()
     assert accounts(job.run)["read"] >= LONGER * EXAMPLES
     wait_until(lambda: not any(map(is_alive, lost)), "the nodes of the lost machine end")
-    assert not ray.left_files()
+    wait_until(lambda: not ray.left_files(), "no file is left")
 
 
 def test_the_driver_is_killed(
@@ -125,14 +117,19 @@ def test_the_driver_is_killed(
 ) -> None:
     job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
+    top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", key_of(job)]
+    watched = Spawned(top, ray.environment, job.runs, job.runs / "top.txt")
+    assert watched.wait(SECONDS) == 0, watched.text()
+    assert "trainer-1" in watched.text()
     nodes = [*everywhere(ray, second), job.node("coordinator")]
     actors = [parent for node in everywhere(ray, second) if (parent := node.parent()) is not None]
     assert len(nodes) == len(actors) + 1 == sum(NODES.values()) + 1
     job.process.kill()
     wait_until(lambda: not any(map(is_alive, [*nodes, *actors])), "no process is left")
-    assert not ray.left_files()
+    wait_until(lambda: not ray.left_files(), "no file is left")
 
 
+@pytest.mark.usefixtures("second")
 def test_a_cluster_that_is_too_small(start_job: Callable[..., Supervised]) -> None:
     changes = {"trainer": {"count": 2, "workers": 40}, "run": {"start_timeout_seconds": 2.0}}
     job = start_job(changes, "--on", "ray")
