@@ -75,7 +75,7 @@ def settings_of(
         | dict(model or {}),
         "trainer": {"count": 2, "batch": 64, "optimizer": "adam", "lr": 0.01},
         "embedding": {"nodes": 2, "lr": 0.2, "init_scale": 0.3, "optimizer": "adagrad"},
-        # How many rounds there are in the background is up to the machine, and with few the center learns less.
+        # How many rounds there are in the background is up to the machine; with few the center learns less.
         "sync": {"mode": "fixed", "every": 5},
     }
     return {name: base.get(name, {}) | dict(changes.get(name, {})) for name in base | changes}
