@@ -167,6 +167,7 @@ def test_those_that_are_due_while_one_is_scored_wait_for_it(
                 ),
                 f"checkpoint {number} waits, or is skipped",
             )
+        await until(lambda: begun, "the first is scored")
         assert begun == [20]
         go_on.set()
         await until(lambda: len(manager.validation.points) == MOST_WAITING + 1, "all are scored")
