@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
@@ -26,7 +27,7 @@ from shadowsync.nodes.runtime.health import (
     serve_health,
 )
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, wait_until
 
 SERVER = """
 import asyncio, sys
@@ -43,25 +44,32 @@ def node(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     path = tmp_path / "h.sock"
     with subprocess.Popen([sys.executable, "-c", SERVER, str(path)]) as process:
         try:
-            wait_until(path.exists, "the node answers")
+            # The path is there before anybody listens at it.
+            wait_until(lambda: request_health(path, ENOUGH_SECONDS).healthy, "the node answers")
             yield process, path
         finally:
             process.kill()
 
 
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop it; who has no core at that moment ends its system call first."""
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+
+
 def test_a_node_answers_for_itself(node: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, path = node
-    assert request_health(path, 5.0) == WELL
-    process.send_signal(signal.SIGSTOP)
+    assert request_health(path, ENOUGH_SECONDS) == WELL
+    stop(process)
     stopped = request_health(path, 0.2)
     assert not stopped.healthy
     assert "hangs or is stopped" in stopped.text
     process.send_signal(signal.SIGCONT)
-    assert request_health(path, 5.0) == WELL
+    assert request_health(path, ENOUGH_SECONDS) == WELL
     process.kill()
     process.wait()
     assert path.exists()
-    gone = request_health(path, 5.0)
+    gone = request_health(path, ENOUGH_SECONDS)
     assert not gone.healthy
     assert "no node answers" in gone.text
 
@@ -85,7 +93,7 @@ def test_a_second_node_does_not_take_the_first_ones_place(
     _, path = node
     with pytest.raises(ClusterError, match="another node answers there"):
         asyncio.run(serve_health(path, lambda: Health(False, "")))
-    assert request_health(path, 5.0) == WELL
+    assert request_health(path, ENOUGH_SECONDS) == WELL
 
 
 def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Path) -> None:
@@ -97,7 +105,7 @@ def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Pa
         serving = asyncio.create_task(serve_health(path, lambda: WELL))
         found = Health(False, "")
         while not found.healthy:
-            found = await asyncio.to_thread(request_health, path, 5.0)
+            found = await asyncio.to_thread(request_health, path, ENOUGH_SECONDS)
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await serving
@@ -115,7 +123,7 @@ def test_files_say_it_to_probes_and_age_where_the_node_does_not_run(
     wait_until(healthy.exists, "the node says that it is healthy")
     first = alive.stat().st_mtime_ns
     wait_until(lambda: alive.stat().st_mtime_ns > first, "the file is touched again")
-    process.send_signal(signal.SIGSTOP)
+    stop(process)
     stopped_at = time.time_ns()
     wait_until(lambda: time.time_ns() > stopped_at + 3e9 * MARK_SECONDS, "it would have been touched")
     assert alive.stat().st_mtime_ns <= stopped_at
@@ -153,7 +161,7 @@ def test_what_is_no_node_is_not_healthy(tmp_path: Path, reply: bytes) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        found = request_health(path, 5.0)
+        found = request_health(path, ENOUGH_SECONDS)
         thread.join()
     assert not found.healthy
     assert "is not a node" in found.text
