@@ -13,6 +13,7 @@ from shadowsync.nodes.supervisor.emulation import Emulation
 from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def during(
     """Does something while the network is in place, and always takes it away."""
 
     async def main() -> None:
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(2 * ENOUGH_SECONDS):
             await own.start(starter or SpawnStarter())
             try:
                 await work()

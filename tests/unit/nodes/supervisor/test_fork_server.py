@@ -178,7 +178,7 @@ def test_a_child_keeps_the_files_of_libraries_only() -> None:
         print(any(os.path.exists(f"/proc/self/fd/{number}") for number in closed))
         """
     script = textwrap.dedent(text).replace("__file__", repr(__file__))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("1\nFalse\n", "")
 
 
@@ -358,9 +358,7 @@ held.set()
     ("what", "why"), [("nothing", ""), ("thread", "it has 2 threads"), ("socket", "it has a socket")]
 )
 def test_a_process_with_threads_or_sockets_is_not_forked(what: str, why: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, what], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", FORKS, what], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(why + ("\n" if not why else ""))
 
 
