@@ -79,9 +79,10 @@ def test_the_command_says_it_with_its_exit_code(
 ) -> None:
     _, path = node
     monkeypatch.setenv("SHADOWSYNC_HEALTH", str(path))
-    found = CliRunner().invoke(main, ["health"])
+    patient = ["health", "--timeout", f"{ENOUGH_SECONDS:g}"]
+    found = CliRunner().invoke(main, patient)
     assert (found.exit_code, found.output) == (0, "trainer: well\n")
-    assert '"trained": 3' in CliRunner().invoke(main, ["health", "--json"]).output
+    assert '"trained": 3' in CliRunner().invoke(main, [*patient, "--json"]).output
     assert CliRunner().invoke(main, ["health", str(tmp_path / "other")]).exit_code == 1
     monkeypatch.delenv("SHADOWSYNC_HEALTH")
     assert CliRunner().invoke(main, ["health"]).exit_code == 2
