@@ -20,7 +20,6 @@ from .child import Child
 from .launcher import NodeKey
 from .starter import Starter
 
-START_SECONDS = 20.0
 # The endpoint at which a relay takes faults; without this variable it takes none.
 CONTROL_VARIABLE: Final = "SHADOWSYNC_RELAY_CONTROL"
 
@@ -35,6 +34,7 @@ class Emulation:
     def __init__(self, job: Job) -> None:
         self.relay: Child | None = None
         self._network = job.network
+        self._start_timeout_seconds = job.run.start_timeout_seconds
         self._slow = job.network.slow
         self._nodes: list[NodeKey] = []
         if self._slow is not None:
@@ -129,7 +129,7 @@ class Emulation:
 
     async def _endpoints(self) -> list[str]:
         assert self.relay is not None
-        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        deadline = asyncio.get_running_loop().time() + self._start_timeout_seconds
         while (listeners := self._printed("listeners")) is None:
             if self.relay.ended.is_set() or asyncio.get_running_loop().time() > deadline:
                 printed = self.relay.last_line() or "it printed nothing"
