@@ -43,7 +43,7 @@ def held(gate: ZapAuthenticator) -> Iterator[None]:
 
     def hold() -> None:
         is_held.set()
-        go_on.wait(60.0)
+        go_on.wait()
 
     gate._loop.call_soon_threadsafe(hold)
     assert is_held.wait(60.0)
@@ -144,7 +144,8 @@ def test_who_has_not_the_key_is_counted_though_the_gate_is_not_asked(
         own.send(MESSAGE)
         assert listeners[0].socket.poll(60_000)
         assert listeners[0].receive() == (b"t/0", MESSAGE)
-        assert gate.refusals.count == len(counted) >= 2
+        # Each is counted in one place after the other, and a stranger may have tried again.
+        wait_until(lambda: gate.refusals.count == len(counted) >= 2, "all are counted in both places")
         own.close()
         for listener in listeners:
             listener.close()
