@@ -268,22 +268,22 @@ def test_a_peer_that_left_is_counted_not_raised(
 
 
 def test_a_full_queue_is_counted_not_raised(context: Context) -> None:
-    unbound = Listener(context, "tcp://127.0.0.1:0")
-    endpoint = unbound.endpoint
-    unbound.close()
-    connection = Connection(context, endpoint, "t/0")
-    try:
-        for _ in range(10_000):
+    # A port that is taken and never listens; one that has just been closed may still accept.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        connection = Connection(context, f"tcp://127.0.0.1:{silent.getsockname()[1]}", "t/0")
+        try:
+            for _ in range(10_000):
+                connection.send(Pushed(1, repeated=False))
+                if connection.unsent_messages:
+                    break
+            sent = connection.sent_bytes
+            assert connection.unsent_messages == 1
             connection.send(Pushed(1, repeated=False))
-            if connection.unsent_messages:
-                break
-        sent = connection.sent_bytes
-        assert connection.unsent_messages == 1
-        connection.send(Pushed(1, repeated=False))
-        assert connection.unsent_messages == 2
-        assert connection.sent_bytes == sent > 0
-    finally:
-        connection.close()
+            assert connection.unsent_messages == 2
+            assert connection.sent_bytes == sent > 0
+        finally:
+            connection.close()
 
 
 def test_what_nobody_takes_does_not_keep_a_process_alive() -> None:
