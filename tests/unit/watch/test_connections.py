@@ -43,8 +43,10 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """A server that has few connections, and what it serves."""
     for module in ("page.server", "exporters.metrics_server"):
         monkeypatch.setattr(f"shadowsync.watch.{module}.MOST_CONNECTIONS", MOST)
-    # What comes after the answer is read to its end, however slow the machine is.
+    # What comes after the answer is read to its end, and what asks for nothing stays, however slow the
+    # machine is.
     monkeypatch.setattr("shadowsync.pipeline.wire.http.listening.LINGER_SECONDS", 60.0)
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 300.0)
     make: Callable[[], Server] = request.param
     made = make()
     yield made, PATHS[request.param]

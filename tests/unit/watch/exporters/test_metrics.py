@@ -131,12 +131,22 @@ def test_a_port_that_is_taken_is_told(server: Served) -> None:
 
 
 def test_the_port_is_free_again_at_the_end() -> None:
-    first = Served("reader", "reader-0", dict)
-    first.close()
-    Served("reader", "reader-0", dict, first.port).close()
+    def is_free_again() -> bool:
+        first = Served("reader", "reader-0", dict)
+        first.close()
+        try:
+            Served("reader", "reader-0", dict, first.port).close()
+        except ClusterError:
+            return False
+        return True
+
+    # Another process may get one port at that moment, but not each of several.
+    assert any(is_free_again() for _ in range(5))
 
 
-def test_idle_connections_hold_up_no_scrape(server: Served) -> None:
+def test_idle_connections_hold_up_no_scrape(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    # None is closed because the machine is slow.
+    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 300.0)
     address = ("127.0.0.1", server.port)
     idle = [socket.create_connection(address, timeout=60.0) for _ in range(2 * MOST_CONNECTIONS)]
     try:
@@ -150,11 +160,13 @@ def test_idle_connections_hold_up_no_scrape(server: Served) -> None:
 
 
 def test_an_idle_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 0.2)
     own = Served("reader", "reader-0", dict)
     try:
-        with socket.create_connection(("127.0.0.1", own.port), timeout=60.0) as idle:
-            assert idle.recv(1) == b""
+        with monkeypatch.context() as hasty:
+            hasty.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 0.2)
+            with socket.create_connection(("127.0.0.1", own.port), timeout=60.0) as idle:
+                assert idle.recv(1) == b""
+        # Who asks now has the usual time to do so.
         assert own.counts()["shadowsync_http_closed_connections_total"] == 1
     finally:
         own.close()

@@ -231,7 +231,6 @@ def test_a_thousand_visits_leave_nothing(server: PageServer) -> None:
     wait_until(
         lambda: (open_files(), tasks(server), threading.active_count()) <= before,
         f"what was there before: {before}; now {(open_files(), tasks(server), threading.active_count())}",
-        10.0,
     )
 
 
