@@ -102,7 +102,7 @@ def test_parts_by_given_times(tmp_path: Path, shuffled: bool) -> None:
         plan_input(_job(tmp_path / "log.csv", order="time", split={"by": "time", "test_from": -1}))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_ranges_of_rows_cover_all_and_tell_each_bad_row_once(tmp_path: Path, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 30))

@@ -29,7 +29,7 @@ def _zstd(data: bytes) -> bytes:
     return packed
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from([b"", b"\r", b"a", b"bcd", b"\t", b"12345678", b"e\r"]), max_size=30),
     st.sampled_from([b"\n", b"\r\n"]),

@@ -72,7 +72,7 @@ LINES = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(LINES, min_size=1, max_size=40), st.sampled_from(["\n", "\r\n"]), st.integers(1, 60))
 def test_block_size_changes_nothing(
     tmp_path: Path, shape: FeatureShape, lines: list[str], end: str, block_bytes: int
