@@ -30,11 +30,11 @@ def test_a_job_ends_with_a_log_of_each_node_though_a_message_was_dropped(cluster
 
 
 def test_a_trainer_dies_at_its_step_and_the_supervisor_tells(cluster: Make) -> None:
-    own = cluster(faults=(die("trainer-1", at_step=20),), supervised=True).start()
+    own = cluster(faults=(die("trainer-1", at_step=5),), supervised=True).start()
     assert own.wait() == 5, own.coordinator.text()
     assert own.node("trainer-1").code == -9
     ((trained,),) = own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-1'")
-    assert trained < 20
+    assert trained < 5
     assert own.report.examples.distinct == EXAMPLES
     assert own.run.logged("trainer-1: died (killed by SIGKILL)")
 

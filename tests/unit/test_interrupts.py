@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from pydantic_core import SchemaError
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS
 
 INTERRUPTED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
@@ -42,7 +43,7 @@ sys.meta_path.insert(0, Interrupting())
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=ENOUGH_SECONDS,
         check=False,
         start_new_session=True,
     )
