@@ -23,6 +23,8 @@ HALF_PUSHED = (
     " or batches of a dead reader that the input does not have"
 )
 
+_RECEIVED = "training_examples/"
+
 
 def total(by_node: CountsByNode, key: str) -> int:
     """Return the sum of one count over nodes."""
@@ -59,6 +61,38 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
         bad_rows=bad_rows,
         dropped_negatives=totals.dropped_negatives,
         reasons=reasons,
+    )
+
+
+def contradicted(state: JobState, outcome: Outcome) -> list[str]:
+    """Return the living trainers and readers whose last counts contradict others.
+
+    A trainer's contradict each other or the ledger. A reader's contradict those of trainers that do neither.
+    Empty if no such node is known.
+    """
+    trainers = [
+        (trainer.info.name, outcome.trainers[trainer.info.name])
+        for trainer in state.members.alive("trainer")
+        if trainer.info.name in outcome.trainers
+    ]
+    wrong = [name for name, counts in trainers if _is_contradicted(state, name, counts)]
+    if wrong or state.members.gone():
+        return wrong
+    return [
+        name
+        for name, counts in outcome.drained.readers.items()
+        if int(counts.get("read_examples", 0)) != _read_as_trainers_say(state, outcome, name)
+    ]
+
+
+def _is_contradicted(state: JobState, trainer: str, counts: Counts) -> bool:
+    confirmed = int(counts.get("confirmed_examples", 0))
+    left_out = int(counts.get("left_out_examples", 0))
+    received = sum(int(number) for key, number in counts.items() if key.startswith(_RECEIVED))
+    return (
+        confirmed != state.ledger.trained_examples_of.get(trainer, 0)
+        or left_out != state.ledger.left_out_examples_of.get(trainer, 0)
+        or received != confirmed + left_out + int(counts.get("in_flight", 0))
     )
 
 
@@ -196,7 +230,7 @@ def _read_as_trainers_say(state: JobState, outcome: Outcome, reader: str) -> int
         name = trainer.info.name
         counts = outcome.trainers.get(name)
         known = state.ledger.known_deliveries(reader, name)
-        read += known if counts is None or trainer.left else int(counts.get(f"training_examples/{reader}", 0))
+        read += known if counts is None or trainer.left else int(counts.get(_RECEIVED + reader, 0))
     return read
 
 

@@ -44,6 +44,7 @@ from ..control.monitoring import Monitoring
 from ..control.progress import InputFacts, InputSize
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
+from .audit import contradicted
 from .checkpoint.claim import claim_storage, take_over_storage, with_start_of
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
@@ -362,7 +363,9 @@ def _conclude(
     if state.folder_was_removed:
         text = f"{report.outcome}; {FOLDER_REMOVED}"
     if not report.ledger.adds_up and stop is None:
+        names = ", ".join(contradicted(state, outcome))
         text = "the ledger does not add up; report.md says where"
+        text += f"; the counts of {names} contradict those of the others" if names else ""
     return ExitCode(report.exit_code), text, report
 
 

@@ -68,6 +68,7 @@ def test_a_batch_trained_twice_and_acknowledged_once(faulty_run: Callable[..., I
     counted = report.examples
     assert counted.trained == counted.distinct == EXAMPLES
     assert set(broken(report)) == {KNOWN}
+    assert "contradict" not in own.coordinator.text()
     # The shard recognised the second push: its rows changed once.
     assert report.ledger.shard_applied["embedding-0"] == own.run.batches()
     ((repeated,),) = own.run.query("SELECT repeated FROM shards")
@@ -78,6 +79,7 @@ def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., InProc
     own = faulty_run(miscount)
     assert own.coordinator.code == 7, own.coordinator.text()
     assert "ledger does not add up" in own.coordinator.text()
+    assert "the counts of reader-0 contradict those of the others" in own.coordinator.text()
     report = own.run.report
     assert report.examples.trained == EXAMPLES
     assert EXAMPLES - BATCH <= report.examples.read < EXAMPLES

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.nodes.control.progress import Origin
-from shadowsync.nodes.coordinator.audit import examples_of, ledger_of
+from shadowsync.nodes.coordinator.audit import contradicted, examples_of, ledger_of
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.job import JobState
@@ -34,6 +34,7 @@ class JobCounts:
         pushed_by_the_dead: what shards say that they applied of the batches that they are asked for.
         restored: what the run that this one goes on with had trained.
         applied_before: what the shards had applied besides when that was saved.
+        contradicted: the nodes whose counts contradict others, once the ledger is closed.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class JobCounts:
     outcome: Outcome = field(default_factory=Outcome)
     restored: SavedLedger | None = None
     applied_before: dict[str, frozenset[BatchId]] = field(default_factory=dict)
+    contradicted: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         spans = [Span(number, "part.tsv", "bytes", 0, 100) for number in range(2)]
@@ -158,6 +160,7 @@ class JobCounts:
         outcome = replace(self.outcome, drained=drained)
         examples = examples_of(self.state, self.store.totals(), outcome)
         ledger = ledger_of(self.state, self.store.totals(), outcome, examples)
+        self.contradicted = contradicted(self.state, outcome)
         self.store.close()
         return examples, ledger
 

@@ -57,6 +57,7 @@ def test_a_job_without_losses_adds_up(job_counts: JobCounts) -> None:
     assert examples.read == examples.trained == examples.distinct == 8 * BATCH
     assert (examples.replayed, examples.returned, examples.in_flight, examples.dropped) == (0, 0, 0, 0)
     assert ledger.shard_applied == {"embedding-0": 8, "embedding-1": 8}
+    assert not job_counts.contradicted
 
 
 def lost_delivery(job_counts: JobCounts) -> None:
@@ -110,28 +111,33 @@ def pushed_by_a_stranger(job_counts: JobCounts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "wanted"),
+    ("fault", "wanted", "contradicted"),
     [
-        (lost_delivery, [READ]),
-        (doubled_delivery, [READ]),
-        (doubled_in_flight, [READ]),
-        (lost_confirmation, [CONFIRMED]),
-        (doubled_acknowledgement, [READ, CONFIRMED]),
-        (lost_row, [FILE]),
-        (doubled_row, [FILE]),
-        (lost_push, SHARDS[1:]),
-        (doubled_push, SHARDS[:1]),
-        (pushed_by_a_stranger, [REPEATED]),
+        (lost_delivery, [READ], ["reader-0"]),
+        (doubled_delivery, [READ], ["trainer-0"]),
+        (doubled_in_flight, [READ], ["trainer-0"]),
+        (lost_confirmation, [CONFIRMED], ["trainer-1"]),
+        (doubled_acknowledgement, [READ, CONFIRMED], ["trainer-1"]),
+        (lost_row, [FILE], ["trainer-1"]),
+        (doubled_row, [FILE], ["trainer-1"]),
+        (lost_push, SHARDS[1:], []),
+        (doubled_push, SHARDS[:1], []),
+        (pushed_by_a_stranger, [REPEATED], []),
     ],
 )
 def test_one_lost_or_doubled_message_is_red(
-    job_counts: JobCounts, fault: Callable[[JobCounts], None], wanted: list[str]
+    job_counts: JobCounts,
+    fault: Callable[[JobCounts], None],
+    wanted: list[str],
+    contradicted: list[str],
 ) -> None:
     train_all(job_counts)
     fault(job_counts)
     _, ledger = job_counts.close()
     assert not ledger.adds_up
     assert red(ledger) == wanted
+    # A shard is named by the identity itself.
+    assert job_counts.contradicted == contradicted
 
 
 def test_pushes_that_were_sent_again_may_be_known_or_not(job_counts: JobCounts) -> None:
