@@ -65,6 +65,7 @@ from .state.placement import TablePlacement
 log = logging.getLogger(__name__)
 
 LEDGER_FILE = "ledger.sqlite"
+NO_CHECKPOINT = "; it has written no checkpoint to continue from: start it again as before"
 
 
 def make_run_folder(settings: NodeSettings) -> Path:
@@ -359,7 +360,8 @@ def _conclude(
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None:
-        text += (f"; {outcome.older_checkpoint}" if outcome.older_checkpoint else "") + hint
+        text += f"; {outcome.older_checkpoint}" if outcome.older_checkpoint else ""
+        text += hint or NO_CHECKPOINT
     if state.folder_was_removed:
         text = f"{report.outcome}; {FOLDER_REMOVED}"
     if not report.ledger.adds_up and stop is None:

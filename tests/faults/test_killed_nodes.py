@@ -32,6 +32,7 @@ def test_an_embedding_node(cluster: Callable[..., AnyCluster], embedding: dict[s
     own.nodes["embedding"][0].kill()
     assert own.wait(SECONDS) == 6, own.coordinator.text()
     assert "embedding-0 died, and its 52,000 rows are lost" in own.coordinator.text()
+    assert "no checkpoint to continue from: start it again" in own.coordinator.text()
     report = own.run.report
     assert report.model_saved is None
     assert any("rows are lost" in event.what for event in report.events)
