@@ -216,7 +216,7 @@ class ShardRecovery:
             elif is_gone() or not await self._server.wait_for(is_decided, state.job.run.rejoin_seconds):
                 break
         if not is_there() and state.lifecycle.is_training:
-            self._server.request_stop(lost_shard(dead))
+            self._server.request_stop(lost_shard(dead, state.lifecycle.phase))
 
     async def _recover(self, node: Member) -> None:
         server, ledger = self._server, self._state.ledger

@@ -39,6 +39,10 @@ NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
 }
 
 
+# The last checkpoint was taken.
+SCORING: Final = frozenset({JobPhase.VALIDATING, JobPhase.EVALUATING, JobPhase.EVALUATING_BEST})
+
+
 class PhaseError(RuntimeError):
     """A phase that cannot follow the current one: a defect of the coordinator."""
 

@@ -11,7 +11,7 @@ from ....sync_algos.contract.model_origin import ModelOrigin
 from ...control.membership import Member, Membership
 from ..ledger.ledger import LedgerState
 from .outcome import Stop
-from .phases import JobLifecycle, JobPhase
+from .phases import SCORING, JobLifecycle, JobPhase
 from .training import TrainingState
 from .vacancies import Vacancies
 
@@ -57,7 +57,7 @@ def stop_for(state: JobView, dead: Member) -> Stop | None:
         # Another node may replace it.
         return None
     if role == "embedding":
-        return lost_shard(dead)
+        return lost_shard(dead, state.lifecycle.phase)
     if role == "reader" and not state.ledger.complete and not state.lifecycle.training_ended:
         return _stop(f"{name} died; the batches that it had not delivered are untrained")
     if role == "sync" and state.lifecycle.phase is JobPhase.TRAINING and not state.members.alive("trainer"):
@@ -67,9 +67,12 @@ def stop_for(state: JobView, dead: Member) -> Stop | None:
     return None
 
 
-def lost_shard(dead: Member) -> Stop:
-    """Return the stop for the death of an embedding node."""
+def lost_shard(dead: Member, phase: JobPhase) -> Stop:
+    """Return the stop for the death of an embedding node in this phase."""
     text = f"{dead.info.name} died, and its {dead.facts.rows:,} rows are lost"
+    if phase in SCORING:
+        # Its rows are in the last checkpoint.
+        text = f"{dead.info.name} died before the model was scored"
     return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
 
 

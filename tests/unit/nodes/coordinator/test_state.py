@@ -80,7 +80,7 @@ def test_before_the_start_another_node_takes_the_place_of_a_dead_one(state: JobS
 def deaths_in(state: JobState, phase: JobPhase, dead: list[str]) -> list[Death | None]:
     """What nodes, which die in this phase one after the other, leave; the last one says whether it stops."""
     state.start_members()
-    for following in (JobPhase.TRAINING, JobPhase.CLOSING):
+    for following in (JobPhase.TRAINING, JobPhase.CLOSING, JobPhase.CHECKPOINT, JobPhase.VALIDATING):
         if state.lifecycle.phase is not phase:
             state.lifecycle.enter(following)
     return [state.mark_dead(f"token-{name}", "died") for name in dead]
@@ -96,6 +96,8 @@ def deaths_in(state: JobState, phase: JobPhase, dead: list[str]) -> list[Death |
         (JobPhase.TRAINING, ["embedding-0", "reader-0"], None, False),
         (JobPhase.CLOSING, ["trainer-0"], None, False),
         (JobPhase.CLOSING, ["embedding-0"], "embedding-0 died, and its 1,000 rows are lost", True),
+        (JobPhase.CHECKPOINT, ["embedding-0"], "embedding-0 died, and its 1,000 rows are lost", True),
+        (JobPhase.VALIDATING, ["embedding-0"], "embedding-0 died before the model was scored", True),
         (
             JobPhase.CLOSING,
             ["reader-0"],
