@@ -39,7 +39,7 @@ def _batches_of(own: InProcessCluster, trainer: str) -> int:
 
 def _rounds_of(own: InProcessCluster, trainer: str) -> int:
     """Rounds that it has completed, as its last heartbeat says."""
-    return next((node["rounds"] or 0 for node in own.status()["nodes"] if node["name"] == trainer), 0)
+    return sum(int(node["rounds"] or 0) for node in own.status()["nodes"] if node["name"] == trainer)
 
 
 def _squares(folder: Path, trainer: str) -> float:
