@@ -73,7 +73,7 @@ unit: install-dev
 
 test: lint types
 	$(ONE_CORE) $(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix and not ray"
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix" $(WHOLE_JOBS)
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix and not ray" $(WHOLE_JOBS)
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
