@@ -15,7 +15,7 @@ from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, f
 from shadowsync.tests.support.jobs.in_process_node import current_node
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 Clusters = Callable[..., InProcessCluster]
 
@@ -73,7 +73,7 @@ def each_has_its_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_rounds_at_the_start_are_told(cluster: Clusters) -> None:
-    changes = {"data": {"epochs": 2}, "sync": {"mode": "fixed", "every": 50}}
+    changes: Settings = {"data": {"epochs": 2}, "sync": {"mode": "fixed", "every": 50}}
     report = finished_run(cluster, changes, faults=(each_has_its_first,)).report
     # They began after 50 and 100 iterations.
     assert report.sync.first_rounds == {"trainer-0": 2, "trainer-1": 2}
