@@ -44,7 +44,6 @@ from ..control.monitoring import Monitoring
 from ..control.progress import InputFacts, InputSize
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
-from .audit import contradicted
 from .checkpoint.claim import claim_storage, take_over_storage, with_start_of
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
@@ -54,7 +53,7 @@ from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.status import build_status
 from .planning import estimate_input, place_tables
 from .recovery.takeover import Takeover
-from .report import build_report, concluded_before, with_exits
+from .report import build_report, concluded_before, ledger_fault, with_exits
 from .requests import RequestHandler
 from .server import CoordinatorServer
 from .state.changes import CoordinatorReplaced, JobBegan, JobConcluded, SpansAdded
@@ -365,9 +364,7 @@ def _conclude(
     if state.folder_was_removed:
         text = f"{report.outcome}; {FOLDER_REMOVED}"
     if not report.ledger.adds_up and stop is None:
-        names = ", ".join(contradicted(state, outcome))
-        text = "the ledger does not add up; report.md says where"
-        text += f"; the counts of {names} contradict those of the others" if names else ""
+        text = ledger_fault(state, outcome)
     return ExitCode(report.exit_code), text, report
 
 

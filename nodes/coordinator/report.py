@@ -39,7 +39,7 @@ from ...pipeline.report.sharing import shared_rows, sharing_warnings
 from ...pipeline.report.write import describe_hardware, versions
 from ...pipeline.text.format import counted
 from ..control.membership import Member
-from .audit import examples_of, ledger_of, total
+from .audit import contradicted, examples_of, ledger_of, total
 from .evaluation import progressive_report
 from .held_out import held_out_quality
 from .ledger.store import StoredTotals
@@ -177,6 +177,13 @@ def build_report(
         versions=versions(),
         curves=_curves(state, outcome),
     )
+
+
+def ledger_fault(state: JobState, outcome: Outcome) -> str:
+    """Say that the ledger does not add up, and whose counts contradict those of others."""
+    names = ", ".join(contradicted(state, outcome))
+    text = "the ledger does not add up; report.md says where"
+    return text + (f"; the counts of {names} contradict those of the others" if names else "")
 
 
 def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCode, str]:
