@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
 from shadowsync.pipeline.saved_model.exported import EXPORT_MANIFEST, Export, write_export_manifest
@@ -81,11 +81,7 @@ def chain(tmp_path: Path) -> list[Path]:
     return write_chain(tmp_path, states, "parquet")
 
 
-@settings(
-    max_examples=6,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=3), st.sampled_from(FORMATS))
 def test_all_in_order_give_the_whole_export_bit_by_bit(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], form: TableFormat
@@ -125,7 +121,6 @@ def grown(vectors: dict[int, float]) -> TableRows:
     return TableRows(keys, np.array(values, np.float32).reshape(-1, 2))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     states=st.lists(
         st.dictionaries(st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]), st.sampled_from([0.0, -0.0, 1.5])),

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync import PROTOCOL_VERSION
 from shadowsync.pipeline.errors import ProtocolError
@@ -34,9 +34,7 @@ SHAPES = st.lists(st.lists(st.sampled_from([0, 1, 2, 2**31, 2**62]), max_size=3)
 PARTS = st.tuples(
     st.just(V), st.sampled_from(sorted(MESSAGES)) | PLAIN, st.lists(PLAIN, max_size=6) | PLAIN, SHAPES | PLAIN
 )
-FUZZED = settings(
-    max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+FUZZED = settings(max_examples=400)
 
 
 def test_the_control_message_is_taken(header: Header) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
@@ -121,7 +121,7 @@ def test_many_at_once_over_a_lossy_link_are_each_handled_once() -> None:
     run(main())
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 12))
 def test_whatever_is_lost_each_is_handled_once(losses: list[bool], questions: int) -> None:
     async def main() -> None:

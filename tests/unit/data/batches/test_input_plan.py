@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.config.job import Job
@@ -102,7 +102,7 @@ def test_parts_by_given_times(tmp_path: Path, shuffled: bool) -> None:
         plan_input(_job(tmp_path / "log.csv", order="time", split={"by": "time", "test_from": -1}))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_ranges_of_rows_cover_all_and_tell_each_bad_row_once(tmp_path: Path, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 30))

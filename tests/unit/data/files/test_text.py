@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.files.text import MAX_LINE_BYTES, count_newlines, line_blocks
 from shadowsync.pipeline.data.span import Span
@@ -29,7 +29,6 @@ def _zstd(data: bytes) -> bytes:
     return packed
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from([b"", b"\r", b"a", b"bcd", b"\t", b"12345678", b"e\r"]), max_size=30),
     st.sampled_from([b"\n", b"\r\n"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
@@ -72,7 +72,6 @@ LINES = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(LINES, min_size=1, max_size=40), st.sampled_from(["\n", "\r\n"]), st.integers(1, 60))
 def test_block_size_changes_nothing(
     tmp_path: Path, shape: FeatureShape, lines: list[str], end: str, block_bytes: int

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger import store as ledger_store
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
@@ -52,7 +52,7 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
         database.close()
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(
     st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=6),
     st.lists(st.integers(0, 7), max_size=4),

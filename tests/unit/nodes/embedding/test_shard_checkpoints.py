@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.embedding import shard_checkpoints
 from shadowsync.nodes.embedding.row_views import ServedRows
@@ -51,7 +51,7 @@ def copied_at_once_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     return int(request.param)
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10)
 @given(
     steps=st.lists(
         st.tuples(st.lists(st.integers(0, ROWS - 1), max_size=90), st.booleans()), min_size=1, max_size=12

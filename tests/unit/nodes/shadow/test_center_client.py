@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.nodes.shadow.center_client import CenterClient
@@ -64,7 +64,7 @@ def counts(service: CenterService) -> dict[str, Any]:
     return service.metrics()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     st.integers(1, 120),
     st.integers(1, 4),
