@@ -81,9 +81,10 @@ docs: $(VENV)/.docs
 faults: install-dev
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "matrix and not no_kill" tests/faults tests/fuzz
 
+# One file there has half of the seconds, in tests that mostly wait: they are spread over all.
 variants: install-dev
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix tests/integration
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "matrix and no_kill" tests/faults
+	$(PYTEST) -n $(PROCESS_JOBS) --dist worksteal -m "matrix and no_kill" tests/faults
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
