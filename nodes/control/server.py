@@ -134,7 +134,8 @@ class ControlServer(ControlSocket):
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
             what = _without_token(error, session)
-            log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, what)
+            level = logging.INFO if member.left else logging.WARNING
+            log.log(level, "%s did not complete %s: %s", member.info.name, type(request).__name__, what)
             if isinstance(error, ImpossibleReply):
                 self.expel(member, error.what)
             if isinstance(error, RemoteError):
