@@ -134,6 +134,7 @@ class ControlServer(ControlSocket):
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
             what = _without_token(error, session)
+            # Of one that left as it was told to, nothing more is wanted.
             level = logging.INFO if member.left else logging.WARNING
             log.log(level, "%s did not complete %s: %s", member.info.name, type(request).__name__, what)
             if isinstance(error, ImpossibleReply):

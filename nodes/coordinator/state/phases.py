@@ -39,7 +39,7 @@ NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
 }
 
 
-# The last checkpoint was taken.
+# After the last checkpoint, if one could be taken.
 SCORING: Final = frozenset({JobPhase.VALIDATING, JobPhase.EVALUATING, JobPhase.EVALUATING_BEST})
 
 

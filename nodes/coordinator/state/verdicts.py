@@ -71,7 +71,7 @@ def lost_shard(dead: Member, phase: JobPhase) -> Stop:
     """Return the stop for the death of an embedding node in this phase."""
     text = f"{dead.info.name} died, and its {dead.facts.rows:,} rows are lost"
     if phase in SCORING:
-        # Its rows are in the last checkpoint.
+        # It had nothing left to write.
         text = f"{dead.info.name} died before the model was scored"
     return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
 
