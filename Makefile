@@ -95,7 +95,7 @@ ray: $(VENV)/.ray
 	$(PYTEST) -m ray tests/integration
 
 ray-kills: $(VENV)/.ray
-	$(PYTEST) -m ray -k "accounts or killed" tests/integration/test_ray.py
+	$(PYTEST) -m ray -k "accounts or killed" tests/integration/on_ray/test_jobs.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.loops.attached_loops import Task, hub, small_model
 from shadowsync.tests.support.on_ray.ray_cluster import ray_cluster
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "attached"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "attached"
 SECONDS = 400.0
 PACKAGES = ["lightning", "transformers", "accelerate"]
 CALLBACKS = ["lightning", "transformers"]

@@ -16,8 +16,8 @@ from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.integration.test_followed_input import stop
-from shadowsync.tests.integration.test_topic_jobs import COLUMNS, rows, wait_for
+from shadowsync.tests.integration.data.test_followed_input import stop
+from shadowsync.tests.integration.data.test_topic_jobs import COLUMNS, rows, wait_for
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.outside.broker import Broker, running_broker
 from shadowsync.tests.support.outside.secured_broker import Certificates, SecuredBroker

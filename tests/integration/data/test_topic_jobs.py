@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.integration.test_followed_input import stop, trained
+from shadowsync.tests.integration.data.test_followed_input import stop, trained
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on

@@ -12,7 +12,7 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import RunFolder
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def _file(name: str) -> Path:

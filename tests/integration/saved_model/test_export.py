@@ -24,7 +24,7 @@ from shadowsync.tests.support.outside.serve_export import ROWS
 
 pytestmark = pytest.mark.light
 
-SERVER = Path(__file__).parents[1] / "support" / "outside" / "serve_export.py"
+SERVER = Path(__file__).parents[2] / "support" / "outside" / "serve_export.py"
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
 
 

@@ -10,7 +10,13 @@ import pytest
 from shadowsync.nodes.clients.stop import end_input
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.faults.conftest import AnyCluster
-from shadowsync.tests.integration.test_followed_input import OF_A_FILE, arrive, changes, incoming, trained  # noqa: F401
+from shadowsync.tests.integration.data.test_followed_input import (
+    OF_A_FILE,
+    arrive,
+    changes,
+    incoming,  # noqa: F401
+    trained,
+)
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
