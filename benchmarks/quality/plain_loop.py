@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from shadowsync.lab.virtual.source import BatchSource
-from shadowsync.nodes.coordinator.label_rate import sampled_label_rates
+from shadowsync.nodes.coordinator.input.label_rate import sampled_label_rates
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.embedding.storage.first_values import row_values

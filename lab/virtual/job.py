@@ -11,7 +11,7 @@ import torch
 
 from ...nodes.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
 from ...nodes.control.sync_controller import ReplicaPoint, control_of
-from ...nodes.coordinator.label_rate import sampled_label_rates
+from ...nodes.coordinator.input.label_rate import sampled_label_rates
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.coordinator.state.bad_batches import BadBatchCounter
 from ...nodes.coordinator.state.update_balancer import UpdateBalancer, UpdateCounts

@@ -19,7 +19,7 @@ from ..control.replica_sampler import ReplicaSampler
 from ..control.server import REQUEST_SECONDS
 from .checkpoint.manager import CheckpointManager
 from .evaluation import Evaluator
-from .input_follower import InputFollower
+from .input.follower import InputFollower
 from .monitoring.profiler import Profiler
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer, drain

@@ -47,11 +47,11 @@ from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.claim import claim_storage, take_over_storage, with_start_of
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
-from .label_rate import lacks_label_rates, sampled_label_rates
+from .input.label_rate import lacks_label_rates, sampled_label_rates
+from .input.planning import estimate_input, place_tables
 from .ledger.ledger import LedgerState
 from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.status import build_status
-from .planning import estimate_input, place_tables
 from .recovery.takeover import Takeover
 from .report import build_report, concluded_before, ledger_fault, with_exits
 from .requests import RequestHandler

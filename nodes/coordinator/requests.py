@@ -32,16 +32,16 @@ from ...pipeline.wire.control.messages import (
 )
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ..control.membership import Member
-from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
-from .departure import Departures
+from .membership.admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
+from .membership.departure import Departures
+from .membership.scaling import Scaling
+from .membership.supervisor_reports import SupervisorReports
 from .monitoring.status import status_body
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, TrainerRecovery, offer_spans
-from .scaling import Scaling
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, InputEnded
 from .state.outcome import Stop
 from .state.phases import JobPhase
-from .supervisor_reports import SupervisorReports
 
 log = logging.getLogger(__name__)
 

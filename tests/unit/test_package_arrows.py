@@ -36,8 +36,6 @@ COORDINATOR: Graph = {
     "ledger": set(),
     "validation": set(),
     "state": {"ledger"},
-    "planning": {"state"},
-    "label_rate": set(),
     "held_out": {"state"},
     "journal": {"state", "ledger"},
     "audit": {"state", "ledger"},
@@ -46,24 +44,15 @@ COORDINATOR: Graph = {
     "checkpoint": {"state", "validation", "server"},
     "monitoring": {"state", "server"},
     "recovery": {"state", "ledger", "server"},
-    "admission": {"state", "server"},
-    "departure": {"state", "server"},
-    "supervisor_reports": {"state", "server", "recovery"},
-    "scaling": {"server", "departure", "supervisor_reports"},
-    "requests": {
-        "state", "server", "monitoring", "recovery", "admission", "departure", "scaling",
-        "supervisor_reports",
-    },
+    "input": {"state", "server", "recovery"},
+    "membership": {"state", "server", "recovery"},
+    "requests": {"state", "server", "monitoring", "recovery", "membership"},
     "evaluation": {"state", "server"},
     "shutdown": {"state", "ledger", "server", "checkpoint", "evaluation"},
-    "input_follower": {"state", "server", "recovery"},
-    "controller": {
-        "state", "server", "checkpoint", "monitoring", "evaluation", "shutdown", "input_follower",
-    },
+    "controller": {"state", "server", "checkpoint", "monitoring", "evaluation", "shutdown", "input"},
     "report": {"state", "ledger", "audit", "evaluation", "held_out"},
     "main": {
-        "state", "ledger", "planning", "label_rate", "server", "checkpoint", "monitoring", "recovery",
-        "requests",
+        "state", "ledger", "input", "server", "checkpoint", "monitoring", "recovery", "requests",
         "controller", "report",
     },
 }  # fmt: skip
@@ -143,7 +132,7 @@ def test_attached_imports_nothing_of_the_coordinator() -> None:
     [
         ("checkpoint/running.py", "from ..ledger.store import LedgerStore", ("checkpoint", "ledger")),
         ("recovery/deaths.py", "def f():\n    from .. import held_out", ("recovery", "held_out")),
-        ("departure.py", "from .planning import place_tables", ("departure", "planning")),
+        ("evaluation.py", "from .held_out import held_out_quality", ("evaluation", "held_out")),
     ],
 )
 def test_a_planted_arrow_of_the_coordinator_is_found(file: str, line: str, arrow: tuple[str, str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.nodes.coordinator.input_follower import FoundSpans, GrowingInput
+from shadowsync.nodes.coordinator.input.follower import FoundSpans, GrowingInput
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import planning
+from shadowsync.nodes.coordinator.input import planning
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan

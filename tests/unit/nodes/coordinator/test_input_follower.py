@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import input_follower
-from shadowsync.nodes.coordinator.input_follower import GrowingInput, NewFiles, Version
+from shadowsync.nodes.coordinator.input import follower
+from shadowsync.nodes.coordinator.input.follower import GrowingInput, NewFiles, Version
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
@@ -96,8 +96,8 @@ def test_spans_of_new_files_go_on_with_the_numbers(tmp_path: Path) -> None:
 def test_messages_that_are_gone_before_they_were_planned_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "kafka://broker:1/clicks/0"
     offsets = iter([(0, 12), (20, 30), (20, 31)])
-    monkeypatch.setattr(input_follower, "match_files", lambda *_, **__: [path])
-    monkeypatch.setattr(input_follower, "offsets_of", lambda *_: next(offsets))
+    monkeypatch.setattr(follower, "match_files", lambda *_, **__: [path])
+    monkeypatch.setattr(follower, "offsets_of", lambda *_: next(offsets))
     own = GrowingInput(job_of(Path("/"), path=["kafka://broker:1/clicks"], header=False), (), {})
     assert own.look().notes == ()
     found = own.look()
@@ -109,8 +109,8 @@ def test_messages_that_are_gone_before_they_were_planned_are_told(monkeypatch: p
 def test_a_topic_that_became_shorter_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "kafka://broker:1/clicks/0"
     ends = iter([12, 4, 5, 13])
-    monkeypatch.setattr(input_follower, "match_files", lambda *_, **__: [path])
-    monkeypatch.setattr(input_follower, "offsets_of", lambda *_: (0, next(ends)))
+    monkeypatch.setattr(follower, "match_files", lambda *_, **__: [path])
+    monkeypatch.setattr(follower, "offsets_of", lambda *_: (0, next(ends)))
     own = GrowingInput(job_of(Path("/"), path=["kafka://broker:1/clicks"], header=False), (), {})
     assert [(span.start, span.stop) for span in own.look().spans] == [(0, 12)]
     found = own.look()
@@ -196,7 +196,7 @@ def test_where_it_cannot_look_it_says_so_and_looks_again(
         raise DataError("does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(input_follower, "match_files", fails)
+        patched.setattr(follower, "match_files", fails)
         assert own.look().spans == ()
     assert "new files could not be looked for: does not answer" in caplog.text
     assert [Path(span.path).name for span in own.look().spans] == ["n.csv"]
@@ -212,12 +212,12 @@ def test_an_input_that_stays_out_of_reach_is_told_once_and_so_is_its_return(
         raise DataError("does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(input_follower, "match_files", fails)
+        patched.setattr(follower, "match_files", fails)
         notes = [own.look().notes for _ in range(4)]
     told = "new input cannot be looked for, and the job goes on trying: does not answer"
     assert notes == [(), (told,), (), ()]
     assert [own.look().notes for _ in range(2)] == [("new input can be looked for again",), ()]
     with monkeypatch.context() as patched:
-        patched.setattr(input_follower, "match_files", fails)
+        patched.setattr(follower, "match_files", fails)
         assert own.look().notes == (), "one alone may be a file that has just gone"
     assert own.look().notes == ()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.nodes.control.progress import Expected
-from shadowsync.nodes.coordinator.planning import estimate_input
+from shadowsync.nodes.coordinator.input.planning import estimate_input
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.span import Span

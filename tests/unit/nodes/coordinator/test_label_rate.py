@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.coordinator.label_rate import (
+from shadowsync.nodes.coordinator.input.label_rate import (
     LEAST_EXAMPLES,
     lacks_label_rates,
     sampled_label_rates,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator import planning
+from shadowsync.nodes.coordinator.input import planning
 from shadowsync.nodes.coordinator.main import LEDGER_FILE, make_state
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job

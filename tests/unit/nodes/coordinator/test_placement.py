@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from shadowsync.nodes.control.membership import require_same_plan
-from shadowsync.nodes.coordinator import planning
-from shadowsync.nodes.coordinator.planning import place_tables
+from shadowsync.nodes.coordinator.input import planning
+from shadowsync.nodes.coordinator.input.planning import place_tables
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch

@@ -6,15 +6,15 @@ import asyncio
 from typing import Final
 from uuid import uuid4
 
-from ...pipeline.errors import ClusterError
-from ...pipeline.text.format import counted
-from ...pipeline.wire.control.messages import Scale, ScaleReply
-from ...pipeline.wire.control.orders import StartNode
-from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError
-from ..control.membership import Member
-from ..control.server import REQUEST_SECONDS
+from ....pipeline.errors import ClusterError
+from ....pipeline.text.format import counted
+from ....pipeline.wire.control.messages import Scale, ScaleReply
+from ....pipeline.wire.control.orders import StartNode
+from ....pipeline.wire.rpc.channel import ConnectionLost, RemoteError
+from ...control.membership import Member
+from ...control.server import REQUEST_SECONDS
+from ..server import CoordinatorServer
 from .departure import Departures
-from .server import CoordinatorServer
 from .supervisor_reports import SupervisorReports
 
 SCALABLE: Final = ("reader", "trainer")

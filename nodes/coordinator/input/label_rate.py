@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from ...pipeline.config.job import Job
-from ...pipeline.data.batch import Batch
-from ...pipeline.data.span import Span
-from ...pipeline.input.sample import LeastSample, take_sample
-from ...pipeline.text.format import count
+from ....pipeline.config.job import Job
+from ....pipeline.data.batch import Batch
+from ....pipeline.data.span import Span
+from ....pipeline.input.sample import LeastSample, take_sample
+from ....pipeline.text.format import count
 
 RATE_EXAMPLES: Final = 65_536
 RATE_SECONDS: Final = 1.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...pipeline.errors import ExitCode, ProtocolError
-from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply
-from .recovery.deaths import Successors
-from .server import CoordinatorServer
-from .state.outcome import Stop
-from .state.phases import JobPhase
+from ....pipeline.errors import ExitCode, ProtocolError
+from ....pipeline.wire.control.messages import ChildExited, ChildExitedReply
+from ..recovery.deaths import Successors
+from ..server import CoordinatorServer
+from ..state.outcome import Stop
+from ..state.phases import JobPhase
 
 
 class SupervisorReports:

@@ -13,25 +13,25 @@ from typing import Final
 
 import numpy as np
 
-from ...pipeline.config.data import SplitSection
-from ...pipeline.config.job import Job
-from ...pipeline.data.batch import Batch
-from ...pipeline.data.formats.parquet import row_groups
-from ...pipeline.data.span import Span
-from ...pipeline.embedding.placement.plan import TablePlan
-from ...pipeline.embedding.placement.row_costs import (
+from ....pipeline.config.data import SplitSection
+from ....pipeline.config.job import Job
+from ....pipeline.data.batch import Batch
+from ....pipeline.data.formats.parquet import row_groups
+from ....pipeline.data.span import Span
+from ....pipeline.embedding.placement.plan import TablePlan
+from ....pipeline.embedding.placement.row_costs import (
     CountedRowCosts,
     LookupTraffic,
     RowCostModel,
     TimedRowCosts,
     table_cost,
 )
-from ...pipeline.embedding.placement.split_by_cost import split_by_cost
-from ...pipeline.embedding.placement.table_access import AccessCounter
-from ...pipeline.errors import DataError
-from ...pipeline.input.sample import take_sample
-from ..control.progress import InputSize
-from .state.placement import TablePlacement, TableProfile
+from ....pipeline.embedding.placement.split_by_cost import split_by_cost
+from ....pipeline.embedding.placement.table_access import AccessCounter
+from ....pipeline.errors import DataError
+from ....pipeline.input.sample import take_sample
+from ...control.progress import InputSize
+from ..state.placement import TablePlacement, TableProfile
 
 SAMPLE_EXAMPLES: Final = 8192
 SAMPLE_BYTES: Final = 32 << 20

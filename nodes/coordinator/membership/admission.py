@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from ...pipeline.data.span import to_runs
-from ...pipeline.errors import ClusterError
-from ...pipeline.text.format import counted
-from ...pipeline.wire.control.orders import (
+from ....pipeline.data.span import to_runs
+from ....pipeline.errors import ClusterError
+from ....pipeline.text.format import counted
+from ....pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
     MemberInfo,
@@ -19,12 +19,12 @@ from ...pipeline.wire.control.orders import (
     SyncReplaced,
     TakeCenter,
 )
-from ..control.introduction import AdmissionFailed, announce, copy_replica, tell_losses
-from ..control.membership import Member, require_same_plan
-from ..control.server import REQUEST_SECONDS
-from .server import CoordinatorServer
-from .state.changes import GroupFormed, NodeBegan
-from .state.verdicts import center_has_model
+from ...control.introduction import AdmissionFailed, announce, copy_replica, tell_losses
+from ...control.membership import Member, require_same_plan
+from ...control.server import REQUEST_SECONDS
+from ..server import CoordinatorServer
+from ..state.changes import GroupFormed, NodeBegan
+from ..state.verdicts import center_has_model
 
 
 class Admission(ABC):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from ...pipeline.errors import ExitCode
-from ...pipeline.wire.control.orders import Drain, Finalize
-from ..control.membership import Member
-from ..control.server import REQUEST_SECONDS
-from .server import DRAIN_SECONDS, CoordinatorServer
-from .state.changes import GroupFormed, NodeLeaves
-from .state.outcome import Stop
+from ....pipeline.errors import ExitCode
+from ....pipeline.wire.control.orders import Drain, Finalize
+from ...control.membership import Member
+from ...control.server import REQUEST_SECONDS
+from ..server import DRAIN_SECONDS, CoordinatorServer
+from ..state.changes import GroupFormed, NodeLeaves
+from ..state.outcome import Stop
 
 
 class Departures:

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from ...pipeline.config.job import Job
-from ...pipeline.data.files.kafka_client import KafkaRefused, is_topic
-from ...pipeline.data.files.paths import file_identity, file_size_bytes, is_url, match_files, read_errors
-from ...pipeline.data.files.topic import offset_spans, offsets_of
-from ...pipeline.data.formats.parquet import IdClass
-from ...pipeline.data.span import Span
-from ...pipeline.errors import DataError, ExitCode, ShadowSyncError
-from ...pipeline.input.job_input import JobInput
-from ...pipeline.text.format import counted
-from ...pipeline.wire.tasks import on_daemon_thread
-from .recovery.deaths import offer_spans
-from .server import CoordinatorServer
-from .state.changes import SpansAdded
-from .state.job import JobState
-from .state.outcome import Stop
+from ....pipeline.config.job import Job
+from ....pipeline.data.files.kafka_client import KafkaRefused, is_topic
+from ....pipeline.data.files.paths import file_identity, file_size_bytes, is_url, match_files, read_errors
+from ....pipeline.data.files.topic import offset_spans, offsets_of
+from ....pipeline.data.formats.parquet import IdClass
+from ....pipeline.data.span import Span
+from ....pipeline.errors import DataError, ExitCode, ShadowSyncError
+from ....pipeline.input.job_input import JobInput
+from ....pipeline.text.format import counted
+from ....pipeline.wire.tasks import on_daemon_thread
+from ..recovery.deaths import offer_spans
+from ..server import CoordinatorServer
+from ..state.changes import SpansAdded
+from ..state.job import JobState
+from ..state.outcome import Stop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

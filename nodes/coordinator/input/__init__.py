@@ -1,0 +1,1 @@
+"""What the coordinator reads of the job's input: plans, label rates, files that come."""

@@ -1,0 +1,1 @@
+"""Admission, departure and scaling of nodes; a supervisor's reports of processes that have ended."""
