@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import shutil
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,10 +80,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid} starts a whole job: move it to tests/integration")
 
 
-def pytest_collection_finish() -> None:
-    """Have the collector pass over what lives as long as the session: many tests collect all garbage."""
-    gc.collect()
-    gc.freeze()
+# How many modules of Python were imported when the collector last passed over them.
+_imported = 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imports_passed_over() -> None:
+    """Have the collector pass over what was imported meanwhile: many tests collect all garbage.
+
+    Before the first test of a file nothing lives but what lives as long as the session.
+    """
+    global _imported
+    if len(sys.modules) > _imported:
+        _imported = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
