@@ -1,1 +1,1 @@
-"""The lab: one job under several algorithms, side by side."""
+"""The lab: jobs that are compared, tuned, planned, simulated and disturbed."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
 from shadowsync.benchmarks.quality.tasks import Score, Task, adult, fetched, movielens
-from shadowsync.lab.statistics import paired_difference
+from shadowsync.lab.comparison.statistics import paired_difference
 
 TRAINERS = (1, 2, 4)
 # The 95% interval of the difference of NE from the plain loop must end below this.

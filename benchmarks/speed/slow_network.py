@@ -22,7 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from shadowsync.benchmarks.job_runs import on_log, run_job
 from shadowsync.benchmarks.pairs import ratio, save
-from shadowsync.lab.variants import Variant, parse_variants
+from shadowsync.lab.comparison.variants import Variant, parse_variants
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.text.markdown import markdown_table
 

@@ -82,7 +82,7 @@ def compare(
         raise JobFileError("a job file and --algorithms are needed", remedy="see shadowsync compare --help")
     if (trainers is not None or timing) and not virtual:
         raise JobFileError("--trainers and --timing are for --virtual", remedy="add --virtual")
-    from ...lab import compare as real
+    from ...lab.comparison import compare as real
     from ...lab.virtual import runner as emulated
     from ...lab.virtual.plan import JSON_NAME, parse_timing, parse_trainers
     from ...pipeline.jobfile.load import load_job

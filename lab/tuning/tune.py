@@ -22,8 +22,8 @@ from ...pipeline.open_files import require_files
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import count, number
 from ...pipeline.text.markdown import markdown_table, plain
-from ..record import ComparisonPart, read_json, write_json
-from ..runner import PrintLine
+from ..comparison.record import ComparisonPart, read_json, write_json
+from ..comparison.runner import PrintLine
 from .space import as_options, check_space, parse_space, trial_job
 from .study import Study, StudyRules, Trial
 from .trial_run import JobTrials, require_tunable

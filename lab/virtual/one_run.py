@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...pipeline.errors import ShadowSyncError
 from ...pipeline.jobfile.load import load_resolved
-from ..record import write_json
+from ..comparison.record import write_json
 from .job import run_virtual
 from .plan import job_path, read_virtual_plan, result_path
 

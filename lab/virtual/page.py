@@ -14,11 +14,11 @@ from rich.text import Text
 from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
 from ...pipeline.text.format import MISSING, amount, data_size, duration, number
 from ...pipeline.text.markdown import markdown_table, plain
-from ..columns import Column, signed_difference, with_labels
-from ..curves import mean_curve
-from ..page import template
-from ..plots import ALONE, COLOURS, figure_svg, finish, frame
-from ..variants import REFERENCE
+from ..comparison.columns import Column, signed_difference, with_labels
+from ..comparison.curves import mean_curve
+from ..comparison.page import template
+from ..comparison.plots import ALONE, COLOURS, figure_svg, finish, frame
+from ..comparison.variants import REFERENCE
 from .plan import VirtualPlan
 from .summary import VirtualQuality, VirtualRow
 

@@ -18,8 +18,8 @@ from ...pipeline.report.wording import emulated_links
 from ...pipeline.report.write import describe_hardware, versions
 from ...pipeline.text.wall_clock import timestamp
 from ...pipeline.types import first_fault
-from ..record import ComparisonPart, read_json, write_json
-from ..variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
+from ..comparison.record import ComparisonPart, read_json, write_json
+from ..comparison.variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
 from .result import VirtualResult
 from .timing import Timing
 

@@ -21,9 +21,9 @@ from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.jobfile.named_code import code_of, note_named_code, require_trusted
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
-from ..record import read_json
-from ..runner import PrintLine
-from ..variants import require_several_trainers
+from ..comparison.record import read_json
+from ..comparison.runner import PrintLine
+from ..comparison.variants import require_several_trainers
 from .page import print_virtual_table, render_virtual_markdown, render_virtual_page
 from .plan import (
     VirtualRun,

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from pydantic import Field
 
-from ..record import ComparisonPart
-from ..statistics import Paired, paired_difference
-from ..variants import REFERENCE
+from ..comparison.record import ComparisonPart
+from ..comparison.statistics import Paired, paired_difference
+from ..comparison.variants import REFERENCE
 from .plan import VirtualPlan
 from .result import CurvePoint, VirtualLabel, VirtualResult
 

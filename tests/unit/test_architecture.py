@@ -183,7 +183,7 @@ def test_the_whole_package_was_read() -> None:
         ("pipeline/errors.py", "def f():\n    from ..nodes.runtime import settings", wrong_directions),
         ("sync_algos/easgd.py", "from ..pipeline.errors import JobFileError", wrong_directions),
         ("watch/status.py", "from ..nodes.runtime.settings import NodeSettings", wrong_directions),
-        ("nodes/supervisor/supervisor.py", "from ...lab.plan import check", wrong_directions),
+        ("nodes/supervisor/supervisor.py", "from ...lab.comparison.plan import check", wrong_directions),
         ("nodes/runtime/settings.py", "from shadowsync.pipeline.config.job import Job", wrong_directions),
         ("nodes/runtime/settings.py", "from pipeline.config.job import Job", wrong_directions),
         ("__init__.py", "from .cli import main", wrong_directions),

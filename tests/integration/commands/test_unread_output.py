@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shadowsync.lab.record import write_json
+from shadowsync.lab.comparison.record import write_json
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.plan import make_virtual_plan, result_path, write_plan
 from shadowsync.lab.virtual.timing import Timing

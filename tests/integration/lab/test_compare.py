@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.lab.record import Comparison, read_record
-from shadowsync.lab.variants import REFERENCE
+from shadowsync.lab.comparison.record import Comparison, read_record
+from shadowsync.lab.comparison.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
 from shadowsync.tests.support.jobs.processes import Process, Starting, wait_until

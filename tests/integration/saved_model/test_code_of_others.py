@@ -10,11 +10,11 @@ import shadowsync
 from click.testing import CliRunner
 from shadowsync.attached.hub.folder import make_hub_folder
 from shadowsync.cli import main
-from shadowsync.lab.plan import make_plan
-from shadowsync.lab.record import write_json, write_record
+from shadowsync.lab.comparison.plan import make_plan
+from shadowsync.lab.comparison.record import write_json, write_record
+from shadowsync.lab.comparison.variants import parse_variants
 from shadowsync.lab.tuning.study import StudyRules
 from shadowsync.lab.tuning.tune import TuneRecord
-from shadowsync.lab.variants import parse_variants
 from shadowsync.lab.virtual.plan import make_virtual_plan, write_plan
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.nodes.runtime.settings import NodeSettings

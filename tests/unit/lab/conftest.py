@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.lab.plan import make_plan
-from shadowsync.lab.record import Comparison, Figures
-from shadowsync.lab.variants import parse_variants
+from shadowsync.lab.comparison.plan import make_plan
+from shadowsync.lab.comparison.record import Comparison, Figures
+from shadowsync.lab.comparison.variants import parse_variants
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import (

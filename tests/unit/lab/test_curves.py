@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from shadowsync.lab.curves import from_start, mean_curve
+from shadowsync.lab.comparison.curves import from_start, mean_curve
 
 
 def test_the_mean_of_straight_lines() -> None:

@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 
 import pytest
 from rich.console import Console
-from shadowsync.lab.columns import COLUMNS
-from shadowsync.lab.markdown import print_table, render_markdown
-from shadowsync.lab.page import render_page
-from shadowsync.lab.record import Comparison
-from shadowsync.lab.summary import summarize
-from shadowsync.lab.variants import REFERENCE
+from shadowsync.lab.comparison.columns import COLUMNS
+from shadowsync.lab.comparison.markdown import print_table, render_markdown
+from shadowsync.lab.comparison.page import render_page
+from shadowsync.lab.comparison.record import Comparison
+from shadowsync.lab.comparison.summary import summarize
+from shadowsync.lab.comparison.variants import REFERENCE
 from shadowsync.pipeline.report.model import Curves, Report
 
 HOSTILE = "x.y:<script>alert(1)</script>&\"'|$_{a}$"

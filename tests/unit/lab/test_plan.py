@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shadowsync.lab.plan import check, make_plan
-from shadowsync.lab.variants import REFERENCE, parse_variants
+from shadowsync.lab.comparison.plan import check, make_plan
+from shadowsync.lab.comparison.variants import REFERENCE, parse_variants
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
@@ -22,7 +22,8 @@ def _orders(base: Job, folder: Path, seeds: int) -> list[list[str]]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Algorithms that need not exist."""
     monkeypatch.setattr(
-        "shadowsync.lab.variants.with_sync_nodes", lambda job, may_import: job if may_import else None
+        "shadowsync.lab.comparison.variants.with_sync_nodes",
+        lambda job, may_import: job if may_import else None,
     )
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shadowsync.lab.comparison.plan import make_plan
+from shadowsync.lab.comparison.record import Comparison, read_record
+from shadowsync.lab.comparison.runner import run_comparison, write_all
+from shadowsync.lab.comparison.variants import REFERENCE, parse_variants
 from shadowsync.lab.job_process import JobProcess, last_line
-from shadowsync.lab.plan import make_plan
-from shadowsync.lab.record import Comparison, read_record
-from shadowsync.lab.runner import run_comparison, write_all
-from shadowsync.lab.variants import REFERENCE, parse_variants
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved

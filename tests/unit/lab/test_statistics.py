@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from shadowsync.lab.statistics import Paired, paired_difference, paired_ratio
+from shadowsync.lab.comparison.statistics import Paired, paired_difference, paired_ratio
 
 # Student's t at 95% in closed form, for 2 degrees of freedom; that for 1 is tan(0.95 pi / 2).
 T_OF_TWO = 0.95 * math.sqrt(2 / (1 - 0.95**2))

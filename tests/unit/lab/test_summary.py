@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.lab.markdown import render_markdown
-from shadowsync.lab.record import Comparison, Figures, LabelFigures
-from shadowsync.lab.statistics import paired_difference
-from shadowsync.lab.summary import Quality, Row, summarize
-from shadowsync.lab.variants import REFERENCE
+from shadowsync.lab.comparison.markdown import render_markdown
+from shadowsync.lab.comparison.record import Comparison, Figures, LabelFigures
+from shadowsync.lab.comparison.statistics import paired_difference
+from shadowsync.lab.comparison.summary import Quality, Row, summarize
+from shadowsync.lab.comparison.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report, Throughput
 from shadowsync.pipeline.report.quality import LabelQuality, Train
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.lab.variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
+from shadowsync.lab.comparison.variants import (
+    REFERENCE,
+    Variant,
+    parse_variants,
+    reference_job,
+    slug,
+    variant_job,
+)
 from shadowsync.lab.virtual.plan import virtual_job
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ..nodes.launch import check_sync
-from ..pipeline.config.job import Job
-from ..pipeline.errors import JobFileError
-from ..pipeline.input.plan import plan_input, require_fixed_input
-from ..pipeline.models.registry import build_model
-from ..pipeline.models.state_check import check_stateless
-from ..pipeline.report.wording import emulated_links
-from ..pipeline.report.write import describe_hardware, versions
-from ..pipeline.text.wall_clock import timestamp
+from ...nodes.launch import check_sync
+from ...pipeline.config.job import Job
+from ...pipeline.errors import JobFileError
+from ...pipeline.input.plan import plan_input, require_fixed_input
+from ...pipeline.models.registry import build_model
+from ...pipeline.models.state_check import check_stateless
+from ...pipeline.report.wording import emulated_links
+from ...pipeline.report.write import describe_hardware, versions
+from ...pipeline.text.wall_clock import timestamp
 from .record import Comparison, Run, VariantRecord
 from .variants import (
     REFERENCE,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..nodes.runtime.process import files_of
-from ..pipeline.config.job import Job
-from ..pipeline.errors import ExitCode, JobFileError
-from ..pipeline.jobfile.load import load_resolved
-from ..pipeline.jobfile.named_code import code_of, require_trusted
-from ..pipeline.open_files import require_files
-from ..pipeline.report.run_folder import create_run_folder
+from ...nodes.runtime.process import files_of
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ExitCode, JobFileError
+from ...pipeline.jobfile.load import load_resolved
+from ...pipeline.jobfile.named_code import code_of, require_trusted
+from ...pipeline.open_files import require_files
+from ...pipeline.report.run_folder import create_run_folder
 from .markdown import print_table
 from .plan import JOBS, RUNS, check, make_plan
 from .record import read_record, write_record

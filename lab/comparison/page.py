@@ -10,20 +10,20 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from ..pipeline.report.model import Report
-from ..pipeline.report.wording import DOES_NOT
-from ..pipeline.text.format import data_size
+from ...pipeline.report.model import Report
+from ...pipeline.report.wording import DOES_NOT
+from ...pipeline.text.format import data_size
 from .columns import all_columns, facts, incomplete
 from .plots import draw
 from .record import Comparison
 from .summary import Row
 from .variants import REFERENCE
 
-TEMPLATES = Path(__file__).with_name("templates")
+TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def template(name: str) -> Template:
-    """Return a template of this folder, which escapes its values."""
+    """Return a template of the lab, which escapes its values."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

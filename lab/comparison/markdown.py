@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..pipeline.report.wording import DOES_NOT
-from ..pipeline.text.markdown import markdown_table, plain
+from ...pipeline.report.wording import DOES_NOT
+from ...pipeline.text.markdown import markdown_table, plain
 from .columns import NARROW, all_columns, facts, incomplete, run_status
 from .record import Comparison
 from .summary import Row

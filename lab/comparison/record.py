@@ -7,10 +7,10 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..pipeline.atomic_file import atomic_file
-from ..pipeline.errors import JobFileError
-from ..pipeline.report.model import Hardware, Report
-from ..pipeline.types import first_fault
+from ...pipeline.atomic_file import atomic_file
+from ...pipeline.errors import JobFileError
+from ...pipeline.report.model import Hardware, Report
+from ...pipeline.types import first_fault
 
 JSON_NAME: Final = "compare.json"
 FORMAT_VERSION: Final = 1

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from scipy.special import stdtrit
 
-from ..pipeline.types import FrozenModel
+from ...pipeline.types import FrozenModel
 
 LEVEL: Final = 0.95
 

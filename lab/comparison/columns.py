@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from ..pipeline.report.wording import DOES_NOT
-from ..pipeline.text.format import MISSING, amount, counted, data_size, duration, number
+from ...pipeline.report.wording import DOES_NOT
+from ...pipeline.text.format import MISSING, amount, counted, data_size, duration, number
 from .record import Comparison
 from .statistics import Paired
 from .summary import Quality, Row

@@ -13,9 +13,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from ..pipeline.report.curves import legend_below
-from ..pipeline.report.model import Report
-from ..pipeline.report.placement import Point
+from ...pipeline.report.curves import legend_below
+from ...pipeline.report.model import Report
+from ...pipeline.report.placement import Point
 from .curves import from_start, mean_curve
 from .record import Comparison
 from .summary import Row

@@ -1,0 +1,1 @@
+"""`shadowsync compare`: one job under several algorithms, side by side."""
