@@ -17,7 +17,7 @@ from shadowsync.sync_algos.catalog.registry import ALGORITHMS, make_algorithm
 from shadowsync.sync_algos.memory.cluster import MemoryCluster
 from shadowsync.sync_algos.memory.faults import Phase
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "recorded"
 MODES = ("fixed", "shadow")
 TRAINERS, ROUNDS, RATE = 3, 8, 0.2
 CURVATURE = torch.tensor([1.0, 0.3, 2.0, 0.05])

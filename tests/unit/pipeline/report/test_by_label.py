@@ -6,7 +6,7 @@ from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import LabelQuality, Progressive, ProgressiveLabel
 from shadowsync.pipeline.report.wording import quality
-from shadowsync.tests.unit.report.conftest import on_terminal
+from shadowsync.tests.unit.pipeline.report.conftest import on_terminal
 
 CLICKED = LabelQuality(ne=0.8123, auc=0.7654, logloss=0.4567, calibration=1.0123, pr_auc=0.5, lift=2.5)
 BOUGHT = LabelQuality(ne=0.9135, auc=0.6987, logloss=0.1234, calibration=None, pr_auc=0.25, lift=None)

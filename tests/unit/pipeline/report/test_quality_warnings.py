@@ -20,7 +20,7 @@ from shadowsync.pipeline.report.quality_warnings import (
     one_class_warnings,
     warmup_warnings,
 )
-from shadowsync.tests.unit.report.conftest import on_terminal
+from shadowsync.tests.unit.pipeline.report.conftest import on_terminal
 
 ENOUGH = {"trainer-0": FEWEST_FIRST_ROUNDS, "trainer-1": 100}
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.tests.unit.config.jobfile.test_draft import draft, read, write
+from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import draft, read, write
 
 CLICKS: dict[str, Any] = {"click": [at % 2 for at in range(100)], "item": ["a", "b"] * 50}
 

@@ -14,7 +14,7 @@ import yaml
 from shadowsync.deployment.kubernetes import kubernetes_manifests
 from shadowsync.tests.support.outside.deployed import OPTIONS, job_of
 
-SCRIPT = Path(__file__).parents[3] / "docker" / "pods_of_jobset.py"
+SCRIPT = Path(__file__).parents[4] / "docker" / "pods_of_jobset.py"
 
 
 @pytest.fixture

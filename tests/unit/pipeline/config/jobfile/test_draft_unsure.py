@@ -19,7 +19,7 @@ from shadowsync.pipeline.jobfile.draft import places as draft_places
 from shadowsync.pipeline.jobfile.draft.draft import draft_job
 from shadowsync.pipeline.jobfile.draft.sample import read_sample
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.unit.config.jobfile.test_draft import draft, read, write
+from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import draft, read, write
 
 ROWS = 6000
 

@@ -13,7 +13,7 @@ from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.jobfile.draft import places as draft_places
 from shadowsync.pipeline.jobfile.draft.sample import read_sample
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.unit.config.jobfile.test_draft import draft, read, write
+from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import draft, read, write
 
 
 def test_a_word_for_nothing_is_a_value_where_it_has_one_other_beside_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from shadowsync.pipeline.report.adaptation import LinkChoice, choice_counts, cho
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality_warnings import link_warnings
-from shadowsync.tests.unit.report.conftest import on_terminal
+from shadowsync.tests.unit.pipeline.report.conftest import on_terminal
 
 EXCHANGES = {"float32": 5, "bfloat16": 0, "int8": 1095}
 SLOW = LinkChoice(
