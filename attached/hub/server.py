@@ -28,6 +28,7 @@ from ...pipeline.wire.control.loops import (
     GetLoops,
     JoinLoops,
     JoinLoopsReply,
+    JoinTables,
     PauseLoop,
     TakeSamples,
 )
@@ -44,7 +45,6 @@ from ...pipeline.wire.control.messages import (
     StatusReply,
 )
 from ...pipeline.wire.control.orders import Finish, GroupView
-from ...pipeline.wire.control.tables import JoinTables
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.messages import HeartbeatReply

@@ -21,8 +21,8 @@ from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.wire.control.loops import JoinTables, JoinTablesReply
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, FindLacking, Finish, TrainerJoined
-from ...pipeline.wire.control.tables import JoinTables, JoinTablesReply
 from ..node_thread import NodeThread
 from ..tables_job import EPOCH, require_tables, tables_job
 from .checkpoint import TABLES

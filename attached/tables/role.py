@@ -17,9 +17,9 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError
 from ...pipeline.jobfile.load import validate_saved_job
 from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.loops import JoinTables
 from ...pipeline.wire.control.messages import Leave, NodeFacts
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, NodeLost
-from ...pipeline.wire.control.tables import JoinTables
 from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError
 from ...pipeline.wire.tasks import post
 from .row_client import RowClient

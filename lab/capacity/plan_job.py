@@ -9,7 +9,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import DataError
 from ...pipeline.performance.document import PROFILE_JSON, Profile, read_profile
 from ...pipeline.performance.worker_time import worker_threads
-from ...pipeline.text.rates import parse_rate
+from ...pipeline.text.format import parse_rate
 from .demands import demands_of, require_same_model
 from .document import CapacityPlan
 from .machine import Machine, parse_machine, parse_price

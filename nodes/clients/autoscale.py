@@ -12,8 +12,7 @@ from typing import Final
 
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, JobFileError
-from ...pipeline.text.format import count, counted, percent
-from ...pipeline.text.rates import parse_rate
+from ...pipeline.text.format import count, counted, parse_rate, percent
 from ...pipeline.wire.control.messages import Scale, ScaleReply
 from ...pipeline.wire.rpc.channel import RemoteError, RpcChannel
 from ...pipeline.wire.rpc.client import open_channel

@@ -22,7 +22,7 @@ from ..data.formats.parquet import IdClass
 from ..data.span import PartName, Span
 from ..errors import DataError, JobFileError
 from .job_input import JobInput
-from .split_parts import no_rows, require_own_files, require_rows
+from .sample import UnreportedBadRows
 
 _TO: Final[Mapping[PartName, str]] = {
     "train": "to train on",
@@ -297,3 +297,39 @@ def _with_progressive(
 
 def _numbered(spans: Sequence[Span]) -> list[Span]:
     return [replace(span, number=number) for number, span in enumerate(spans)]
+
+
+def require_rows(source: JobInput, parts: Mapping[str, Sequence[Span]], patterns: Sequence[str]) -> None:
+    """Raise DataError for a drawn part without a row.
+
+    `parts` are by the words that name them. Files are read up to the first row of each part.
+    """
+    for part, spans in parts.items():
+        bad_rows = UnreportedBadRows()
+        if not any(len(chunk.examples) for span in spans for chunk in source.chunks(span, bad_rows)):
+            raise no_rows(part, patterns)
+
+
+def no_rows(part: str, patterns: Sequence[str]) -> DataError:
+    """Return the error for an empty part, such as "to test on"."""
+    return DataError(
+        f"data.split leaves no row {part}",
+        where=", ".join(patterns),
+        remedy="change the fractions or times of [data.split], leave that part out, or give more rows",
+    )
+
+
+def require_own_files(spans: Sequence[Span]) -> None:
+    """Raise DataError for a file under two names.
+
+    Its rows would be drawn twice, into several parts.
+    """
+    names: dict[str, str] = {}
+    for path in dict.fromkeys(span.path for span in spans):
+        other = names.setdefault(file_identity(path), path)
+        if other != path:
+            raise DataError(
+                f"is the same file as {other}, so its rows would be in several parts of data.split",
+                where=path,
+                remedy="leave one of the two out of data.path",
+            )

@@ -21,7 +21,7 @@ from ..config.job import Job
 from ..data.batch import Batch
 from ..data.formats.parquet import IdClass
 from ..embedding.storage.loaded_tables import LoadedTables
-from ..embedding.storage.row_changes import RowChanges
+from ..embedding.storage.saved_changes import RowChanges
 from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job

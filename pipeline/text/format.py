@@ -1,11 +1,11 @@
-"""Figures as text, with one convention of units.
+"""Figures as text, with one convention of units; rates as users write them.
 
 Everything that users read follows it:
 
 - Sizes are in SI units: 1 kB is 1,000 bytes, 1 MB 1,000 kB, 1 GB 1,000 MB; three significant digits.
 - Counts have commas between thousands. On the axes of pictures they have SI prefixes: 25 k, 1.5 M.
 - Durations are in ms, s, min and h; below a minute they have at most three significant digits.
-- Every function takes None for a figure that was not measured, and returns `missing` for it.
+- Every function of these takes None for a figure that was not measured, and returns `missing` for it.
 
 `watch/page/static/words.js` follows the same convention on the web page. Written by hand: humanize has
 neither three significant digits nor a text for figures that were not measured.
@@ -13,10 +13,14 @@ neither three significant digits nor a text for figures that were not measured.
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+from ..errors import JobFileError
 
 MISSING: Final = "–"
 _SIZE_UNITS: Final = ("kB", "MB", "GB", "TB")
+_RATE_UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6}
 
 
 def count(value: float | None, *, missing: str = MISSING) -> str:
@@ -82,3 +86,14 @@ def duration(seconds: float | None, *, missing: str = MISSING) -> str:
 def is_unicode(text: str) -> bool:
     """Return whether a text can be written as UTF-8, unlike some paths."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def parse_rate(text: str, option: str = "--target") -> float:
+    """Parse examples per second, such as "1M/s"; raises JobFileError."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kKmM]?)(?:/s)?", text.strip())
+    rate = float(match[1]) * _RATE_UNITS[match[2].upper()] if match is not None else 0.0
+    if rate <= 0.0:
+        raise JobFileError(
+            f"{option}: {text!r} given", remedy="write examples per second, such as 1M/s or 250k/s"
+        )
+    return rate

@@ -17,7 +17,7 @@ from ..bad_rows import printable
 from ..columns.fields import display_bytes
 from ..columns.kinds.chunk import ColumnFault
 from ..columns.record_schema import RecordSchema
-from ..columns.times import formats_of_all
+from ..columns.time_values import formats_of_all
 from ..files.paths import EmptyFile
 from ..files.text import LineBlock, first_line, line_blocks
 from ..span import Span

@@ -11,7 +11,7 @@ from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..growing.id_index import ABSENT, IdIndex
 from .bf16_rows import WidenedRows, nearest_bits
 from .first_values import row_values
-from .row_changes import RowChanges
+from .saved_changes import RowChanges
 from .saved_tables import SavedTables
 
 

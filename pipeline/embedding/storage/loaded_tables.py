@@ -17,8 +17,7 @@ from ..lookup.router import ShardRouter
 from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
 from .grown_rows import GrownRows
-from .row_changes import RowChanges
-from .saved_changes import SavedChanges
+from .saved_changes import RowChanges, SavedChanges
 from .saved_tables import SavedTables
 from .shard_work import sum_bags
 

@@ -9,13 +9,18 @@ checkpoint. Its last ones have the batches that were applied at the moment that 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...checkpoint.reader import TensorReader
+from ...config.tables import TableSettings
 from ...errors import CheckpointError
+from ...types import Float32Array, IndexArray, Mask, Uint64Array
+from ..growing.row_directory import IDS, USED_AT
+from ..placement.ranges import WEIGHTS
 
 ROLE: Final = "embedding"
 CHANGED_ROWS: Final = "changed_rows"
@@ -112,3 +117,45 @@ class SavedChanges:
 
     def _error(self, what: str) -> CheckpointError:
         return CheckpointError(what, where=self.where, remedy="restore the file, or use another checkpoint")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowChanges:
+    """Rows of one table that replace earlier ones.
+
+    Attributes:
+        table: name of the table.
+        rows: int64 [n], ascending.
+        vectors: float32 [n, dim].
+        keys: uint64 [n], the id of each row of a growing table; empty for other tables.
+        used: bool [n], which rows of a growing table have an id; empty for other tables.
+    """
+
+    table: str
+    rows: IndexArray
+    vectors: Float32Array
+    keys: Uint64Array
+    used: Mask
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes that the changes take."""
+        return sum(array.nbytes for array in (self.rows, self.vectors, self.keys, self.used))
+
+    @classmethod
+    def read(cls, changes: SavedChanges, table: TableSettings) -> RowChanges:
+        """Read the changed rows of a table, without optimizer state.
+
+        Raises CheckpointError for changes that cannot be read or do not fit.
+        """
+        rows, vectors = changes.read(table.name, WEIGHTS)
+        if vectors.dtype != np.float32 or vectors.shape != (len(rows), table.dim):
+            raise CheckpointError(
+                f"the changed rows of table {table.name} do not fit the table",
+                where=changes.where,
+                remedy="restore the file, or use another checkpoint",
+            )
+        if table.growth is None:
+            return cls(table.name, rows, vectors, np.zeros(0, np.uint64), np.zeros(0, np.bool_))
+        keys, used_at = (changes.read(table.name, array)[1] for array in (IDS, USED_AT))
+        return cls(table.name, rows, vectors, keys.view(np.uint64), used_at > 0)

@@ -9,6 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...config.row_bytes import STORAGE_BYTES
+from ...errors import ResourceError
+from ...performance.memory import available_memory_bytes
+from ...text.format import data_size
 from ...types import BatchId, Float32Array, Int32Array, Uint64Array
 from ..lookup.request import NO_BAG_LENGTHS, NO_KEYS, bank_shares, count_floats
 from ..lookup.vectors import FloatBuffer, flat_floats
@@ -17,7 +21,6 @@ from .bank import BankRequest, RequestArrays, RowBank
 from .changed_rows import ChangedRows, Fetch, changed_bytes, changed_rows
 from .first_values import mixed_key
 from .growing_bank import GrowingBank, GrowingPiece
-from .memory_check import check_memory
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import LookupWork, PushWork
@@ -310,3 +313,33 @@ class ShardStore:
             bank, rows = self._rows_of(piece)
             bank.restore(saved, table, piece, rows)
         return [table.name for _, table in tables if table.name not in saved.names]
+
+
+def check_memory(plan: TablePlan, node: int, fraction: float) -> None:
+    """Raise ResourceError if a node's rows need more than `fraction` of the free memory."""
+    pieces = [(plan.tables[piece.table], len(piece)) for piece in plan.pieces_of(node)]
+    rows = sum(count for _, count in pieces)
+    needed = sum(count * table.row_bytes for table, count in pieces)
+    weights_bytes = sum(count * table.dim * STORAGE_BYTES[table.storage] for table, count in pieces)
+    available = available_memory_bytes()
+    allowed = int(available * fraction)
+    if needed > allowed:
+        widths = _describe_range({table.dim for table, _ in pieces})
+        sizes = _describe_range({STORAGE_BYTES[table.storage] for table, _ in pieces})
+        growing = any(table.growth is not None for table, _ in pieces)
+        wide = any(table.storage == "float32" for table, _ in pieces)
+        beside = "optimizer state and search for ids" if growing else "optimizer state"
+        narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
+        raise ResourceError(
+            f"the tables need {data_size(needed)} ({rows:,} rows x {widths} x {sizes} bytes = "
+            f"{data_size(weights_bytes)}, and {data_size(needed - weights_bytes)} of {beside}), but "
+            f"only {data_size(allowed)} may be used: {fraction:g} (embedding.memory_fraction) of the "
+            f"{data_size(available)} available",
+            where=f"embedding node {node}",
+            remedy=f"raise embedding.nodes on more hosts, {narrower}or lower model.table_rows or "
+            "model.embedding_dim",
+        )
+
+
+def _describe_range(numbers: set[int]) -> str:
+    return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"

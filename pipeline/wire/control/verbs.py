@@ -10,6 +10,8 @@ from .loops import (
     GetLoops,
     JoinLoops,
     JoinLoopsReply,
+    JoinTables,
+    JoinTablesReply,
     LoopsReply,
     PauseLoop,
     SamplesReply,
@@ -81,7 +83,6 @@ from .orders import (
     WriteReplica,
 )
 from .profile import Measure, MeasureReply, Trace, TraceReply
-from .tables import JoinTables, JoinTablesReply
 
 _COORDINATOR: Final = frozenset({"coordinator"})
 _HUB: Final = frozenset({"hub"})

@@ -12,8 +12,7 @@ from ....types import IndexArray
 from ...hashing import column_number, hash_combinations, hashes_of_rows
 from ..fields import is_number, is_text, null_mask, plain_type
 from ..id_lists import IdBags
-from ..time_parts import rows_of_time_part
-from ..times import parse_times
+from ..time_values import parse_times, rows_of_time_part
 from .base import ColumnValues
 from .chunk import ColumnChunk, ColumnFault
 from .numbers import MAX_WEIGHT

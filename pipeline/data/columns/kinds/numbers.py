@@ -10,7 +10,7 @@ from ....config.columns import ColumnSection
 from ....types import Float32Array
 from ..column_groups import scaled_numbers
 from ..fields import null_mask
-from ..times import parse_times
+from ..time_values import parse_times
 from .base import ColumnValues
 from .chunk import ColumnChunk
 from .times import add_time_faults

@@ -7,7 +7,7 @@ import numpy as np
 from ....config.columns import ColumnSection
 from ....types import Mask
 from ..fields import null_mask
-from ..times import formats_of, parse_times
+from ..time_values import formats_of, parse_times
 from .base import ColumnValues
 from .chunk import ColumnChunk
 

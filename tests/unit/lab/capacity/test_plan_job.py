@@ -19,7 +19,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.performance.plan_basis import PlanBasis
-from shadowsync.pipeline.text.rates import parse_rate
+from shadowsync.pipeline.text.format import parse_rate
 from shadowsync.tests.support.coordinator.capacity import GIB, profile_of
 
 JOB = '[data]\nformat = "parquet"\npath = "train.parquet"\n'

@@ -19,7 +19,7 @@ from shadowsync.pipeline.data.columns.fields import (
     parse_number_column,
 )
 from shadowsync.pipeline.data.columns.id_lists import IdBags
-from shadowsync.pipeline.data.columns.times import parse_times
+from shadowsync.pipeline.data.columns.time_values import parse_times
 from shadowsync.pipeline.data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
 
 RULES = TextRules(("", "?"), strip=True)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.config.columns import TIME_PARTS, TimePart
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.columns.time_parts import rows_of_time_part
+from shadowsync.pipeline.data.columns.time_values import rows_of_time_part
 from shadowsync.pipeline.data.hashing import hashes_of_rows, table_rows_of
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.config.date_digits import formats_of_digits
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.columns.times import parse_times
+from shadowsync.pipeline.data.columns.time_values import parse_times
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines

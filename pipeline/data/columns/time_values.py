@@ -1,4 +1,4 @@
-"""Times in columns: numbers, texts and Arrow's times, as seconds since 1970.
+"""Times in columns: numbers, texts and Arrow's times, as seconds since 1970, and their parts.
 
 What may mean two things is no time: digits that may be a date, days that a month lacks, names of zones.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...config.columns import TIME_UNITS
+from ...config.columns import TIME_PARTS, TIME_UNITS, TimePart
 from ...config.date_digits import (
     SMALL,
     SURELY_SECONDS,
@@ -22,15 +22,18 @@ from ...config.date_digits import (
     formats_of_few_digits,
     may_be_seconds,
 )
-from ...types import Float64Array, Mask
+from ...types import Float64Array, IndexArray, Mask
 from .fields import is_number, is_text, null_mask, parse_number_column
-from .time_parts import out_of_years
 
 _TICKS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """Ticks of each unit in a second."""
-_DAY: Final = 86_400.0
+_DAY_SECONDS: Final = 86_400
 _FIRST_DAY: Final = {"days": 0.0, "excel": 25_569.0}
 """Number of the first day of 1970 in each unit of days."""
+
+# Of the years 1 to 9999.
+_FIRST_SECOND: Final = -62_135_596_800.0
+_LAST_SECOND: Final = 253_402_300_799.0
 
 _UTC: Final = r"(?i)(^|[^a-z])(utc|gmt|z)([^a-z+-]|$)"
 # A later day of a short month is read as one of the first days of the next.
@@ -89,7 +92,7 @@ def _of_unit(numbers: Float64Array, unit: str) -> Float64Array:
     if unit in _TICKS:
         return numbers / _TICKS[unit]
     # A day's fraction in 15 digits is off by microseconds: one o'clock must not be of the hour before.
-    return np.round((numbers - _FIRST_DAY[unit]) * _DAY, 3)
+    return np.round((numbers - _FIRST_DAY[unit]) * _DAY_SECONDS, 3)
 
 
 def _of_number(value: object) -> tuple[str, ...]:
@@ -193,7 +196,7 @@ def _seconds(column: pa.Array) -> Float64Array:
     unit = "ms" if pa.types.is_date64(column.type) else getattr(column.type, "unit", "day")
     if unit == "ns":
         ticks, unit = ticks // 1000, "us"
-    values: Float64Array = ticks * _DAY if unit == "day" else ticks / _TICKS[unit]
+    values: Float64Array = ticks * float(_DAY_SECONDS) if unit == "day" else ticks / _TICKS[unit]
     values[null_mask(column)] = np.nan
     return values
 
@@ -204,3 +207,29 @@ def _parse_time(text: bytes) -> float:
     except ValueError:
         return float("nan")
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+def out_of_years(times: Float64Array) -> Mask:
+    """Return bool [n]: which times are NaN or not in years 1 to 9999."""
+    return ~((times >= _FIRST_SECOND) & (times < _LAST_SECOND + 1))
+
+
+def rows_of_time_part(times: Float64Array, part: TimePart) -> IndexArray:
+    """Return int64 [n], the row of each time's part.
+
+    `times` are seconds since 1970, in UTC, in the years 1 to 9999. NaN is a missing time, which has the last
+    row.
+    """
+    missing = np.isnan(times)
+    seconds = np.floor(np.where(missing, 0.0, times)).astype(np.int64)
+    if part == "hour":
+        rows = seconds // 3600 % 24
+    elif part == "weekday":
+        # 1970 began on a Thursday.
+        rows = (seconds // _DAY_SECONDS + 3) % 7
+    else:
+        days = (seconds // _DAY_SECONDS).astype("datetime64[D]")
+        months = days.astype("datetime64[M]")
+        rows = (days - months).astype(np.int64) if part == "day" else months.astype(np.int64) % 12
+    rows[missing] = len(TIME_PARTS[part])
+    return rows
