@@ -1,330 +1,212 @@
-"""The fork server of a job.
+"""A fork server of the standard library, which has imported what its processes need.
 
-The server forks nodes from processes with all imports done. It is started as `python -m
-shadowsync.nodes.supervisor.fork_server LIGHT TORCH`, with the descriptors of two sockets whose other ends the
-client has (see `starter`). The first process serves LIGHT: it never imports torch, and forks coordinator,
-readers and relay. It also forks the second process, which serves TORCH: it imports torch and forks all
-others. So torch is imported once a job, and its pages are shared.
+`multiprocessing.forkserver.main` serves, in an interpreter that is started as `python -m
+shadowsync.nodes.supervisor.fork_server LISTENER ALIVE MODULES...`. It ends when the other end of ALIVE does.
 
-Both processes end when their socket ends. A forked child has none of its parent's threads, but shares its
-sockets and its GPU. So a process refuses to fork while it has another thread, another socket, or CUDA.
+`multiprocessing.get_context("forkserver")` has one server a process, which is the user's. It starts in this
+process's session, takes modules from the working directory, where a user's queue.py would hide Python's, and
+has a resource tracker beside it; and each child imports the user's `__main__`. So `ForkServer` starts a
+server, and a child carries out a `ForkOrder` in the place of a `multiprocessing.Process`.
 """
 
 from __future__ import annotations
 
 import atexit
-import errno
+import contextlib
 import gc
 import importlib
-import json
 import logging
 import os
-import random
 import runpy
-import select
-import signal
 import socket
-import stat
+import subprocess
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver, reduction, resource_tracker
 from typing import Any, NoReturn
 
-from ..runtime.process import CLI, FORK_SERVER, JOB_CHECK, RELAY, importing_torch, show_command_line
-
-
-def why_not_fork(own_sockets: Collection[int] = ()) -> str:
-    """Return what prevents a fork; empty if nothing does.
-
-    Linux only. Counts the threads that the kernel knows, and so also those of libraries.
-
-    Args:
-        own_sockets: descriptors of sockets that the child closes before it does anything else.
-    """
-    threads = len(os.listdir("/proc/self/task"))
-    if threads != 1:
-        return f"it has {threads} threads"
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            opened = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:
-            # The listing's own descriptor, closed by now.
-            continue
-        if opened.startswith("socket:") and int(name) not in own_sockets:
-            return f"it has a socket (descriptor {name})"
-        if opened.startswith("/dev/nvidia"):
-            return f"it has a GPU open ({opened})"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "it has initialized CUDA"
-    return ""
-
-
-MESSAGE_BYTES = 64 << 10
-# Descriptors that come with a request: standard input, output and error.
-STREAMS = 3
-# Imported before the first fork, by both; then by the process without torch; then by the other process.
-COMMON = (
-    CLI,
-    "shadowsync.commands.node_commands",
-    "shadowsync.nodes.launch",
-    "shadowsync.nodes.runtime.node",
-)
-LIGHT = ("shadowsync.nodes.coordinator.main", "shadowsync.nodes.reader.role", RELAY)
-TORCH = (
-    "shadowsync.nodes.trainer.role",
-    "shadowsync.nodes.embedding.role",
-    "shadowsync.nodes.sync.role",
-    "shadowsync.sync_algos.catalog.registry",
-    "shadowsync.pipeline.models.registry",
-    JOB_CHECK,
-)
-
-
-@dataclass(frozen=True)
-class ForkRequest:
-    """A request to fork a process: its arguments and surroundings.
-
-    Attributes:
-        arguments: arguments of the interpreter: "-m" and a module with `main`, or a script; then its
-            arguments.
-        environment: variables that differ from the server's.
-        folder: the working directory; empty for the server's.
-        streams: descriptors that become standard input, output and error.
-    """
-
-    arguments: list[str]
-    environment: dict[str, str]
-    folder: str
-    streams: list[int]
+from ..runtime.process import FORK_SERVER, command_line_room, importing_torch, python, show_command_line
 
 
 class ForkServer:
-    """One serving process: takes requests, forks, and reports how its children ended.
+    """A server; creating it does not wait for its imports. Raises OSError.
 
     Args:
-        control: a socket of whole messages (SOCK_SEQPACKET); its end ends the server.
-        kill_at_end: whether its children are killed at the end. Children that watch their standard input end
-            by themselves, once they have saved what they can.
+        modules: what it imports.
+        environment: all of its variables.
+
+    Attributes:
+        address: where this user's processes reach it, until `close`; see `fork`.
+        process: that of the server.
     """
 
-    def __init__(self, control: socket.socket, *, kill_at_end: bool = False) -> None:
-        self._control = control
-        self._kill_at_end = kill_at_end
-        self._poll = select.poll()
-        self._poll.register(control, select.POLLIN)
-        # By descriptor of the process: its pid, and the number of its request.
-        self._children: dict[int, tuple[int, int]] = {}
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            folder = os.open(theirs.enter_context(tempfile.TemporaryDirectory()), os.O_PATH)
+            theirs.callback(os.close, folder)
+            listener = theirs.enter_context(socket.socket(socket.AF_UNIX))
+            # An address has at most 107 bytes; this one is short in whatever folder.
+            listener.bind(f"/proc/self/fd/{folder}/fork")
+            listener.listen()
+            # It leads to the socket also when the file is gone, so that none is left after a SIGKILL.
+            door = os.open("fork", os.O_PATH, dir_fd=folder)
+            ours.callback(os.close, door)
+            self.address = f"/proc/{os.getpid()}/fd/{door}"
+            their_alive, alive = os.pipe()
+            theirs.callback(os.close, their_alive)
+            ours.callback(os.close, alive)
+            self.process = start_server(listener.fileno(), their_alive, modules, environment)
+            self._ours = ours.pop_all()
 
-    def serve(self) -> ForkRequest | None:
-        """Serve until the other end closes.
+    def close(self) -> None:
+        """End the server, also while it imports; its processes go on."""
+        self._ours.close()
+        self.process.kill()
+        self.process.wait()
 
-        In a forked child, return what to run there.
+
+def start_server(
+    listener: int, alive: int, modules: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter that serves."""
+    return subprocess.Popen(
+        python(FORK_SERVER, str(listener), str(alive), *modules, command_line_room()),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env=dict(environment),
+        pass_fds=[listener, alive],
+    )
+
+
+def fork(address: str, order: ForkOrder, streams: Sequence[int]) -> int:
+    """Have the server at this address fork a process that carries out the order.
+
+    Returns a descriptor, from which `forkserver.read_signed` reads the number of the process, and its exit
+    code when it has ended; or the end, if the server has ended before. Any thread may call. Raises OSError.
+
+    Args:
+        streams: descriptors that become standard input, output and error.
+    """
+    with contextlib.ExitStack() as ours, open(os.memfd_create("order"), "w+b") as file:
+        # Nothing to prepare, such as a `__main__`; and what stands for a `multiprocessing.Process`.
+        reduction.dump({}, file)
+        reduction.dump(order, file)
+        file.seek(0)
+        status, their_status = os.pipe()
+        ours.callback(os.close, status)
+        try:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(address)
+                # A `multiprocessing.Process` gets its parent's ALIVE and resource tracker here.
+                unused = (file.fileno(), file.fileno())
+                reduction.sendfds(client, [file.fileno(), their_status, *unused, *streams])
+        finally:
+            os.close(their_status)
+        ours.pop_all()
+    return status
+
+
+class ForkOrder:
+    """What a forked process runs: like `python ARGUMENTS`, in a session of its own.
+
+    Args:
+        arguments: "-m" and a module with `main`, or a script; then its arguments.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = list(arguments)
+
+    def _bootstrap(self, parent: int) -> int:
+        """Carry it out; `multiprocessing` calls this in the child, which exits with the code.
+
+        Leaves out the interpreter's teardown of what was imported, half a second of CPU.
         """
-        while True:
-            for descriptor, _ in self._poll.poll():
-                if descriptor != self._control.fileno():
-                    self._reap(descriptor)
-                    continue
-                message, streams = self._receive()
-                if not message:
-                    self._end_children()
-                    return None
-                request = self._fork(json.loads(message), streams)
-                if request is not None:
-                    return request
-
-    def _receive(self) -> tuple[bytes, list[int]]:
-        """Return the next message and its descriptors; nothing at the end."""
+        code: int | str | None = 1
         try:
-            message, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, STREAMS)
-        except ConnectionResetError:
-            # The client was killed before it had read all replies.
-            return b"", []
-        return message, streams
+            self.set_up(parent)
+            code = self.run()
+        except SystemExit as leaving:
+            code = leaving.code
+        except BaseException:  # noqa: BLE001 - as an interpreter does at the top
+            traceback.print_exc()
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+        # As at an interpreter's end: joins threads that are no daemons.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        return code or 0
 
-    def _fork(self, request: dict[str, Any], streams: list[int]) -> ForkRequest | None:
-        number = int(request["request"])
-        # Their number is smaller if there was no room for them here.
-        refusal = "" if len(streams) == STREAMS else os.strerror(errno.EMFILE)
-        try:
-            refusal = refusal or why_not_fork({self._control.fileno()})
-            pid = -1 if refusal else os.fork()
-        except OSError as error:
-            refusal, pid = str(error.strerror), -1
-        if pid == 0:
-            self._control.detach()
-            return ForkRequest(request["arguments"], request["environment"], request["folder"], streams)
-        for stream in streams:
-            os.close(stream)
-        if refusal:
-            self._reply({"request": number, "refused": refusal})
+    def set_up(self, parent: int) -> None:
+        """Make a forked process like a new one: session, descriptors, streams, random numbers."""
+        os.setsid()
+        # Where `multiprocessing` has what a child received.
+        server: Any = forkserver._forkserver
+        tracker: Any = resource_tracker._resource_tracker
+        streams: list[int] = server._inherited_fds
+        for place, stream in enumerate(streams):
+            os.dup2(stream, place)
+        for descriptor in (parent, server._forkserver_alive_fd, tracker._fd, sys.stdin.fileno(), *streams):
+            if descriptor > 2:
+                os.close(descriptor)
+        # Where it needs a tracker, it starts one.
+        tracker._fd = None
+        for name, place in (("stdout", 1), ("stderr", 2)):
+            old = getattr(sys, name)
+            # Lives as long as the process.
+            new = open(  # noqa: SIM115
+                place,
+                "w",
+                buffering=-1 if place == 1 else 1,
+                encoding=old.encoding,
+                errors=old.errors,
+                closefd=False,
+            )
+            setattr(sys, name, new)
+        sys.stdin = open(0, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
+        # Python's own are new in each child, and torch's are the same in every new process.
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed()
+        show_command_line(self.arguments)
+
+    def run(self) -> int | None:
+        """Run it, and return the exit code."""
+        if self.arguments[0] != "-m":
+            sys.argv = self.arguments
+            runpy.run_path(self.arguments[0], run_name="__main__")
             return None
-        try:
-            process = os.pidfd_open(pid)
-        except OSError as error:
-            # Without one nobody would learn of its end.
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            self._reply({"request": number, "refused": str(error.strerror)})
-            return None
-        self._children[process] = pid, number
-        self._poll.register(process, select.POLLIN)
-        self._reply({"request": number, "pid": pid}, process)
-        return None
-
-    def _reap(self, process: int) -> None:
-        pid, number = self._children.pop(process)
-        self._poll.unregister(process)
-        os.close(process)
-        _, status = os.waitpid(pid, 0)
-        self._reply({"request": number, "code": os.waitstatus_to_exitcode(status)})
-
-    def _reply(self, message: dict[str, Any], *descriptors: int) -> None:
-        try:
-            socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
-        except (BrokenPipeError, ConnectionResetError):
-            # The client is gone; the next poll reports that, too.
-            return
-
-    def _end_children(self) -> None:
-        for pid, _ in self._children.values():
-            if self._kill_at_end:
-                # Not reaped yet, so the number is still that of the child.
-                os.kill(pid, signal.SIGKILL)
+        module = importlib.import_module(self.arguments[1])
+        sys.modules["__main__"] = module
+        sys.argv = [str(module.__file__), *self.arguments[2:]]
+        code: int | None = module.main()
+        return code
 
 
-def become(request: ForkRequest) -> NoReturn:
-    """Run like `python ARGUMENTS` in a forked child, and exit.
-
-    Leaves out the interpreter's teardown of what was imported, half a second of CPU.
-    """
-    code: int | str | None = 1
-    try:
-        _set_up_process(request)
-        code = _run(request.arguments)
-    except SystemExit as leaving:
-        code = leaving.code
-    except BaseException:  # noqa: BLE001 - as an interpreter does at the top
-        traceback.print_exc()
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 1
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code or 0)
-
-
-def close_descriptors(streams: Collection[int]) -> None:
-    """Close the streams, and what else a forked child has of its server.
-
-    0, 1 and 2 stay, and files. Such a file is a library's own, since the server opens none: libffi (3.4 and
-    later) keeps its own library open and maps code of it for callbacks. Where its descriptor stands for
-    another file, the process crashes.
-    """
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        try:
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        except OSError:
-            # The listing's own, closed by now.
-            continue
-        if descriptor > 2 and (descriptor in streams or not is_file):
-            os.close(descriptor)
-
-
-def _set_up_process(request: ForkRequest) -> None:
-    """Set up a forked process like a new one.
-
-    Sets session, streams, environment, folder and random numbers.
-    """
-    os.setsid()
-    for stream, place in zip(request.streams, (0, 1, 2), strict=True):
-        os.dup2(stream, place)
-    close_descriptors(request.streams)
-    for name, place in (("stdout", 1), ("stderr", 2)):
-        old = getattr(sys, name)
-        # Lives as long as the process.
-        new = open(  # noqa: SIM115
-            place,
-            "w",
-            buffering=-1 if place == 1 else 1,
-            encoding=old.encoding,
-            errors=old.errors,
-            closefd=False,
-        )
-        setattr(sys, name, new)
-    sys.stdin = open(0, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
-    os.environ.update(request.environment)
-    # The interpreter read PYTHONPATH when the server started.
-    sys.path[:0] = [path for path in request.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if request.folder:
-        os.chdir(request.folder)
-    # Each child has the server's state of these; torch's own is the same in every new process.
-    random.seed()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
-    show_command_line(request.arguments)
-
-
-def _run(arguments: list[str]) -> int | None:
-    if arguments[0] != "-m":
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
-        return None
-    module = importlib.import_module(arguments[1])
-    sys.modules["__main__"] = module
-    sys.argv = [str(module.__file__), *arguments[2:]]
-    code: int | None = module.main()
-    return code
-
-
-def main() -> None:
-    """Import, fork the second process, and serve."""
+def serve(listener: int, alive: int, modules: Sequence[str]) -> NoReturn:
+    """Import, and serve; the process ends with it."""
     show_command_line(["-m", FORK_SERVER])
-    light, torch = (socket.socket(fileno=int(word)) for word in sys.argv[1:3])
     # Arrow brings an allocator that it does not use by default, and that starts a thread.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    _import(COMMON)
-    if refusal := why_not_fork({light.fileno(), torch.fileno()}):
-        sys.exit(f"shadowsync: the fork server cannot fork: {refusal}")
-    torch_pid = os.fork()
-    if torch_pid == 0:
-        light.close()
-        with importing_torch():
-            _import(TORCH)
-        request = _serve(torch)
-        if request is None:
-            # If the first one was killed, nobody kills this one; a teardown of torch takes its time.
-            os._exit(0)
-    else:
-        torch.close()
-        _import(LIGHT)
-        request = _serve(light)
-        if request is None:
-            os.kill(torch_pid, signal.SIGKILL)
-            os.waitpid(torch_pid, 0)
-    if request is not None:
-        become(request)
-
-
-def _serve(control: socket.socket) -> ForkRequest | None:
+    with importing_torch():
+        for module in modules:
+            importlib.import_module(module)
+    # A child has none of them, but the locks that they held.
+    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+        sys.exit(f"shadowsync: the fork server cannot fork: it has {threads} threads")
     gc.collect()
     # The collector then skips what exists now; otherwise it would write to shared pages, and so copy them.
     gc.freeze()
-    return ForkServer(control).serve()
-
-
-def _import(modules: tuple[str, ...]) -> None:
-    for module in modules:
-        importlib.import_module(module)
+    with contextlib.suppress(SystemExit):
+        forkserver.main(listener, alive, [])
+    # A teardown of torch takes its time.
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:-1])

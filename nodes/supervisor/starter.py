@@ -1,36 +1,43 @@
-"""Start of a job's processes: forked from a fork server, or spawned.
-
-`ForkStarter` is the client of a job's `fork_server`. A request is a JSON object in one message, `{"request",
-"arguments", "environment", "folder"}`, with the descriptors of standard input, output and error. The answer
-is `{"request", "pid"}` with a descriptor of the process, or `{"request", "refused"}`. When the process has
-ended, `{"request", "code"}` follows.
-"""
+"""Start of a job's processes: forked from a fork server, or spawned."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
-import socket
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from multiprocessing import forkserver
+from typing import Protocol
 
-from ...pipeline.errors import ClusterError, JobFileError, ShadowSyncError
-from ...pipeline.open_files import files_error, too_many_files
-from ..runtime.process import FORK_SERVER, ONE_THREAD, command_line_room, interpreter, python
-from .fork_server import MESSAGE_BYTES
+from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.open_files import too_many_files
+from ..runtime.process import CLI, FORK_SERVER, JOB_CHECK, ONE_THREAD, RELAY, interpreter
+from .fork_server import ForkOrder, ForkServer, fork
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
 METHODS = ("forkserver", "spawn")
-# A server that has done its imports ends at once.
-END_SECONDS = 0.3
-# A killed one ends when the machine has freed its memory.
-KILLED_SECONDS = 5.0
+# Imported by both servers; by that of coordinator, readers and relay, which has no torch; by that of others.
+COMMON = (
+    FORK_SERVER,
+    CLI,
+    "shadowsync.commands.node_commands",
+    "shadowsync.nodes.launch",
+    "shadowsync.nodes.runtime.node",
+)
+LIGHT = ("shadowsync.nodes.coordinator.main", "shadowsync.nodes.reader.role", RELAY)
+TORCH = (
+    "shadowsync.nodes.trainer.role",
+    "shadowsync.nodes.embedding.role",
+    "shadowsync.nodes.sync.role",
+    "shadowsync.sync_algos.catalog.registry",
+    "shadowsync.pipeline.models.registry",
+    JOB_CHECK,
+)
+
+log = logging.getLogger(__name__)
 
 
 class StartedProcess(Protocol):
@@ -125,8 +132,8 @@ def start_method() -> str:
 
     By default "forkserver" if the system supports it, else "spawn". Raises JobFileError for another name.
     """
-    # Forking after imports is safe on Linux alone, and so are descriptors of processes there.
-    able = sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
+    # Forking after imports is safe on Linux alone.
+    able = sys.platform == "linux"
     method = os.environ.get(METHOD_VARIABLE) or ("forkserver" if able else "spawn")
     if method not in METHODS or (method == "forkserver" and not able):
         raise JobFileError(
@@ -148,244 +155,116 @@ def make_starter() -> Starter:
     return ForkStarter()
 
 
-log = logging.getLogger(__name__)
-
-
-def open_server(
-    environment: Mapping[str, str],
-) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
-    """Start a server.
-
-    Return its process, the socket of the part without torch, and the other's.
-    """
-    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-    theirs = [pair[1] for pair in pairs]
-    process = subprocess.Popen(
-        python(FORK_SERVER, *(str(end.fileno()) for end in theirs), command_line_room()),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env=dict(environment),
-        pass_fds=[end.fileno() for end in theirs],
-    )
-    for end in theirs:
-        end.close()
-    return process, pairs[0][0], pairs[1][0]
-
-
-def send_request(
-    server: socket.socket,
-    request: int,
-    arguments: Sequence[str],
-    streams: Sequence[int],
-    *,
-    environment: Mapping[str, str] | None = None,
-    folder: str = "",
-) -> None:
-    """Request a process; `streams` become its standard input, output and error."""
-    body = {
-        "request": request,
-        "arguments": list(arguments),
-        "environment": dict(environment or {}),
-        "folder": folder,
-    }
-    socket.send_fds(server, [json.dumps(body).encode()], streams)
-
-
-def receive_reply(server: socket.socket) -> tuple[dict[str, Any], int | None] | None:
-    """Receive an answer and a descriptor; None if the server has ended.
-
-    The descriptor is a started process's.
-    """
-    try:
-        message, descriptors, _, _ = socket.recv_fds(server, MESSAGE_BYTES, 1)
-    except ConnectionResetError:
-        return None
-    if not message:
-        return None
-    return json.loads(message), descriptors[0] if descriptors else None
-
-
 class _ForkedProcess:
-    """A forked process.
+    """A process that a fork server forks.
 
-    `process` is its descriptor, so that no other process is ever signalled.
+    Attributes:
+        started: when it has its number; fails if the server ends before.
     """
 
-    def __init__(
-        self,
-        pid: int,
-        process: int,
-        their_stdin: int,
-        output: asyncio.StreamReader,
-        transport: asyncio.ReadTransport,
-    ) -> None:
-        self.pid = pid
+    def __init__(self, status: int, output: asyncio.StreamReader, descriptors: contextlib.ExitStack) -> None:
+        self.pid = 0
         self.output = output
-        self._transport = transport
-        self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._process = process
-        self._input = their_stdin
+        self._loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = self._loop.create_future()
+        self._code: asyncio.Future[int] = self._loop.create_future()
+        self._descriptors = descriptors
+        self._loop.add_reader(status, self._receive, status)
+        descriptors.callback(os.close, status)
+        descriptors.callback(self._loop.remove_reader, status)
 
     def signal(self, number: int) -> None:
-        if not self.code.done():
+        if not self._code.done():
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._process, number)
+                os.kill(self.pid, number)
 
     def close(self) -> None:
-        descriptor, self._input = self._input, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-        self._transport.close()
+        self._descriptors.close()
 
     async def wait(self) -> int:
-        return await asyncio.shield(self.code)
+        return await asyncio.shield(self._code)
 
-    def ended(self, code: int) -> None:
-        if not self.code.done():
-            self.code.set_result(code)
-            os.close(self._process)
-
-
-class _ServerConnection:
-    """The connection to one of the two serving processes."""
-
-    def __init__(self, server: socket.socket) -> None:
-        self._server = server
-        self._replies: dict[int, asyncio.Future[tuple[int, int]]] = {}
-        self._processes: dict[int, _ForkedProcess] = {}
-        self._codes: dict[int, int] = {}
-        # The loop that watches the socket.
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._server_lost = False
-
-    async def start(self, arguments: Sequence[str]) -> _ForkedProcess:
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            loop.add_reader(self._server, self._receive)
-            self._loop = loop
-        request = len(self._replies)
-        reply = self._replies[request] = loop.create_future()
-        their_input, our_input = os.pipe()
+    def _receive(self, status: int) -> None:
         try:
-            our_output, their_output = os.pipe()
-        except OSError:
-            os.close(their_input)
-            os.close(our_input)
-            raise
-        output = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(our_output, "rb", buffering=0)
-        )
-        try:
-            if self._server_lost:
-                raise _server_ended()
-            send_request(self._server, request, arguments, (their_input, their_output, their_output))
-            pid, process = await reply
-        except (ShadowSyncError, OSError, asyncio.CancelledError) as error:
-            os.close(our_input)
-            transport.close()
-            if (named := too_many_files(error)) is not None:
-                raise named from error
-            if isinstance(error, OSError):
-                raise _server_ended(f" ({error.strerror})") from error
-            raise
-        finally:
-            os.close(their_input)
-            os.close(their_output)
-        forked = self._processes[request] = _ForkedProcess(pid, process, our_input, output, transport)
-        if request in self._codes:
-            forked.ended(self._codes[request])
-        return forked
-
-    def shut_down(self) -> None:
-        """Tell the server to end, and read nothing more."""
-        if self._loop is not None:
-            self._loop.remove_reader(self._server)
-        with contextlib.suppress(OSError):
-            # If it is not connected any more, it has ended already.
-            self._server.shutdown(socket.SHUT_WR)
-
-    def wait_ended(self) -> None:
-        """Wait up to KILLED_SECONDS for the end of a server that was killed."""
-        self._server.settimeout(KILLED_SECONDS)
-        with contextlib.suppress(ConnectionResetError, TimeoutError):
-            # Only the server has the other end; what it answered meanwhile is for nobody.
-            while self._server.recv(1):
-                continue
-
-    def close(self) -> None:
-        self._server.close()
-
-    def _receive(self) -> None:
-        reply = receive_reply(self._server)
-        if reply is None:
+            number = forkserver.read_signed(status)
+        except EOFError:
+            self._loop.remove_reader(status)
             self._lose()
             return
-        body, process = reply
-        request = int(body["request"])
-        if "code" in body:
-            self._codes[request] = int(body["code"])
-            if request in self._processes:
-                self._processes[request].ended(self._codes[request])
-        elif "refused" in body:
-            self._replies[request].set_exception(ClusterError(f"cannot be forked: {body['refused']}"))
-        elif process is None:
-            # There was no room for its descriptor here. It ends, as its input does.
-            self._replies[request].set_exception(files_error())
-        elif self._replies[request].done():
-            # The caller was cancelled; the process ends when its input does.
-            os.close(process)
+        if not self.pid:
+            self.pid = number
+            if not self.started.done():
+                self.started.set_result(None)
         else:
-            self._replies[request].set_result((int(body["pid"]), process))
+            self._loop.remove_reader(status)
+            self._code.set_result(number)
 
     def _lose(self) -> None:
-        """Kill the processes of a lost server, as nothing could report their end."""
-        assert self._loop is not None
-        self._loop.remove_reader(self._server)
-        self._server_lost = True
-        for reply in self._replies.values():
-            if not reply.done():
-                reply.set_exception(_server_ended())
-        for process in self._processes.values():
-            if not process.code.done():
-                log.error("the fork server has ended; killing process %d", process.pid)
-                process.signal(signal.SIGKILL)
-                process.ended(-signal.SIGKILL)
+        """Kill it: its server is lost, so nothing could tell of its end."""
+        if self.pid:
+            log.error("the fork server has ended; killing process %d", self.pid)
+            self.signal(signal.SIGKILL)
+            self._code.set_result(-signal.SIGKILL)
+        elif not self.started.done():
+            self.started.set_exception(_server_ended())
 
 
-def _server_ended(why: str = "") -> ClusterError:
+def _server_ended() -> ClusterError:
     return ClusterError(
-        f"the fork server has ended{why}",
+        "the fork server has ended",
         remedy="it was killed, perhaps for want of memory; start the job again",
     )
 
 
 class ForkStarter:
-    """A starter of processes that a server forks; creating it starts the server."""
+    """A starter of processes that servers fork; creating it starts the servers.
+
+    Attributes:
+        servers: the one without torch, and the other.
+    """
 
     def __init__(self) -> None:
-        self._process, light, torch = open_server(os.environ | ONE_THREAD)
-        self._light, self._torch = _ServerConnection(light), _ServerConnection(torch)
+        light, torch = ((*COMMON, *own) for own in (LIGHT, TORCH))
+        with contextlib.ExitStack() as stack:
+            environment = os.environ | ONE_THREAD
+            self.servers = [
+                stack.enter_context(contextlib.closing(ForkServer(modules, environment)))
+                for modules in (light, torch)
+            ]
+            self._servers = stack.pop_all()
 
     async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
         """Fork a process that runs `python ARGUMENTS`; see `Starter`."""
-        try:
-            return await (self._torch if torch else self._light).start(arguments)
-        except OSError as error:
-            raise too_many_files(error) or error from None
+        descriptors = contextlib.ExitStack()
+        with contextlib.ExitStack() as failed:
+            failed.callback(descriptors.close)
+            try:
+                process = await self._ask(self.servers[torch], ForkOrder(arguments), descriptors)
+            except ConnectionError:
+                raise _server_ended() from None
+            except OSError as error:
+                raise too_many_files(error) or error from None
+            await process.started
+            failed.pop_all()
+        return process
 
     def close(self) -> None:
-        """End the fork server; none of its processes is left afterwards."""
-        connections = (self._light, self._torch)
-        for connection in connections:
-            connection.shut_down()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            # Both of its processes still import, which may take seconds; nodes have sessions of their own.
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        for connection in connections:
-            # The second one is no child of this process, takes its time to end, and may outlive the first.
-            connection.wait_ended()
-            connection.close()
+        """End the servers, which have no process any more or end theirs by their input."""
+        self._servers.close()
+
+    async def _ask(
+        self, server: ForkServer, order: ForkOrder, descriptors: contextlib.ExitStack
+    ) -> _ForkedProcess:
+        with contextlib.ExitStack() as theirs:
+            their_input, our_input = os.pipe()
+            theirs.callback(os.close, their_input)
+            descriptors.callback(os.close, our_input)
+            our_output, their_output = os.pipe()
+            theirs.callback(os.close, their_output)
+            output = asyncio.StreamReader()
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(output), os.fdopen(our_output, "rb", buffering=0)
+            )
+            descriptors.callback(transport.close)
+            status = fork(server.address, order, (their_input, their_output, their_output))
+        return _ForkedProcess(status, output, descriptors)

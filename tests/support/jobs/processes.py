@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -15,13 +16,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import psutil
 from shadowsync.nodes.runtime.process import CLI
 
 from . import warm_job
+from .warm_job import WarmOrder
 from .warm_server import WarmServer
 
 MARKER = "SHADOWSYNC_TEST_SESSION"
@@ -32,8 +34,8 @@ THREADS = dict.fromkeys(
 ENOUGH_SECONDS = 120.0
 # What the server without torch forks; the other one forks the rest.
 WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile", "tune")
-# How many fork servers these start: commands, or scripts by their first argument.
-SERVERS = {"run": 1, "resume": 1, "profile": 1, "tune": 2, "supervisor": 1, "block": 1}
+# These start fork servers: commands, or scripts by their first argument.
+STARTERS = ("run", "resume", "profile", "tune", "supervisor", "block")
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -87,17 +89,18 @@ async def until(condition: Callable[[], object], what: str, seconds: float = ENO
 
 
 class Process(ABC):
-    """A process that leads its own group; what it writes goes to a file.
+    """A process that leads its own group; what it writes goes to a file."""
 
-    Attributes:
-        servers: processes that fork for it, and are not its own children.
-    """
-
-    def __init__(self, pid: int, log: Path, servers: Sequence[int] = ()) -> None:
+    def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
         self.log = log
-        self.servers = servers
         self.code: int | None = None
+
+    @property
+    def servers(self) -> list[int]:
+        """Processes that fork for it, and are not its own children: those of a `warm_job`."""
+        file = _servers_file(self.log)
+        return [int(line) for line in file.read_text("ascii").split()] if file.exists() else []
 
     @abstractmethod
     def poll(self) -> int | None:
@@ -150,6 +153,10 @@ class Process(ABC):
             threading.Event().wait(0.01)
 
 
+def _servers_file(log: Path) -> Path:
+    return log.with_suffix(".servers")
+
+
 class Spawned(Process):
     """Started as a user would start it."""
 
@@ -161,7 +168,6 @@ class Spawned(Process):
         log: Path,
         *,
         streams: tuple[int | None, int | None] = (None, None),
-        servers: Sequence[int] = (),
     ) -> None:
         with log.open("ab") as file:
             output, errors = (file.fileno() if one is None else one for one in streams)
@@ -174,7 +180,7 @@ class Spawned(Process):
                 cwd=folder,
                 start_new_session=True,
             )
-        super().__init__(self._popen.pid, log, servers)
+        super().__init__(self._popen.pid, log)
 
     def poll(self) -> int | None:
         """See `Process.poll`."""
@@ -185,17 +191,15 @@ class Spawned(Process):
 class Forked(Process):
     """A process forked from the warm server."""
 
-    def __init__(
-        self, server: WarmServer, log: Path, order: dict[str, Any], *, torch: bool, servers: Sequence[int]
-    ) -> None:
-        self._server = server
-        pid, self._request, self._asked = server.start(order, log, torch=torch)
-        super().__init__(pid, log, servers)
+    def __init__(self, server: WarmServer, log: Path, order: WarmOrder, *, torch: bool) -> None:
+        self._status = server.start(order, log, torch=torch)
+        super().__init__(forkserver.read_signed(self._status), log)
 
     def poll(self) -> int | None:
         """See `Process.poll`."""
-        if self.code is None:
-            self.code = self._server.code(self._request, self._asked)
+        if self.code is None and select.select([self._status], [], [], 0)[0]:
+            self.code = forkserver.read_signed(self._status)
+            os.close(self._status)
         return self.code
 
 
@@ -230,35 +234,25 @@ class Starter:
         Its standard output and error may be given, in place of the log.
         """
         log = self._log(script.stem if script else arguments[0])
-        servers = self._server.start_servers(1, self._folder, log)
-        program = [str(script)] if script else []
-        warm = [sys.executable, "-m", warm_job.__name__, self._server.address, *program, *arguments]
+        command = [sys.executable, "-m", *self._warm_job(log), *([str(script)] if script else []), *arguments]
         full = self._environment | dict(environment or {})
-        process = self._remember(
-            Spawned(warm, full, self._folder, log, streams=streams, servers=servers.pids)
-        )
-        self._server.give(servers)
-        return process
+        return self._remember(Spawned(command, full, self._folder, log, streams=streams))
 
     def fork(
         self, *arguments: str, script: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Process:
         """The same at once, or a Python script with these arguments; a job's fork server is warm, too."""
-        log, count = self._log(arguments[0]), SERVERS.get(arguments[0], 0)
+        log = self._log(arguments[0])
         program = [str(script)] if script else []
-        if count:
-            program = ["-m", warm_job.__name__, self._server.address, *program]
-        order = {
-            "arguments": [*(program or ["-m", CLI]), *arguments],
-            "environment": dict(environment or {}),
-            "folder": str(self._folder),
-        }
+        if arguments[0] in STARTERS:
+            program = ["-m", *self._warm_job(log), *program]
+        words = [*(program or ["-m", CLI]), *arguments]
         torch = script is not None or arguments[0] not in WITHOUT_TORCH
-        servers = self._server.start_servers(count, self._folder, log)
-        process = self._remember(Forked(self._server, log, order, torch=torch, servers=servers.pids))
-        if count:
-            self._server.give(servers)
-        return process
+        order = WarmOrder(words, environment or {}, str(self._folder))
+        return self._remember(Forked(self._server, log, order, torch=torch))
+
+    def _warm_job(self, log: Path) -> list[str]:
+        return [warm_job.__name__, *self._server.addresses, str(_servers_file(log))]
 
     def end_all(self) -> None:
         """Kills what is left, which is so after a failed test alone, and prints where it was."""

@@ -35,8 +35,8 @@ def test_a_forked_node_ends_when_pytest_is_gone_and_not_before(tmp_path: Path) -
         assert pytest.stdout is not None
         assert pytest.stdout.readline() == "started\n"
         offspring = psutil.Process(pytest.pid).children(recursive=True)
-        assert len(offspring) == 6, "four servers and two nodes"
+        assert len(offspring) == 4, "two servers and two nodes"
         _, alive = psutil.wait_procs(offspring, timeout=0.2)
-        assert len(alive) == 6
+        assert len(alive) == 4
         pytest.send_signal(signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, offspring)), "all have ended")

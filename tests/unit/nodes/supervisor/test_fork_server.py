@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,17 @@ import psutil
 import pytest
 from shadowsync.nodes.runtime.process import ENTRY_POINTS, FORK_SERVER, python
 from shadowsync.nodes.supervisor.child import Child
-from shadowsync.nodes.supervisor.fork_server import ForkServer
+from shadowsync.nodes.supervisor.fork_server import ForkOrder, ForkServer, fork
 from shadowsync.nodes.supervisor.starter import (
     METHOD_VARIABLE,
     ForkStarter,
     SpawnStarter,
     Starter,
     make_starter,
-    receive_reply,
-    send_request,
     start_method,
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
-from shadowsync.tests.support.jobs.processes import is_alive, wait_until
+from shadowsync.tests.support.jobs.processes import is_alive, until, wait_until
 from torch.backends import mkl
 
 Work = Callable[[Starter], Coroutine[Any, Any, Any]]
@@ -166,55 +165,100 @@ def test_a_process_is_as_a_new_one(with_starter: With, script: Callable[[str], l
     assert len(drawn) == 4
 
 
-def test_a_child_keeps_the_files_of_libraries_only() -> None:
-    """libffi maps code from a descriptor that it keeps: another file in its place ends the process."""
-    text = """
-        import os, socket, tempfile
-        from shadowsync.nodes.supervisor.fork_server import close_descriptors
-        library, stream = (os.open(__file__, os.O_RDONLY) for _ in range(2))
-        closed = [stream, *os.pipe(), *(end.detach() for end in socket.socketpair())]
-        close_descriptors([stream])
-        print([os.path.exists(f"/proc/self/fd/{number}") for number in (library, *closed)].index(False))
-        print(any(os.path.exists(f"/proc/self/fd/{number}") for number in closed))
-        """
-    script = textwrap.dedent(text).replace("__file__", repr(__file__))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("1\nFalse\n", "")
+SUPERVISOR = """
+import asyncio, sys
+from shadowsync.nodes.supervisor import starter
+from shadowsync.nodes.supervisor.fork_server import fork
+
+def asking(*order):
+    status = fork(*order)
+    print("asked", flush=True)
+    return status
+
+async def main():
+    own = starter.ForkStarter()
+    if sys.argv[1] == "early":
+        print("importing", flush=True)
+        sys.stdin.readline()
+        starter.fork = asking
+    for torch in (False, True):
+        await own.start(["child.py"], torch=torch)
+    print("started", flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
 
 
-def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -> None:
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """A process that has children forked; its temporary folder has a name that is too long for a socket."""
+    text = "import sys; sys.stdin.read(); open('orphaned', 'a').write('.')"
+    (tmp_path / "child.py").write_text(text, encoding="utf-8")
+    (tmp_path / "supervisor.py").write_text(SUPERVISOR, encoding="utf-8")
+    temporary = tmp_path / ("long" * 40)
+    temporary.mkdir()
+    with contextlib.ExitStack() as stack:
+
+        def start(when: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, "supervisor.py", when],
+                cwd=tmp_path,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"TMPDIR": str(temporary)},
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+    assert not list(temporary.iterdir())
+
+
+def says(process: subprocess.Popen[str]) -> str:
+    """Its next line."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_its_input_ends_with_the_supervisor_and_the_server_too(
+    supervisor: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
     """A killed supervisor: the server ends at once, and what it forked sees the end of its input."""
-    (tmp_path / "child.py").write_text(
-        "import sys; sys.stdin.read(); open('orphaned', 'w')", encoding="utf-8"
-    )
-    (tmp_path / "supervisor.py").write_text(
-        textwrap.dedent(
-            """
-            import asyncio
-            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_reply, send_request
+    process = supervisor("late")
+    assert says(process) == "started"
+    offspring = psutil.Process(process.pid).children(recursive=True)
+    assert len(offspring) == 4, "two servers, and a child of each"
+    assert not (tmp_path / "orphaned").exists()
+    process.kill()
+    wait_until(lambda: not any(map(is_alive, offspring)), "all have ended")
+    assert (tmp_path / "orphaned").read_text() == ".."
 
-            async def main():
-                starter = ForkStarter()
-                for torch in (False, True):
-                    await starter.start(["child.py"], torch=torch)
-                print("started", flush=True)
-                await asyncio.sleep(3600)
 
-            asyncio.run(main())
-            """
-        ),
-        encoding="utf-8",
-    )
-    command = [sys.executable, "supervisor.py"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as supervisor:
-        assert supervisor.stdout is not None
-        assert supervisor.stdout.readline() == "started\n"
-        offspring = psutil.Process(supervisor.pid).children(recursive=True)
-        assert len(offspring) == 4, "two servers, and a child of each"
-        assert not (tmp_path / "orphaned").exists()
-        supervisor.kill()
-        wait_until(lambda: not any(map(is_alive, offspring)), "all have ended")
-    assert (tmp_path / "orphaned").exists()
+@pytest.mark.parametrize("moment", ["asked", "importing"])
+def test_nothing_is_left_of_a_supervisor_that_was_killed_as_it_started(
+    supervisor: Callable[[str], subprocess.Popen[str]], tmp_path: Path, moment: str
+) -> None:
+    """Its servers still import, and have been asked for a process or not; they learn of it afterwards."""
+    process = supervisor("early")
+    assert says(process) == "importing"
+    servers = psutil.Process(process.pid).children()
+    assert len(servers) == 2
+    for server in servers:
+        server.suspend()
+    if moment == "asked":
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert says(process) == "asked"
+    process.kill()
+    process.wait()
+    for server in servers:
+        server.resume()
+    wait_until(lambda: not any(map(is_alive, servers)), "both have ended")
+    assert not (tmp_path / "orphaned").exists()
 
 
 def test_a_starter_that_is_closed_before_it_has_imported_leaves_nothing() -> None:
@@ -254,6 +298,7 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(
 REMOVED = """
 import asyncio, os, sys
 from contextlib import closing
+from multiprocessing import forkserver
 from shadowsync.nodes.supervisor.child import Child
 from shadowsync.nodes.supervisor.starter import ForkStarter
 
@@ -300,9 +345,11 @@ def test_both_servers_show_a_short_command_line() -> None:
         servers = set(psutil.Process().children(recursive=True)) - before
         return [[word for word in one.cmdline() if word] for one in servers]
 
-    with closing(ForkStarter()):
+    with closing(ForkStarter()) as starter:
         shown = [[sys.executable, "-m", FORK_SERVER]] * 2
         wait_until(lambda: lines() == shown, "both show it")
+        pids = [server.process.pid for server in starter.servers]
+        assert [os.getsid(pid) for pid in pids] == pids, "a terminal's Ctrl-C is not for them"
 
 
 def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[str], list[str]]) -> None:
@@ -330,69 +377,152 @@ def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[st
     assert "start the job again" in text
 
 
-def test_a_client_that_was_killed_before_it_read_a_reply_is_an_end() -> None:
-    client, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with server:
-        server.send(b"a reply")
-        # Linux resets the connection of one that closes with unread messages.
-        client.close()
-        assert ForkServer(server).serve() is None
+def test_many_starts_leave_no_descriptor_and_no_zombie(
+    lasting: Lasting, script: Callable[[str], list[str]]
+) -> None:
+    arguments = script("import sys; sys.stdin.read()")
+
+    def counts() -> list[tuple[int, int]]:
+        servers = psutil.Process().children()
+        return [(psutil.Process().num_fds(), 0), *((one.num_fds(), len(one.children())) for one in servers)]
+
+    async def start(starter: Starter) -> Child:
+        return Child("role", 0, "token", await starter.start(arguments, torch=False))
+
+    async def many(starter: Starter) -> list[int | None]:
+        children = await asyncio.gather(*(start(starter) for _ in range(25)))
+        for child in children:
+            child.signal(signal.SIGTERM)
+            await child.ended.wait()
+            await child.close()
+        return [child.code for child in children]
+
+    lasting.run(ForkStarter, many)
+    before = counts()
+    assert lasting.run(ForkStarter, many) == [-signal.SIGTERM] * 25
+    wait_until(lambda: counts() == before, "all is as before")
 
 
-FORKS = """
-import os, socket, sys, threading
-from shadowsync.nodes.supervisor.fork_server import why_not_fork
+def test_a_start_that_is_given_up_leaves_nothing(
+    lasting: Lasting, script: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """Its process is forked all the same, and ends as its input does."""
+    done = tmp_path / "done"
+    arguments = script(f"import sys; sys.stdin.read(); open({str(done)!r}, 'w')")
 
-own = socket.socket()
-held = threading.Event()
-if sys.argv[1] == "thread":
-    threading.Thread(target=held.wait).start()
-if sys.argv[1] == "socket":
-    other = socket.socket()
-print(why_not_fork({own.fileno()}))
-held.set()
-"""
+    async def work(starter: Starter) -> None:
+        descriptors = psutil.Process().num_fds()
+        assert isinstance(starter, ForkStarter)
+        server = psutil.Process(starter.servers[0].process.pid)
+        server.suspend()
+        try:
+            start = asyncio.create_task(starter.start(arguments, torch=False))
+            await until(lambda: psutil.Process().num_fds() > descriptors + 2, "it is asked for")
+            start.cancel()
+            await asyncio.wait([start])
+        finally:
+            server.resume()
+        assert start.cancelled()
+        assert psutil.Process().num_fds() == descriptors
+        await until(done.exists, "it has ended")
 
-
-@pytest.mark.parametrize(
-    ("what", "why"), [("nothing", ""), ("thread", "it has 2 threads"), ("socket", "it has a socket")]
-)
-def test_a_process_with_threads_or_sockets_is_not_forked(what: str, why: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS, what], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(why + ("\n" if not why else ""))
-
-
-SERVES = """
-import socket, sys, threading
-from shadowsync.nodes.supervisor.fork_server import ForkServer, become
-
-if sys.argv[1] == "thread":
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-order = ForkServer(socket.socket(fileno=int(sys.argv[2]))).serve()
-if order is not None:
-    become(order)
-"""
+    lasting.run(ForkStarter, work)
 
 
-@pytest.mark.parametrize("what", ["thread", "nothing"])
-def test_a_server_with_a_thread_refuses(script: Callable[[str], list[str]], what: str) -> None:
+THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+
+
+@pytest.mark.parametrize(("text", "refused"), [(THREAD, True), ("", False)], ids=["a thread", "none"])
+def test_a_server_with_a_thread_refuses(
+    script: Callable[[str], list[str]],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    text: str,
+    refused: bool,
+) -> None:
     """It says why; without the thread it forks, which is the control."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-c", SERVES, what, str(theirs.fileno())]
-    with ours, subprocess.Popen(command, pass_fds=[theirs.fileno()]):
-        theirs.close()
+    (tmp_path / "imported.py").write_text(text, encoding="utf-8")
+    with closing(ForkServer(["imported"], os.environ | {"PYTHONPATH": str(tmp_path)})) as server:
         with open(os.devnull, "r+b") as nothing:
-            send_request(ours, 7, script("raise SystemExit(3)"), [nothing.fileno()] * 3)
-        reply = receive_reply(ours)
-        assert reply is not None
-        body, process = reply
-        if what == "thread":
-            assert body == {"request": 7, "refused": "it has 2 threads"}
-        else:
-            assert process is not None
-            os.close(process)
-            assert receive_reply(ours) == ({"request": 7, "code": 3}, None)
-        ours.shutdown(socket.SHUT_RDWR)
+            order = ForkOrder(script("raise SystemExit(3)"))
+            status = fork(server.address, order, [nothing.fileno()] * 3)
+        with open(status, "rb", buffering=0) as file:
+            if refused:
+                assert file.read() == b""
+                assert server.process.wait() == 1
+            else:
+                assert psutil.pid_exists(forkserver.read_signed(file.fileno()))
+                assert forkserver.read_signed(file.fileno()) == 3
+    assert ("the fork server cannot fork: it has 2 threads" in capfd.readouterr().err) == refused
+
+
+USERS = """
+print("imported")
+import asyncio, sys, threading
+from contextlib import closing
+from multiprocessing import forkserver
+from multiprocessing import forkserver, get_context, resource_tracker
+from shadowsync.nodes.supervisor.child import Child
+from shadowsync.nodes.supervisor.starter import ForkStarter
+
+async def work(starter):
+    started = await starter.start(["child.py"], torch=False)
+    child = Child("role", 0, "", started)
+    await child.ended.wait()
+    await child.close()
+    said.append((child.code, *child.lines))
+
+def run():
+    with closing(ForkStarter()) as starter:
+        asyncio.run(work(starter))
+
+said = []
+threads = [threading.Thread(target=run) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(said)
+print(forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)
+"""
+CHILD = """
+import multiprocessing, os, warnings
+warnings.simplefilter("error")
+
+def work(queue):
+    queue.put("shadowsync" in __import__("sys").modules)
+
+if __name__ == "__main__":
+    print(multiprocessing.current_process().name, multiprocessing.parent_process())
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        queue = context.Queue()
+        process = context.Process(target=work, args=(queue,))
+        process.start()
+        print(method, queue.get())
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("given", ["as a file", "as an argument", "as input"])
+def test_the_program_of_a_user_is_left_alone(tmp_path: Path, given: str) -> None:
+    """It runs once, also where it can be imported again, and has servers for each of its threads.
+
+    The fork server of its own `multiprocessing` is another one, and so is that of a child.
+    """
+    (tmp_path / "child.py").write_text(CHILD, encoding="utf-8")
+    (tmp_path / "program.py").write_text(USERS, encoding="utf-8")
+    words = {"as a file": ["program.py"], "as an argument": ["-c", USERS], "as input": ["-"]}[given]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *words],
+        cwd=tmp_path,
+        input=USERS if given == "as input" else "",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = (0, "MainProcess None", "fork True", "spawn False", "forkserver False")
+    assert (done.stdout, done.stderr) == (f"imported\n{[lines, lines]}\nNone None\n", "")
 
 
 def test_the_method_is_chosen_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +533,7 @@ def test_the_method_is_chosen_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> 
         make_starter()
     monkeypatch.delenv(METHOD_VARIABLE)
     assert start_method() == "forkserver"
-    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.setattr(sys, "platform", "darwin")
     assert start_method() == "spawn"
 
 
