@@ -165,6 +165,7 @@ def starting(tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log
         try:
             with no_leaks(marker, temporary, server.pids):
                 yield starter
+                starter.reap()
         finally:
             starter.end_all()
             end_marked(marker, server.pids)

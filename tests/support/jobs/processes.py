@@ -254,6 +254,14 @@ class Starter:
     def _warm_job(self, log: Path) -> list[str]:
         return [warm_job.__name__, *self._server.addresses, str(_servers_file(log))]
 
+    def reap(self) -> None:
+        """Learns how those ended that are dead, if the test did not ask."""
+        for process in self.started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if is_alive(psutil.Process(process.pid)):
+                    continue
+            process.wait()
+
     def end_all(self) -> None:
         """Kills what is left, which is so after a failed test alone, and prints where it was."""
         for process in self.started:
