@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, small_job, write_job
 
 ClusterMaker = Callable[..., InProcessCluster]
 Settings = dict[str, dict[str, Any]]
@@ -41,10 +43,15 @@ def folder_of(own: InProcessCluster) -> RunFolder:
     return RunFolder(own.run.folder.resolve())
 
 
-@pytest.fixture
-def old(cluster: ClusterMaker) -> RunFolder:
-    """A run that has trained one epoch."""
-    return folder_of(ended(cluster, job(OLD_TABLES)))
+@pytest.fixture(scope="module")
+def old(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that has trained one epoch; not to be changed."""
+    folder = tmp_path_factory.mktemp("old")
+    path = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), job(OLD_TABLES))
+    with in_process_clusters() as make:
+        own = make(path).start()
+        assert own.wait() == 0, own.coordinator.text()
+    return folder_of(own)
 
 
 def test_it_begins_where_the_other_ended_and_says_what_is_fresh(
@@ -69,6 +76,7 @@ def test_it_begins_where_the_other_ended_and_says_what_is_fresh(
     assert not [event.what for event in scratch.report.events]
 
 
+@pytest.mark.matrix
 def test_tables_alone(cluster: ClusterMaker, old: RunFolder) -> None:
     start = {"checkpoint": str(old.folder), "dense": "none"}
     warm = folder_of(ended(cluster, job(OLD_TABLES, start=start)))
@@ -95,12 +103,13 @@ def test_what_does_not_fit_is_refused_before_training(cluster: ClusterMaker, old
 
 
 def test_a_damaged_checkpoint_is_refused_before_any_node_starts(
-    cluster: ClusterMaker, old: RunFolder
+    cluster: ClusterMaker, old: RunFolder, tmp_path: Path
 ) -> None:
-    path = next(old.folder.glob("checkpoint/dense-*"))
+    folder = Path(shutil.copytree(old.folder, tmp_path / "damaged"))
+    path = next(folder.glob("checkpoint/dense-*"))
     whole = path.read_bytes()
     for damaged, said in ((whole[:-4], "its manifest states"), (whole[:-4] + b"\1\2\3\4", "was altered")):
         path.write_bytes(damaged)
-        own = cluster(job(OLD_TABLES, start={"checkpoint": str(old.folder)}))
+        own = cluster(job(OLD_TABLES, start={"checkpoint": str(folder)}))
         assert own.start_coordinator().wait() == 3
         assert said in own.coordinator.text()
