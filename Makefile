@@ -7,18 +7,18 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 BIN = $(VENV)/bin
 # How many tests run at once: more than the two cores of a small machine, because half of a test's time is waiting;
-# fewer of those that start whole jobs as processes. Files with whole jobs come first, so that none is left for the end.
+# fewer where all are kills. Files with whole jobs come first, so that none is left for the end.
 JOBS ?= 4
-PROCESS_JOBS ?= 3
+FAULT_JOBS ?= 3
 # What is imported is compiled once: a variable that forbids it would cost every process of the suite a second.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
-# Jobs in a test's own process keep to one core there; `make faults`, `make variants` and whole processes have all of them.
+# Jobs in a test's own process keep to one core there; `make faults` and whole processes have all of them.
 ONE_CORE = SHADOWSYNC_TESTS_ON_ONE_CORE=1
 BY_FILE = --dist loadfile --no-loadscope-reorder
 WHOLE_JOBS = tests/integration tests/faults
 UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 
-.PHONY: demo test docs faults variants gpu ray ray-kills install install-dev lint types unit clean help
+.PHONY: demo test docs faults variants gpu ray ray-kills install install-dev lint types unit in-one-process clean help
 
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
@@ -71,20 +71,23 @@ types: install-dev
 unit: install-dev
 	$(UNIT)
 
-test: lint types
+# Types are checked beside the tests: that takes a minute of one core.
+test: lint
+	@$(MAKE) --no-print-directory -j2 types in-one-process
+	$(PYTEST) -n $(JOBS) $(BY_FILE) -m "processes and not matrix and not ray" $(WHOLE_JOBS)
+
+in-one-process: install-dev
 	$(ONE_CORE) $(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix and not ray"
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix and not ray" $(WHOLE_JOBS)
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
 
 faults: install-dev
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "matrix and not no_kill" tests/faults tests/fuzz
+	$(PYTEST) -n $(FAULT_JOBS) $(BY_FILE) -m "matrix and not no_kill" tests/faults tests/fuzz
 
-# One file there has half of the seconds, in tests that mostly wait: they are spread over all.
+# One file there has a third of the seconds, in tests that mostly wait: they are spread over all.
 variants: install-dev
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix tests/integration
-	$(PYTEST) -n $(PROCESS_JOBS) --dist worksteal -m "matrix and no_kill" tests/faults
+	$(ONE_CORE) $(PYTEST) -n $(JOBS) --dist worksteal -m "matrix and no_kill" $(WHOLE_JOBS)
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'

@@ -71,8 +71,10 @@ logging.setLogRecordFactory(_Record)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start whole jobs as processes."""
+    """Mark the tests that start whole jobs as processes, and those whose variants are no kills."""
     for item in items:
+        if not {"faults", "fuzz"} & set(item.path.parts):
+            item.add_marker("no_kill")
         if "starting" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("light"):
             item.add_marker("processes")
             # `make test` looks for them in these two folders only.

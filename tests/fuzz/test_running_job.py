@@ -75,7 +75,8 @@ def test_the_same_seed_gives_the_same_messages() -> None:
     assert first != [other.next() for _ in range(200)]
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
 def test_a_flood_of_hostile_messages_changes_nothing(
     in_process: Callable[..., InProcessCluster], algorithm: str
 ) -> None:

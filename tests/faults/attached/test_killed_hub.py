@@ -55,7 +55,7 @@ class InTheMiddle:
         hub.come_back()
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
+@pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
 def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
     starter: Starter, tmp_path: Path, algorithm: str
 ) -> None:
@@ -148,6 +148,7 @@ def test_the_center_is_made_again_from_the_mean_of_the_replicas(starter: Starter
     assert [(one["steps"], one["synchronized"]) for one in loops] == [(120, 120)] * 2
 
 
+@pytest.mark.matrix
 def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, tmp_path: Path) -> None:
     size, batch = 400, 4
     data = TensorDataset(torch.arange(size))

@@ -57,6 +57,7 @@ def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_p
             own(torch.tensor([3]))
 
 
+@pytest.mark.matrix
 def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint(
     starter: Starter, tmp_path: Path
 ) -> None:

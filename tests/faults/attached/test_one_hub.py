@@ -61,6 +61,8 @@ def test_a_rank_that_raises_keeps_nobody_waiting(starter: Starter, tmp_path: Pat
     assert (tmp_path / "steps-0.txt").read_text() == str(STEPS)
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_if_rank_0_raises_its_hub_ends_with_it(starter: Starter, tmp_path: Path) -> None:
     host, other = launched(starter, tmp_path, "tables", "rank 0 raises")
     assert host.wait(SECONDS) == 1

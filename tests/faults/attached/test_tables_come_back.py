@@ -190,6 +190,7 @@ def test_other_tables_and_another_hub_are_refused(starter: Starter, tmp_path: Pa
     own.kill()
 
 
+@pytest.mark.matrix
 def test_a_hub_that_does_not_come_back_is_waited_for_so_long(starter: Starter, tmp_path: Path) -> None:
     own = KilledHub(starter, tmp_path, "--set", "sync.algorithm=none")
     with joined(own.address, hub_wait_seconds=1.0) as tables:
@@ -199,6 +200,7 @@ def test_a_hub_that_does_not_come_back_is_waited_for_so_long(starter: Starter, t
             tables(torch.tensor([1]))
 
 
+@pytest.mark.matrix
 def test_a_module_that_was_declared_dead_and_lives_comes_back(starter: Starter, tmp_path: Path) -> None:
     """Its process is stopped for longer than the hub's patience; the rows are still there."""
     with hub(sync__algorithm="none", run__node_timeout_seconds=8.0) as own, joined(own.endpoint) as reader:

@@ -135,6 +135,7 @@ def _die_at(in_process: Callable[..., InProcessCluster], moments: Sequence[int])
     return own
 
 
+@pytest.mark.matrix
 def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster]) -> None:
     _die_at(in_process, (20, 40, 60))
 
@@ -242,6 +243,7 @@ def test_it_dies_while_training_waits_for_a_validation(
     assert own.run.report.validation.count >= 2
 
 
+@pytest.mark.matrix
 def test_without_the_replies_of_before_a_delivery_is_acknowledged_twice(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +363,7 @@ def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: 
     _require_whole(own.run.report)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("role", ["trainer", pytest.param("reader", marks=pytest.mark.matrix)])
 def test_a_node_that_was_given_up_comes_back_to_the_next_one(
     in_process: Callable[..., InProcessCluster], role: str
@@ -434,6 +437,7 @@ def test_it_dies_when_a_reader_has_died(
     _require_whole(own.run.report)
 
 
+@pytest.mark.matrix
 def test_an_interrupted_job_ends_under_the_next_one(in_process: Callable[..., InProcessCluster]) -> None:
     own = in_process(_changed(data=ENDLESS)).start()
     own.wait_for_batches(30)

@@ -94,6 +94,8 @@ def _interrupted_once_logged(job: Supervised, text: str) -> None:
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_trainers_that_are_not_needed_leave(run: Callable[..., Supervised]) -> None:
     job = run(ENDLESS["epochs"], least=1, most=3, target=REACHED)
     _interrupted_once_logged(job, LEFT)
@@ -149,6 +151,8 @@ def goes_on_once_logged(own: InProcessCluster, text: str) -> None:
     own.wait_for_batches(own.run.batches() + 100)
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_change_that_is_refused_is_an_event_and_the_job_goes_on(
     in_process: Callable[..., InProcessCluster],
 ) -> None:

@@ -116,6 +116,8 @@ def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algori
     assert report.model_saved == f"{one} ({algorithm})"
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCluster]) -> None:
     changes = {"data": {"epochs": EPOCHS}, "trainer": {"balance": "updates"}}
     slowed = Slowed(30, 1.0)

@@ -79,6 +79,8 @@ def test_a_reader_leaves(in_process: Callable[..., InProcessCluster]) -> None:
     _require_whole(own.run, "reader-0")
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_reader_and_a_trainer_leave_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     """What the one had sent to the other, and is not trained, counts for neither."""
     slowed = Slowed(30)

@@ -14,7 +14,7 @@ from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 SECONDS = 120.0
-ROLES = ("embedding", "sync")
+ROLES = ("embedding", pytest.param("sync", marks=pytest.mark.matrix))
 
 
 def _changes(data: dict[str, Any]) -> dict[str, dict[str, Any]]:

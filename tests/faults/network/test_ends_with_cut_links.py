@@ -64,6 +64,8 @@ def unknown(report: Report) -> dict[str, str]:
     return {next(kind for kind in kinds if name.startswith(kind)): why for name, why in found.items()}
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_worker_that_cannot_end_its_pushes(in_process: ClusterMaker) -> None:
     run = interrupted_without(in_process, "trainer-0", "embedding-0", data={"epochs": 1})
     report = run.report

@@ -88,6 +88,7 @@ def test_one_whose_place_is_taken_says_so_and_goes(in_process: ClusterMaker) -> 
     assert job.own.run.report.ledger.adds_up
 
 
+@pytest.mark.matrix
 def test_under_a_supervisor_it_comes_back_and_is_replaced_once_it_dies(in_process: ClusterMaker) -> None:
     job = CutOff(in_process, ["embedding-0"], replaces=True)
     job.mend()
@@ -104,6 +105,8 @@ def test_under_a_supervisor_it_comes_back_and_is_replaced_once_it_dies(in_proces
     assert report.examples.distinct == EPOCHS * EXAMPLES
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker) -> None:
     job = CutOff(in_process, ["reader-0", "sync-0"])
     job.mend()
@@ -115,6 +118,8 @@ def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker) -> None:
     assert report.examples.distinct == EPOCHS * EXAMPLES
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_slice_that_nobody_can_make_anew_comes_back(in_process: ClusterMaker) -> None:
     """Of a center that sums: a new node is refused, and it is the same one."""
     job = CutOff(in_process, ["sync-0"], {"sync": {"algorithm": "downpour"}})
@@ -131,6 +136,8 @@ def test_a_slice_that_nobody_can_make_anew_comes_back(in_process: ClusterMaker) 
     assert report.examples.distinct == EPOCHS * EXAMPLES
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_without_any_trainer_it_is_said_what_is_lost_and_the_checkpoint_goes_on(
     in_process: ClusterMaker,
 ) -> None:

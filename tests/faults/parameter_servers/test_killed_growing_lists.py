@@ -59,6 +59,7 @@ def test_another_embedding_node_gets_every_batch(cluster: Callable[..., AnyClust
     _require_that_another_gets_every_batch(cluster, log, 20_000)
 
 
+@pytest.mark.matrix
 def test_another_embedding_node_has_the_rows_that_ids_share(
     in_process: Callable[..., InProcessCluster], log: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_it_goes_on_from_the_rows_of_a_checkpoint(
     _require_rows(own, report, 20_000)
 
 
+@pytest.mark.matrix
 def test_a_dead_trainer_takes_no_row_with_it(in_process: Callable[..., InProcessCluster], log: Path) -> None:
     slowed = Slowed(20)
     own = in_process(settings_of(log, 20_000), faults=(slowed,)).start()

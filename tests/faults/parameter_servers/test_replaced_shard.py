@@ -161,6 +161,7 @@ def test_it_dies_when_training_has_ended(
     assert report.ledger.adds_up, report.ledger.identities
 
 
+@pytest.mark.matrix
 def test_a_shard_that_is_not_asked_what_it_lacks_is_red(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

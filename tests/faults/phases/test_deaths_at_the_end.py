@@ -113,7 +113,7 @@ def test_a_trainer_while_the_held_out_files_are_scored(
     assert report.eval.examples == EVAL_EXAMPLES
 
 
-@pytest.mark.parametrize("others", [(), ("trainer",)])
+@pytest.mark.parametrize("others", [(), pytest.param(("trainer",), marks=pytest.mark.matrix)])
 def test_an_embedding_node_while_the_held_out_files_are_scored(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...]
 ) -> None:
@@ -129,8 +129,15 @@ def test_an_embedding_node_while_the_held_out_files_are_scored(
     assert open_checkpoint(own.run.folder, verify=True)[1].examples_trained == EXAMPLES
 
 
-@pytest.mark.parametrize("phase", ["closing", "evaluation"])
-@pytest.mark.parametrize("dead", [1, 2])
+@pytest.mark.parametrize(
+    ("phase", "dead"),
+    [
+        ("closing", 1),
+        ("evaluation", 2),
+        pytest.param("closing", 2, marks=pytest.mark.matrix),
+        pytest.param("evaluation", 1, marks=pytest.mark.matrix),
+    ],
+)
 def test_a_reader(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, dead: int
 ) -> None:
@@ -288,6 +295,7 @@ def test_the_coordinator_when_the_end_is_decided(
         ends_agree(in_process, own, CHANGES)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("decided", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_the_coordinator_of_a_profile(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, *, decided: bool
@@ -319,6 +327,7 @@ def test_the_coordinator_of_a_profile(
         assert lost in [event.what for event in report.events]
 
 
+@pytest.mark.matrix
 def test_without_the_decision_the_next_one_waits_for_nodes_that_are_gone(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

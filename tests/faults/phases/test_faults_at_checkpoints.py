@@ -149,6 +149,8 @@ def fill_in_the_middle(own: AnyCluster, volume: Path) -> tuple[Path, int] | None
     return None
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 @pytest.mark.no_kill
 def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     volume: Path, in_process: ClusterMaker

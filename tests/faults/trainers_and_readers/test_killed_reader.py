@@ -88,6 +88,8 @@ def test_a_trainer_dies_with_it(in_process: Callable[..., InProcessCluster]) -> 
     assert report.examples.distinct == EPOCHS * EXAMPLES
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_reader_joins_though_none_has_died(in_process: Callable[..., InProcessCluster]) -> None:
     slowed = Slowed(20)
     own = in_process({"run": QUICK, "data": SMALL | {"epochs": 2, "readers": 1}}, faults=(slowed,)).start()

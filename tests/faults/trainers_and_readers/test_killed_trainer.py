@@ -148,6 +148,7 @@ def test_synchronized_updates_outlive_their_trainer(in_process: Callable[..., In
     assert report.eval.model == "the center (easgd)"
 
 
+@pytest.mark.matrix
 def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     """As by a supervisor, long before the heartbeats would tell."""
     changes = FEW_NODES | {"trainer": {"count": 2}, "data": {"epochs": 2}}

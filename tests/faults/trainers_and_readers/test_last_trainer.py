@@ -67,7 +67,7 @@ def _kill_all(own: InProcessCluster) -> None:
     ("sync", "trainers"),
     [
         ("easgd", 2),
-        ("downpour", 1),
+        pytest.param("downpour", 1, marks=pytest.mark.matrix),
         pytest.param("fixed", 2, marks=pytest.mark.matrix),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
@@ -14,6 +15,7 @@ EPOCHS = 4
 UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 2}, "bottom": None, "top": None}
 
 
+@pytest.mark.matrix
 def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., AnyCluster]) -> None:
     slowed = Slowed(20)
     own = cluster(

@@ -227,7 +227,11 @@ NO_SCORES = np.full(7, np.nan).tobytes()
     ("fault", "why"),
     [
         (replied(DrainReply, progressive=NO_SCORES), "its scores: quality sums hold a number that is"),
-        (replied(EvalSums, sums=NO_SCORES), "its scores: quality sums hold a number that is"),
+        pytest.param(
+            replied(EvalSums, sums=NO_SCORES),
+            "its scores: quality sums hold a number that is",
+            marks=pytest.mark.matrix,
+        ),
         pytest.param(replied(EvalSums, sums=b"x"), "its scores: ", marks=pytest.mark.matrix),
         pytest.param(
             replied(DrainReply, applied_of=(BatchId(0, 0, 9, 9),)),
@@ -295,7 +299,7 @@ def delivered_less(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "liar"),
-    [(scored_twice, "trainer-1"), (delivered_less, "reader-0")],
+    [(scored_twice, "trainer-1"), pytest.param(delivered_less, "reader-0", marks=pytest.mark.matrix)],
     ids=["scored", "delivered"],
 )
 def test_wrong_counts_of_a_pass_cost_whoever_says_them(
@@ -312,6 +316,7 @@ def test_wrong_counts_of_a_pass_cost_whoever_says_them(
     assert report.eval.examples == EVAL_EXAMPLES
 
 
+@pytest.mark.matrix
 def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: ClusterMaker) -> None:
     changes = {"data": {"shuffle_window": 0, "split": {"progressive": 0.9}}}
     own = in_process(changes, faults=(scored_more_before_its_steps,)).start()
@@ -340,12 +345,16 @@ def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> No
     ("fault", "why"),
     [
         (delivered(dense=not_finite), "a dense value is not finite"),
-        (delivered(rows=stray_rows), "a row number is beyond"),
-        (delivered("reader-0", scored=True, labels=no_labels), "a label is neither 0 nor 1"),
-        (delivered(id=of_no_span), "was not given to reader-1"),
+        pytest.param(delivered(rows=stray_rows), "a row number is beyond", marks=pytest.mark.matrix),
+        pytest.param(
+            delivered("reader-0", scored=True, labels=no_labels),
+            "a label is neither 0 nor 1",
+            marks=pytest.mark.matrix,
+        ),
+        pytest.param(delivered(id=of_no_span), "was not given to reader-1", marks=pytest.mark.matrix),
         (delivered(id=of_another_span), "was not given to reader-1"),
-        (delivered_again, "it was delivered before"),
-        (read_twice, "it was delivered before"),
+        pytest.param(delivered_again, "it was delivered before", marks=pytest.mark.matrix),
+        pytest.param(read_twice, "it was delivered before", marks=pytest.mark.matrix),
     ],
     ids=["dense", "rows", "scored", "no span", "other span", "again", "twice"],
 )
@@ -356,6 +365,7 @@ def test_a_delivery_costs_its_reader_and_not_the_job(
     _require_a_dead_reader(own, why)
 
 
+@pytest.mark.matrix
 def test_a_batch_number_that_its_span_does_not_have_costs_one_reader(in_process: ClusterMaker) -> None:
     """Only the count of the next reader tells, which is honest."""
     faults = (delivered(id=beyond_its_span), each_reader_has_a_span)
@@ -404,9 +414,9 @@ def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker
     ("fault", "why"),
     [
         (push_of_a_stray_row, "row"),
-        (acknowledged(loss_sum=-1e300), "loss_sum"),
-        (acknowledged_twice, "is acknowledged twice"),
-        (acknowledged(positives=1e9), "positives of 1e+09"),
+        pytest.param(acknowledged(loss_sum=-1e300), "loss_sum", marks=pytest.mark.matrix),
+        pytest.param(acknowledged_twice, "is acknowledged twice", marks=pytest.mark.matrix),
+        pytest.param(acknowledged(positives=1e9), "positives of 1e+09", marks=pytest.mark.matrix),
         pytest.param(acknowledged(examples=129, weight=129.0), "at most 128", marks=pytest.mark.matrix),
     ],
     ids=["row", "loss", "twice", "positives", "examples"],

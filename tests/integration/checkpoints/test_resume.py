@@ -89,6 +89,7 @@ def test_an_interrupted_run_goes_on(cluster: ClusterMaker, algorithm: str) -> No
     assert trained_batches(first) == before
 
 
+@pytest.mark.matrix
 def test_it_goes_on_where_the_first_one_was_and_not_from_the_start(cluster: ClusterMaker) -> None:
     """Seen where nothing is learned any more: the rows stay, and the center stays among what was saved."""
     still: Settings = {"trainer": {"lr": 1e-9}, "embedding": {"lr": 1e-9}}
@@ -185,6 +186,7 @@ def test_another_job_or_input_is_told_with_what_differs(
     assert "no best checkpoint was kept" in refused("--from", "best")
 
 
+@pytest.mark.matrix
 def test_a_run_goes_on_of_which_only_the_ends_of_spans_were_not_known(cluster: ClusterMaker) -> None:
     settings: Settings = {**FEWER, "data": {"epochs": 1}, "sync": {"algorithm": "none", "nodes": 0}}
     first = finished(cluster, settings)

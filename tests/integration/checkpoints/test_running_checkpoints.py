@@ -69,7 +69,7 @@ def expected(origin: str, saved: Mapping[str, Float32Array]) -> Float32Array:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(name, marks=pytest.mark.matrix if name in ("ma", "bmuf") else ()) for name in MODELS],
+    [pytest.param(name, marks=() if name == "easgd" else pytest.mark.matrix) for name in MODELS],
 )
 def test_it_is_whole_and_its_model_is_that_of_its_files(
     cluster: Callable[..., InProcessCluster], algorithm: str

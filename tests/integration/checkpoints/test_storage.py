@@ -93,6 +93,7 @@ def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProce
     assert sums(str(stored.folder)) == sums(url)
 
 
+@pytest.mark.matrix
 def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProcessCluster], url: str) -> None:
     settings: Changed = {
         "data": {"epochs": 2},
@@ -160,7 +161,9 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
     assert any("the storage does not answer" in event.what for event in run.report.events)
 
 
-@pytest.mark.parametrize("waits", ["during a checkpoint", "after one"])
+@pytest.mark.parametrize(
+    "waits", ["during a checkpoint", pytest.param("after one", marks=pytest.mark.matrix)]
+)
 def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
     cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
@@ -193,6 +196,7 @@ def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
     assert any(said in event.what for event in own.report.events)
 
 
+@pytest.mark.matrix
 def test_a_replaced_shard_starts_from_the_storage(
     cluster: Callable[..., InProcessCluster], tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_job_that_fails_has_its_code(starter: Starter, job_file: JobMaker, bro
     assert starter.spawn_warm("run", str(job), streams=(broken, broken)).wait() == ExitCode.DATA
 
 
+@pytest.mark.matrix
 def test_a_comparison_that_nobody_reads(job_file: JobMaker, tmp_path: Path, broken: int) -> None:
     """What it says is the same where its runs have been made."""
     job = load_job(job_file({"trainer": {"batch": 512, "count": 2}}))

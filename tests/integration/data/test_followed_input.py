@@ -117,6 +117,7 @@ def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     assert [Path(path).name for (path,) in second.run.query("SELECT path FROM spans")] == ["a.parquet"]
 
 
+@pytest.mark.matrix
 def test_one_is_resumed_although_a_file_is_still_empty(
     in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_one_is_resumed_although_a_file_is_still_empty(
     assert second.run.report.examples.distinct == OF_A_FILE
 
 
+@pytest.mark.matrix
 def test_one_is_resumed_with_the_files_of_now_and_then_ends(
     in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
 ) -> None:

@@ -62,6 +62,7 @@ def _parquet(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.matrix
 def test_parquet_by_url(cluster: Callable[..., InProcessCluster], tmp_path: Path) -> None:
     with http_files({"log.parquet": _parquet(tmp_path / "log.parquet")}, ranges=True) as url:
         settings = _settings(f"{url}/log.parquet")
@@ -76,7 +77,7 @@ def test_parquet_by_url(cluster: Callable[..., InProcessCluster], tmp_path: Path
     assert report.eval.ne < 0.5
 
 
-@pytest.mark.parametrize("learnable", [True, False])
+@pytest.mark.parametrize("learnable", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_a_job_by_url(cluster: Callable[..., InProcessCluster], learnable: bool) -> None:
     with http_files({"log.csv": _log(learnable=learnable)}, ranges=True) as url:
         own = cluster(_settings(f"{url}/log.csv")).start()

@@ -85,7 +85,7 @@ cli.main()
 
 
 @pytest.mark.light
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.matrix)])
 def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, number: signal.Signals) -> None:
     job, out = _big_csv(tmp_path), tmp_path / "out"
     done = starter.spawn("prepare", str(job), "--out", "whole", "--quiet")

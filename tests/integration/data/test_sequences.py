@@ -94,6 +94,7 @@ def run(cluster: MakeCluster, settings: dict[str, dict[str, Any]]) -> InProcessC
     return own
 
 
+@pytest.mark.matrix
 def test_attention_finds_the_item_in_the_history(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
     """The control is the same MLP on the mean of the history, the paper's base model."""
     own = run(cluster, settings_of(logs, data={"epochs": 2}))
@@ -139,7 +140,14 @@ def test_a_saved_model_scores_as_the_job_did(
 SERVED = [("i1", ["i1", "i2"], 1), ("i1", ["i2", "i1"], 1), ("i1", [], 1), ("i1", ["i3"], 1)]
 
 
-@pytest.mark.parametrize("how", ["two workers", "a device", "prepared"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "prepared",
+        pytest.param("two workers", marks=pytest.mark.matrix),
+        pytest.param("a device", marks=pytest.mark.matrix),
+    ],
+)
 def test_however_it_is_trained(
     cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path, how: str
 ) -> None:
@@ -165,6 +173,7 @@ def without_nones(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[s
     }
 
 
+@pytest.mark.matrix
 def test_a_run_goes_on_from_its_checkpoint(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
     settings = settings_of(logs, data={"epochs": 2})
     slowed = Slowed(20)
@@ -195,7 +204,7 @@ def write_weighted(path: Path, rows: int, seed: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("pooling", ["mean", "sum"])
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("sum", marks=pytest.mark.matrix)])
 def test_weights_of_items_tell(cluster: MakeCluster, tmp_path: Path, pooling: str) -> None:
     logs = write_weighted(tmp_path / "train.csv", 8000, 1), write_weighted(tmp_path / "eval.csv", 2000, 2)
     tags = {"kind": "multi_hot", "pooling": pooling}
@@ -209,6 +218,7 @@ def test_weights_of_items_tell(cluster: MakeCluster, tmp_path: Path, pooling: st
     assert found["without"] > found["with"] + 0.15, "the control"
 
 
+@pytest.mark.matrix
 def test_emulated_machines_train_it_too(job_file: JobMaker, logs: tuple[Path, Path]) -> None:
     job = load_job(str(job_file(settings_of(logs, data={"epochs": 1}))))
     first, second = (run_virtual(job, Timing(step_seconds=0.02, round_cpu_seconds=0.001)) for _ in range(2))

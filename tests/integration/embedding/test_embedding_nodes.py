@@ -16,6 +16,7 @@ from shadowsync.tests.support.jobs.runs import RunFolder
 NONE = {"algorithm": "none"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "settings",
     [{}, pytest.param({"storage": "bfloat16", "optimizer": "adam"}, marks=pytest.mark.matrix)],

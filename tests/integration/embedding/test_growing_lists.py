@@ -53,6 +53,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
 
 
+@pytest.mark.matrix
 def test_a_row_for_each_id_trains_as_a_hashed_table_without_collisions(
     cluster: ClusterMaker, log: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_saved_model_scores_as_the_job_did(cluster: ClusterMaker, log: Path) -
     assert len(set(wanted.tolist())) > 2
 
 
+@pytest.mark.matrix
 def test_a_prepared_folder_trains_as_the_files_do(cluster: ClusterMaker, log: Path, tmp_path: Path) -> None:
     """To the bit, in a deterministic job; the control has another seed."""
     found = []
@@ -157,6 +159,7 @@ def test_an_interrupted_run_and_the_one_that_goes_on_are_one_run(cluster: Cluste
     assert all(table.evicted for table in second.report.growing_tables)
 
 
+@pytest.mark.matrix
 def test_a_run_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker, log: Path) -> None:
     settings = job_of(log, {"kind": "growing"}, embedding={"nodes": 2})
     first = resumed.interrupted(cluster, settings, 40)
@@ -176,6 +179,7 @@ def test_a_run_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker, log: P
     assert scored["ne"] == pytest.approx(second.report.eval.ne, rel=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("form", ["parquet", pytest.param("safetensors", marks=pytest.mark.matrix)])
 def test_an_increment_has_the_ids_of_lists_that_came_and_went(
     cluster: ClusterMaker, log: Path, tmp_path: Path, form: TableFormat
@@ -200,6 +204,7 @@ def test_an_increment_has_the_ids_of_lists_that_came_and_went(
         assert (base / name).read_bytes() != (whole / name).read_bytes(), "the control"
 
 
+@pytest.mark.matrix
 def test_emulated_machines_train_it_too(job_file: JobMaker, log: Path) -> None:
     """As they do hashed tables without collisions."""
     found = []

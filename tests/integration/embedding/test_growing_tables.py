@@ -63,6 +63,7 @@ def finished(cluster: ClusterMaker, settings: Settings) -> tuple[Report, Path]:
     return report, own.run.folder.resolve()
 
 
+@pytest.mark.matrix
 def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
     cluster: ClusterMaker, drifting_log: Path
 ) -> None:

@@ -31,7 +31,7 @@ def waits_for_the_reader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_next_ready", patient)
 
 
-@pytest.mark.parametrize("ahead", [0, pytest.param(1, marks=pytest.mark.matrix), 4])
+@pytest.mark.parametrize("ahead", [4, *(pytest.param(count, marks=pytest.mark.matrix) for count in (0, 1))])
 def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
     cluster: Callable[..., InProcessCluster], ahead: int
 ) -> None:
@@ -45,7 +45,7 @@ def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
     assert run.report.staleness.embedding_mean == pytest.approx(pushes_between / BATCHES)
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", [1, pytest.param(0, marks=pytest.mark.matrix)])
 def test_a_worker_does_not_wait_while_a_batch_is_there(
     cluster: Callable[..., InProcessCluster], ahead: int
 ) -> None:
@@ -88,6 +88,7 @@ def two_begin_together(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_compute", patient)
 
 
+@pytest.mark.matrix
 def test_consecutive_batches_are_trained_by_one_trainer(cluster: Callable[..., InProcessCluster]) -> None:
     def run(consecutive: int) -> RunFolder:
         trainer = {"count": 2, "batch": 32, "consecutive_batches": consecutive}

@@ -39,6 +39,7 @@ def accuracies(text: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
+@pytest.mark.matrix
 @pytest.mark.ray
 def test_two_workers_of_ray_train_learn_together(starter: Starter, tmp_path: Path) -> None:
     for package in ("ray", "pandas"):

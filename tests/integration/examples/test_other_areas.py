@@ -64,6 +64,7 @@ def test_digits(starter: Starter, tmp_path: Path) -> None:
         assert rows[has][0] > 0.7
 
 
+@pytest.mark.matrix
 def test_character_model(starter: Starter, tmp_path: Path) -> None:
     rows = _rows(starter, tmp_path, "character_model", "--steps", "40", "--batch", "4", "--every", "10")
     assert len(rows) == 7
@@ -75,6 +76,7 @@ def test_character_model(starter: Starter, tmp_path: Path) -> None:
     assert rows["ma, every 10 steps"][0] < rows["none"][0]
 
 
+@pytest.mark.matrix
 def test_partitioned_graph(starter: Starter, tmp_path: Path) -> None:
     looks, nodes = ("5", "40"), "1200"
     rows = _rows(starter, tmp_path, "partitioned_graph", "--nodes", nodes, "--epochs", *looks)
@@ -104,6 +106,7 @@ def test_partitions_of_a_graph_have_all_edges() -> None:
                 assert torch.equal(given.own[given.gives[part]], one.needs[other])
 
 
+@pytest.mark.matrix
 def test_towers_in_threads_train_as_one_after_the_other() -> None:
     data, held_out = local_parallelism.digits(0)
     order = torch.utils.data.SequentialSampler(data)
@@ -132,6 +135,7 @@ def test_towers_in_threads_train_as_one_after_the_other() -> None:
     assert found[False][1] > found[True][1]
 
 
+@pytest.mark.matrix
 def test_local_parallelism(starter: Starter, tmp_path: Path) -> None:
     rows = _rows(starter, tmp_path, "local_parallelism", "--epochs", "4")
     assert len(rows) == 5

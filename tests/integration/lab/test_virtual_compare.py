@@ -34,6 +34,7 @@ def job(job_file: JobMaker) -> Path:
     return job_file({"trainer": {"batch": 512}})
 
 
+@pytest.mark.matrix
 def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(job: Path) -> None:
     algorithms = ("--algorithms", "easgd,ma@4")
     done = compare(str(job), "--virtual", "--trainers", "2", *algorithms, "--seeds", "1")

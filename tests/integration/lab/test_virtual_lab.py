@@ -18,6 +18,7 @@ def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> Vir
     return run_virtual(load_job(str(job_file(settings))), Timing(step_seconds=step_seconds))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "changes",
     [

@@ -21,7 +21,7 @@ def first_date(run: RunFolder, node: str) -> float:
     return datetime.fromisoformat(run.log(node)[0]["time"]).timestamp()
 
 
-@pytest.mark.parametrize("off", [-TEN_MINUTES, TEN_MINUTES])
+@pytest.mark.parametrize("off", [-TEN_MINUTES, pytest.param(TEN_MINUTES, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("role", ["trainer", "coordinator"])
 def test_it_takes_part_as_the_others_do(
     in_process: Callable[..., InProcessCluster], role: str, off: float

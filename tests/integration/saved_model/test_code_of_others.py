@@ -112,6 +112,7 @@ def commands(run: Path, data: str, out: Path) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.matrix
 def test_what_one_trained_here_goes_on_without_a_flag(
     own_run: Path, code: Path, starter: Starter, click_log: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_checkpoint_that_names_another_file_is_not_opened(
     assert (evil / "executed").exists()
 
 
+@pytest.mark.matrix
 def test_resume_asks_about_the_algorithm_but_not_about_one_that_is_named_now(
     own_run: Path, code: Path, starter: Starter, tmp_path: Path
 ) -> None:

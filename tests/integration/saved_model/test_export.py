@@ -165,6 +165,7 @@ def write_lists(path: Path) -> Path:
 LISTS = ("sums", "history", "means", "plain", "item")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("form", "growing"),
     [

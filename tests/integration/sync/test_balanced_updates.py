@@ -107,6 +107,7 @@ def batches_of(run: RunFolder) -> dict[str, int]:
     return dict(run.query("SELECT trainer, count(*) FROM batches GROUP BY trainer"))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "faults", [(), pytest.param((fake_device,), marks=pytest.mark.matrix)], ids=["on the host", "on a device"]
 )

@@ -11,6 +11,7 @@ from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 LEARNED = 0.15
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("algorithm", "link", "holders", "ends"),
     [

@@ -72,6 +72,7 @@ def each_has_its_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_compute", patient)
 
 
+@pytest.mark.matrix
 def test_few_rounds_at_the_start_are_told(cluster: Clusters) -> None:
     changes: Settings = {"data": {"epochs": 2}, "sync": {"mode": "fixed", "every": 50}}
     report = finished_run(cluster, changes, faults=(each_has_its_first,)).report

@@ -42,7 +42,11 @@ def dense(own: InProcessCluster) -> np.ndarray:
     return ordered(np.concatenate([np.array(reader.read(name)).reshape(-1) for name in reader.names]))
 
 
-@pytest.mark.parametrize("mode", [OFTEN, {"mode": "fixed", "every": 5}], ids=["shadow", "fixed"])
+@pytest.mark.parametrize(
+    "mode",
+    [OFTEN, pytest.param({"mode": "fixed", "every": 5}, marks=pytest.mark.matrix)],
+    ids=["shadow", "fixed"],
+)
 def test_under_ma_the_mean_of_the_replicas_comes_out(
     cluster: Callable[..., InProcessCluster], mode: dict[str, object]
 ) -> None:
@@ -156,6 +160,7 @@ def test_groups_that_change_from_round_to_round(
     assert_equal_in_last_groups(met, equal)
 
 
+@pytest.mark.matrix
 def test_groups_that_stay_never_meet(cluster: Callable[..., InProcessCluster], met: Met) -> None:
     """The control of the test above: others are not met, and replicas not equal, as a matter of course."""
     _, equal = alike(cluster, {"algorithm": "ds_sync", "options": ALL_OF_IT | {"reshuffle": False}})
@@ -179,6 +184,7 @@ def test_a_tree_of_two_sites(cluster: Callable[..., InProcessCluster], met: Met,
     assert site_every == 2 or equal == set(sites)
 
 
+@pytest.mark.matrix
 def test_what_is_not_significant_does_not_travel(cluster: Callable[..., InProcessCluster]) -> None:
     """By the counts of the links; the controls filter nothing, or send the zeros: 0.1, 2.7 and 4 bytes."""
 

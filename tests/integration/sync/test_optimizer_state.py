@@ -55,6 +55,7 @@ def test_a_closing_round_makes_states_equal(cluster: ClusterMaker, optimizer: st
     assert "with the optimizer's state" not in (runs["own"].folder / "report.md").read_text("utf-8")
 
 
+@pytest.mark.matrix
 def test_a_center_has_it_and_its_model_has_not(cluster: ClusterMaker) -> None:
     """Two sync nodes: the border between their slices is inside the weights, or the state."""
     settings: dict[str, Any] = {

@@ -70,9 +70,9 @@ def opened(run: RunFolder) -> SavedModel:
     "sync",
     [
         {"algorithm": "easgd", "nodes": 1},
-        {"algorithm": "bmuf"},
-        {"algorithm": "ma", "mode": "fixed", "every": 3},
-        {"algorithm": "gossip"},
+        pytest.param({"algorithm": "bmuf"}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "ma", "mode": "fixed", "every": 3}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "gossip"}, marks=pytest.mark.matrix),
     ],
     ids=lambda sync: str(sync["algorithm"]),
 )
@@ -114,6 +114,7 @@ def test_trainers_that_draw_different_constants_are_refused(cluster: ClusterMake
     assert own.run.batches() == 0
 
 
+@pytest.mark.matrix
 def test_a_warm_start_takes_what_is_frozen_now(cluster: ClusterMaker, model: str) -> None:
     """As for a fine tuning of the head: trained before, frozen now."""
     once = {"sync": {"algorithm": "none"}}

@@ -46,6 +46,7 @@ def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InPro
     assert first.report.train.ne_progressive == second.report.train.ne_progressive
 
 
+@pytest.mark.matrix
 def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., InProcessCluster]) -> None:
     """To the bit: a count of what was applied would not show a push that was applied again."""
     unharmed = finished_run(cluster, deterministic(NONE, 1, "unharmed"))
@@ -77,6 +78,7 @@ def test_shared_memory_changes_no_byte(cluster: Callable[..., InProcessCluster])
         assert other.report.eval.ne == pytest.approx(first.report.eval.ne, abs=1e-12)
 
 
+@pytest.mark.matrix
 def test_processes_of_their_own_start_give_the_same_bytes(
     cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:

@@ -71,7 +71,11 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
 
 
 @pytest.mark.parametrize(
-    "sync", [{"algorithm": "easgd"}, {"algorithm": "ma", "mode": "fixed", "every": 5, "nodes": 0}]
+    "sync",
+    [
+        {"algorithm": "easgd"},
+        pytest.param({"algorithm": "ma", "mode": "fixed", "every": 5, "nodes": 0}, marks=pytest.mark.matrix),
+    ],
 )
 def test_the_ledger_of_several_workers_says_what_was_left_out(
     cluster: ClusterMaker, sync: dict[str, object]
@@ -110,6 +114,7 @@ def test_one_more_than_the_limit_stops_the_job(cluster: ClusterMaker) -> None:
     assert (own.run.folder / "checkpoint").exists(), "what was trained is finite, and kept"
 
 
+@pytest.mark.matrix
 def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) -> None:
     settings = {**unruly("loss", limit=30), "data": {"epochs": 16}, "checkpoint": {"every_examples": 2000}}
     # The limit is passed later: a disk may be slow.
@@ -141,7 +146,7 @@ def test_what_a_device_finds_out_late_is_left_out_too(cluster: ClusterMaker) -> 
     assert run.report.eval.ne is not None
 
 
-@pytest.mark.parametrize("limit", [0, ENOUGH])
+@pytest.mark.parametrize("limit", [0, pytest.param(ENOUGH, marks=pytest.mark.matrix)])
 def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, limit: int) -> None:
     own = cluster(unruly("dense", one_in=1, limit=limit)).start()
     assert own.wait() == 2, own.coordinator.text()
@@ -155,6 +160,7 @@ def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, li
     assert report.examples.dropped == (EXAMPLES if limit else report.examples.dropped)
 
 
+@pytest.mark.matrix
 def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> None:
     settings = {**unruly("loss"), "data": {"epochs": 2}}
     first = interrupted(cluster, settings, 100)

@@ -45,7 +45,13 @@ def plain(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
     return plain_ne(load_job(job))
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), [("none", "hashed"), (None, "hashed"), ("none", "growing")])
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [
+        (None, "hashed"),
+        *(pytest.param("none", kind, marks=pytest.mark.matrix) for kind in ("hashed", "growing")),
+    ],
+)
 def test_a_job_learns_what_a_plain_loop_learns(
     cluster: Callable[..., InProcessCluster], plain: float, algorithm: str | None, kind: str
 ) -> None:

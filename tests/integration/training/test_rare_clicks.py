@@ -101,6 +101,7 @@ def test_a_resumed_run_leaves_out_the_same_negatives(
     assert resumed.report.examples.dropped_negatives == once.report.examples.dropped_negatives > 0
 
 
+@pytest.mark.matrix
 def test_weighted_positives_are_calibrated_back_and_focal_scores_are_not(
     cluster: Callable[..., InProcessCluster], rare_log: Path
 ) -> None:

@@ -187,6 +187,7 @@ def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
     assert f"| bought | {found['bought'].ne:.4f} | {found['bought'].auc:.4f} |" in text
 
 
+@pytest.mark.matrix
 def test_without_its_loss_a_label_is_not_learned(cluster: ClusterMaker, log: Path, run: RunFolder) -> None:
     """The control of the test above, and of the weight of a loss."""
     control = finished_run(cluster, settings(log, "control", 0.0)).report.eval
@@ -330,6 +331,7 @@ def test_slices_of_each_label(run: RunFolder, log: Path, truth: NDArray[np.float
     assert "--label goes with --by" in alone.output
 
 
+@pytest.mark.matrix
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker, log: Path) -> None:
     data = {"epochs": 2}
     whole = finished_run(cluster, alone(log, "whole", data=data))
@@ -352,6 +354,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker,
     assert not same(tensors(first), tensors(second)), "the control"
 
 
+@pytest.mark.matrix
 def test_prepared_input_and_the_virtual_lab_give_the_same_model(
     cluster: ClusterMaker, log: Path, tmp_path: Path
 ) -> None:

@@ -204,6 +204,7 @@ def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None
     assert own.run.report.examples.distinct == EXAMPLES
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", ["shadow", pytest.param("fixed", marks=pytest.mark.matrix)])
 def test_a_job_over_a_device_that_runs_ahead(cluster: MakeCluster, mode: str) -> None:
     """One trainer launches steps ahead and has its copies late, the other is on the CPU; the ledger agree."""

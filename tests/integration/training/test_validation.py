@@ -134,6 +134,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert sorted(path.name for path in own.run.folder.glob("*best*")) == ["best"]
 
 
+@pytest.mark.matrix
 def test_training_waits_for_validations_if_told_to(
     cluster: Callable[..., InProcessCluster], validation_file: str
 ) -> None:
@@ -161,6 +162,7 @@ def test_training_waits_for_validations_if_told_to(
     assert re.search(r"Training waited .+ for validations, which the examples/s include\.", told)
 
 
+@pytest.mark.matrix
 def test_files_of_the_best_are_those_of_its_checkpoint(
     cluster: Callable[..., InProcessCluster], validation_file: str
 ) -> None:
@@ -195,7 +197,7 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
     assert f"At the best checkpoint, on validation data: NE {metrics['ne']:.4f}, logloss" in told
 
 
-@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("wait", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_the_last_checkpoint_is_validated_once(
     cluster: Callable[..., InProcessCluster], validation_file: str, wait: bool
 ) -> None:
