@@ -9,7 +9,7 @@ import random
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,16 +70,34 @@ class _Record(logging.LogRecord):
 logging.setLogRecordFactory(_Record)
 
 
+# The folders of which `make faults` and `make variants` run what is marked matrix.
+OF_MATRIX = {"integration", "faults", "fuzz", "virtual", "saved_model"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start whole jobs as processes, and those whose variants are no kills."""
     for item in items:
         if not {"faults", "fuzz"} & set(item.path.parts):
             item.add_marker("no_kill")
+        if item.get_closest_marker("matrix") and not OF_MATRIX & set(item.path.parts):
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked matrix where neither make faults nor make variants looks"
+            )
         if "starting" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("light"):
             item.add_marker("processes")
             # `make test` looks for them in these two folders only.
             if not {"integration", "faults"} & set(item.path.parts):
                 raise pytest.UsageError(f"{item.nodeid} starts a whole job: move it to tests/integration")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Look for no garbage while all tests are imported and made: next to nothing is."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 # How many modules of Python were imported when the collector last passed over them.

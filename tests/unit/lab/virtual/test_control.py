@@ -55,6 +55,7 @@ def controlled(job_file: JobMaker, data: Path, **sync: Any) -> Control:
     return result.control
 
 
+@pytest.mark.matrix
 def test_only_trainers_that_are_fed_skewed_data_are_given_a_smaller_gap(
     job_file: JobMaker, files: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_only_trainers_that_are_fed_skewed_data_are_given_a_smaller_gap(
     assert skewed.gap < min(mixed.gap, dealt.gap)
 
 
+@pytest.mark.matrix
 def test_the_same_bytes_every_time(job_file: JobMaker, files: Path) -> None:
     sync = {"duty": 1.0, "control": "auto"}
     first, second = (trained(job_file, files / "mixed", epochs=1, sync=sync) for _ in range(2))
@@ -86,6 +88,7 @@ def test_rounds_come_as_the_control_says(job_file: JobMaker, files: Path) -> Non
     assert 1.2 < result.gap_mean < result.control.gap
 
 
+@pytest.mark.matrix
 def test_a_slow_link_loosens_and_tells(job_file: JobMaker, files: Path) -> None:
     """The duty cycle allows a round every 20 iterations; the bound wants one after each."""
     control = controlled(job_file, files / "mixed", duty=0.005, control_bound=0.01)
@@ -96,6 +99,7 @@ def test_a_slow_link_loosens_and_tells(job_file: JobMaker, files: Path) -> None:
     assert controlled(job_file, files / "mixed", control_bound=0.01).gap == 1
 
 
+@pytest.mark.matrix
 def test_the_rate_follows_where_the_gap_cannot(job_file: JobMaker, files: Path) -> None:
     given = {"control_bound": 0.01, "options": {"elastic_rate": 0.1}}
     control = controlled(job_file, files / "mixed", **given)

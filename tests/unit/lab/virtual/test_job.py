@@ -31,9 +31,9 @@ def emulated(
     "sync",
     [
         {"algorithm": "easgd"},
-        {"algorithm": "ma", "nodes": 0},
-        {"algorithm": "gossip", "nodes": 0},
-        {"algorithm": "easgd", "mode": "fixed", "every": 4},
+        pytest.param({"algorithm": "ma", "nodes": 0}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "gossip", "nodes": 0}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "easgd", "mode": "fixed", "every": 4}, marks=pytest.mark.matrix),
         {"algorithm": "bmuf", "mode": "fixed", "every": 4, "nodes": 0},
     ],
     ids=[
@@ -65,6 +65,7 @@ def test_rounds_follow_the_duty_cycle(job_file: JobMaker) -> None:
     assert seldom.divergence is not None
 
 
+@pytest.mark.matrix
 def test_a_target_gap_is_kept(job_file: JobMaker) -> None:
     wide = {"duty": 1.0, "gap": 8}
     result = emulated(job_file, sync=wide)
@@ -75,6 +76,7 @@ def test_a_target_gap_is_kept(job_file: JobMaker) -> None:
     assert min(dense.early_rounds) > max(result.early_rounds)
 
 
+@pytest.mark.matrix
 def test_a_long_link_makes_rounds_longer_and_training_waits_only_at_a_fixed_rate(job_file: JobMaker) -> None:
     near: dict[str, Any] = {}
     far: dict[str, Any] = {"network": {"delay": "500ms"}}
@@ -97,6 +99,7 @@ def test_a_slow_trainer_takes_fewer_batches(job_file: JobMaker) -> None:
     assert [slow * 3] * 2 == [pytest.approx(other, rel=0.1) for other in others]
 
 
+@pytest.mark.matrix
 def test_a_slow_trainer_makes_as_many_dense_updates(job_file: JobMaker) -> None:
     """Its batches stay a third of the others'; a part costs a tenth of a step, whatever its size."""
     machines = Timing(step_seconds=0.36, part_seconds=0.04, slower=(3.0,))
@@ -121,6 +124,7 @@ def test_equal_trainers_are_not_cut(job_file: JobMaker) -> None:
     assert min(result.iterations) > 50
 
 
+@pytest.mark.matrix
 def test_staleness_is_what_is_trained_between_a_lookup_and_its_push(job_file: JobMaker) -> None:
     none: dict[str, Any] = {"sync": {"algorithm": "none"}}
     exact = Timing(step_spread=0.0)
@@ -132,6 +136,7 @@ def test_staleness_is_what_is_trained_between_a_lookup_and_its_push(job_file: Jo
     assert late.staleness == pytest.approx(4.0, abs=0.6)
 
 
+@pytest.mark.matrix
 def test_the_first_round_may_cost_more_than_the_others(job_file: JobMaker) -> None:
     alike = emulated(job_file)
     dear = emulated(job_file, TIMING.model_copy(update={"first_round_cpu_seconds": 0.02}))
@@ -144,6 +149,7 @@ def test_with_one_replica_there_is_no_divergence(job_file: JobMaker) -> None:
     assert {point.divergence for point in alone.curve} == {None}
 
 
+@pytest.mark.matrix
 def test_curves_are_of_all_examples_and_bounded(job_file: JobMaker) -> None:
     result = emulated(job_file, trainers=2, trainer={"batch": 48})
     assert CURVE_POINTS / 2 <= len(result.curve) <= 2 * CURVE_POINTS < sum(result.iterations)
@@ -174,6 +180,7 @@ def test_curves_are_weighted_as_the_scores_are(job_file: JobMaker, tmp_path: Pat
     assert ne["weight"] != pytest.approx(ne["ignored"], rel=0.01), "the control"
 
 
+@pytest.mark.matrix
 def test_a_trainer_without_a_partner_sends_nothing(job_file: JobMaker) -> None:
     def sync_bytes(trainers: int) -> float:
         made = emulated(job_file, trainers=trainers, sync={"algorithm": "gossip", "nodes": 0, "duty": 0.005})

@@ -15,7 +15,7 @@ from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.wire.buffers import BufferPool
 from shadowsync.tests.support.jobs.in_one_process import Training, training_in_one_process
 
-WARM_UP, BATCHES = 50, 300
+WARM_UP, BATCHES = 50, 150
 JOB = {
     "data": {"format": "parquet", "path": ["x"], "dense_features": 3, "categorical_features": 4},
     "model": {"embedding_dim": 2, "table_rows": 11, "bottom": [6], "top": [5]},
