@@ -12,10 +12,10 @@ from typing import Final
 from .rows import BadRequest, RowColumns
 from .scores import Scores, ServedModel
 
-_IDLE_PASSES: Final = 32
+IDLE_PASSES: Final = 32
 """Passes of the loop without a new request after which no more are waited for: some 0.1 ms. From a socket
 that can be read to a request that waits it takes three."""
-_MOST_GATHERED: Final = 64
+MOST_GATHERED: Final = 64
 """With so many waiting requests no more are waited for: arriving ones must not put off the scoring."""
 
 
@@ -92,7 +92,7 @@ class Batcher:
     async def _gather(self) -> None:
         """Wait until no new request comes, or many wait."""
         idle, known = 0, len(self._waiting)
-        while idle < _IDLE_PASSES and known < _MOST_GATHERED:
+        while idle < IDLE_PASSES and known < MOST_GATHERED:
             await asyncio.sleep(0)
             idle = idle + 1 if len(self._waiting) == known else 0
             known = len(self._waiting)

@@ -11,7 +11,7 @@ import msgspec
 from ..pipeline.saved_model.input_rows import InputSchema
 from .rows import BadRequest, RowColumns, columns_of_request
 
-_MOST_FORMS: Final = 16
+MOST_FORMS: Final = 16
 
 
 class BodyReader:
@@ -52,7 +52,7 @@ class BodyReader:
         """
         key = (tuple(row), frozenset(context))
         if key not in self._forms:
-            if len(self._forms) >= _MOST_FORMS:
+            if len(self._forms) >= MOST_FORMS:
                 self._forms.clear()
             self._forms[key] = _RowForm.of(row, columns, context)
         return self._forms[key]

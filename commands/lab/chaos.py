@@ -96,7 +96,7 @@ def chaos(
     chosen = _fault_kinds(kinds, longest_seconds)
     plan = ChaosPlan(kills, seed, chosen, clean_runs, longest_seconds=longest_seconds)
     result = run_chaos(job, (str(job_file), *overrides), out, plan, click.echo)
-    _show(result)
+    show_result(result)
     if result.problems:
         sys.exit(int(ExitCode.LEDGER))
 
@@ -119,7 +119,7 @@ def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
     return kinds
 
 
-def _show(result: ChaosResult) -> None:
+def show_result(result: ChaosResult) -> None:
     from statistics import fmean, median
 
     from rich.console import Console

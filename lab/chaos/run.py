@@ -128,8 +128,8 @@ def run_chaos(
             break
         name = f"faulted-{number}"
         done = runner.run(name, faults, size.batches)
-        problems = _problems(done, size.examples)
-        _count(result, name, done, problems)
+        problems = job_problems(done, size.examples)
+        count_job(result, name, done, problems)
         said = "; ".join(str(fault) for fault in faults)
         ends = ", ".join(str(code) for code in done.exit_codes)
         wrong = "".join(f"\n  {problem}" for problem in problems)
@@ -170,7 +170,7 @@ def _run_clean(runner: JobRunner, number: int, result: ChaosResult) -> JobSize:
     return JobSize(report["examples"]["distinct"], max(report["ledger"]["shard_applied"].values()))
 
 
-def _problems(done: FaultedJob, examples: int) -> list[str]:
+def job_problems(done: FaultedJob, examples: int) -> list[str]:
     found = []
     if done.hung:
         found.append("it hung")
@@ -185,7 +185,7 @@ def _problems(done: FaultedJob, examples: int) -> list[str]:
     return found
 
 
-def _count(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]) -> None:
+def count_job(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]) -> None:
     result.injected.update(fault.label for fault, _ in done.injected)
     result.missed += len(done.missed)
     result.exit_codes.update(done.exit_codes)

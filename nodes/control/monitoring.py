@@ -116,7 +116,7 @@ class Monitoring:
             last = {"ended": True, "outcome": self._server.outcome, "edges": idle}
             status = status.model_copy(update=last)
         self._mirror.take(status)
-        self._counts = _flat(status)
+        self._counts = flat_figures(status)
         if self._scalars is not None:
             self._scalars.publish(status)
         if self._page is not None:
@@ -150,7 +150,7 @@ class Monitoring:
         return self._counts
 
 
-def _flat(status: Status) -> dict[str, Any]:
+def flat_figures(status: Status) -> dict[str, Any]:
     """Return the figures of the whole job by name, with this process's own."""
     me = status.nodes[0]
     living = sum(node.alive for node in status.nodes)

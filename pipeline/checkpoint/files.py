@@ -25,7 +25,7 @@ from .store.local import LocalStore
 
 ROWS_KEY: Final = "shadowsync.rows"
 DEFAULT_LIMIT_BYTES: Final = 256 << 20
-_PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 4 << 20
 PARTS: Final = re.compile(r"parts-(\d{6,12})-[0-9a-f]{8}")
 """A prefix for the files of one checkpoint in a storage; in a folder they have none."""
 
@@ -247,11 +247,11 @@ def _arrays(values: Tensor) -> Iterator[NDArray[Any]]:
     if values.nbytes == 0:
         return
     if not isinstance(values, np.ndarray) or not values.flags.c_contiguous:
-        rows = max(1, _PIECE_BYTES * len(values) // values.nbytes)
+        rows = max(1, PIECE_BYTES * len(values) // values.nbytes)
         for start in range(0, len(values), rows):
             yield np.asarray(values[start : start + rows])
         return
     flat = values.reshape(-1)
-    count = _PIECE_BYTES // values.itemsize
+    count = PIECE_BYTES // values.itemsize
     for start in range(0, len(flat), count):
         yield flat[start : start + count]

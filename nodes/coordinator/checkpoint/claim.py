@@ -17,7 +17,7 @@ from ....pipeline.config.job import Job
 from ....pipeline.errors import JobFileError, ResourceError
 from .resume import RestoredRun
 
-_FIRST_SECONDS: Final = 6.0
+FIRST_SECONDS: Final = 6.0
 _ACCESS: Final = {
     "s3": "the bucket is there and may be written to, and the endpoint, region and credentials in the"
     " environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)",
@@ -39,7 +39,7 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
         return None
     try:
         # Who waits for the start is told soon of a server that never answers.
-        numbers = CheckpointStorage.open(job.run.storage, _FIRST_SECONDS).numbers()
+        numbers = CheckpointStorage.open(job.run.storage, FIRST_SECONDS).numbers()
         storage = CheckpointStorage.open(job.run.storage)
         owner = Owner(job.run.name, job.digest, max(numbers, default=0) + 1)
         if restored is not None and (start := _start_in(storage, restored)) is not None:

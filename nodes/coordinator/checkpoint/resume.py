@@ -75,10 +75,10 @@ class RestoredRun:
         if not job.start.resume:
             return None
         saved = validate_saved_job(manifest.job, where=str(folder))
-        _require_same_job(job, saved)
+        require_same_job(job, saved)
         if spans is not None:
             _require_same_input(manifest, spans)
-            _require_same_draws(job.data, saved.data, spans)
+            require_same_draws(job.data, saved.data, spans)
         ledger = SavedLedger.read(folder, manifest.files)
         early, moved = _applied_early(folder, manifest, ledger), _moved(job, manifest)
         if (plan := _saved_plan(job, SavedTables(folder, manifest))) is not None:
@@ -135,7 +135,8 @@ def _saved_plan(job: Job, saved: SavedTables) -> TablePlan | None:
     return plan if plan.placement_digest == saved.placement_digest else None
 
 
-def _require_same_job(job: Job, saved: Job) -> None:
+def require_same_job(job: Job, saved: Job) -> None:
+    """Raise JobFileError if another job continues a run."""
     now, then = _flat(job.model_dump(mode="json")), _flat(saved.model_dump(mode="json"))
     differing = [
         f"{key} is {_short(now.get(key))} instead of {_short(then.get(key))}"
@@ -218,7 +219,7 @@ def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> 
         )
 
 
-def _require_same_draws(now: DataSection, then: DataSection, spans: Sequence[Span]) -> None:
+def require_same_draws(now: DataSection, then: DataSection, spans: Sequence[Span]) -> None:
     """Raise DataError if rows of the same files would be drawn anew."""
     if not now.draws_rows:
         return

@@ -29,10 +29,10 @@ def main() -> None:
     # Keep what a user's model prints out of the replies.
     os.dup2(2, 1)
     requests: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(requests,), name="stdin", daemon=True).start()
+    threading.Thread(target=read_requests, args=(requests,), name="stdin", daemon=True).start()
     while True:
         line, urgent = requests.get()
-        print(json.dumps(_reply(json.loads(line), urgent)), file=replies, flush=True)
+        print(json.dumps(reply(json.loads(line), urgent)), file=replies, flush=True)
 
 
 def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
@@ -62,14 +62,16 @@ def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
     }
 
 
-def _reply(request: dict[str, Any], urgent: threading.Event) -> dict[str, Any]:
+def reply(request: dict[str, Any], urgent: threading.Event) -> dict[str, Any]:
+    """Score what a request names, at the priority that it asks for; return the reply."""
     try:
         return at_priority(int(request["nice"]), score(request), urgent)
     except ShadowSyncError as error:
         return {"error": str(error)}
 
 
-def _read_requests(requests: queue.SimpleQueue[tuple[str, threading.Event]]) -> None:
+def read_requests(requests: queue.SimpleQueue[tuple[str, threading.Event]]) -> None:
+    """Take requests from standard input, with the event that makes each one urgent; end with the input."""
     urgent = threading.Event()
     for line in sys.stdin:
         if line.strip() == URGENT:

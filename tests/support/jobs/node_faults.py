@@ -345,7 +345,7 @@ def scored_on_a_thread(patch: pytest.MonkeyPatch) -> None:
             "spans": [values_of(span) for span in spans],
             "nice": 0,
         }
-        return scoring._score_of(await asyncio.to_thread(process._reply, request, threading.Event()))
+        return scoring._score_of(await asyncio.to_thread(process.reply, request, threading.Event()))
 
     patch.setattr(CheckpointScorer, "_score", score)
 

@@ -85,8 +85,7 @@ def test_a_loop_and_a_module_that_are_there_at_once_share_a_hub(launch: LaunchHu
         joining = launch.join(part, {}, 1.0)
         return joining, joining.endpoint.removeprefix("shadowsync/hub/0/")
 
-    for first, second in ((CLIENT, LOOP), (LOOP, CLIENT)):
-        number = launch._count + 1
+    for number, (first, second) in ((1, (CLIENT, LOOP)), (3, (LOOP, CLIENT))):
         (one, at), (other, beside) = join(first), join(second)
         assert {at, beside} == {f"{number}", f"{number}/loops"}
         one.leave()
@@ -96,12 +95,11 @@ def test_a_loop_and_a_module_that_are_there_at_once_share_a_hub(launch: LaunchHu
         again.leave()
         other.leave()
     # Two of a kind at once have two hubs, and so have parts that are not there at the same time, the control.
-    count = launch._count
-    kept = [join(CLIENT)[0] for _ in range(2)]
-    assert launch._count == count + 2
-    for one in kept:
+    kept = [join(CLIENT) for _ in range(2)]
+    assert [address for _, address in kept] == ["5", "6"]
+    for one, _ in kept:
         one.leave()
-    assert join(LOOP)[1] == f"{count + 3}/loops"
+    assert join(LOOP)[1] == "7/loops"
 
 
 def test_a_part_that_could_not_join_may_try_again(launch: LaunchHubs) -> None:

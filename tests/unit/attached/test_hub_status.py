@@ -13,7 +13,7 @@ from shadowsync.attached.hub.status import hub_status
 from shadowsync.attached.job import loop_job
 from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.nodes.control.membership import Member
-from shadowsync.nodes.control.monitoring import _flat
+from shadowsync.nodes.control.monitoring import flat_figures
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.pipeline.wire.control.loops import TakeSamples
@@ -107,7 +107,7 @@ def test_top_shows_steps_where_a_job_has_examples() -> None:
 
 
 def test_metrics_of_each_loop() -> None:
-    counts = _flat(hub_status(a_hub(), None, 0))
+    counts = flat_figures(hub_status(a_hub(), None, 0))
     assert counts["steps"] == 260
     assert counts["lost_steps"] == 20
     assert counts["loop/steps/loop-0"] == 100
@@ -125,7 +125,7 @@ def test_metrics_of_each_loop() -> None:
     for metric in (*BY_LABEL["loop"], *BY_LABEL["stream"]):
         assert any(key.startswith(metric.key) for key in counts), metric
         assert metric.full_name in EVERY_METRIC
-    assert not any(key.startswith(("loop/", "samples/")) for key in _flat(a_status()))
+    assert not any(key.startswith(("loop/", "samples/")) for key in flat_figures(a_status()))
 
 
 def test_scalars_of_a_hub() -> None:

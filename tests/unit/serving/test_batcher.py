@@ -59,7 +59,7 @@ async def ask_again_and_again(batcher: Batcher, count: int = CLIENTS) -> None:
 
 def test_clients_that_ask_again_are_scored_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batches_of(ask_again_and_again) == [CLIENTS] * ROUNDS
-    monkeypatch.setattr(batcher_module, "_IDLE_PASSES", 0)
+    monkeypatch.setattr(batcher_module, "IDLE_PASSES", 0)
     assert min(batches_of(ask_again_and_again)) < CLIENTS, "the control: whoever is first is scored at once"
 
 
@@ -89,7 +89,7 @@ async def never_stop_to_arrive(batcher: Batcher) -> None:
 
 
 def test_arriving_requests_do_not_put_off_the_scoring(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = batcher_module._MOST_GATHERED
+    most = batcher_module.MOST_GATHERED
     assert batches_of(never_stop_to_arrive)[1] <= most + 2
-    monkeypatch.setattr(batcher_module, "_MOST_GATHERED", 1000)
+    monkeypatch.setattr(batcher_module, "MOST_GATHERED", 1000)
     assert batches_of(never_stop_to_arrive)[1] > 2 * most, "the control"

@@ -178,4 +178,4 @@ def test_forms_are_made_once_and_not_kept_without_end(
         readers.check({"rows": rows_of([*ALL, "clicked"], 1)}, general=True)
         readers.check({"rows": rows_of(order, 1)}, general=True)
     assert len(made) > 20, "the control"
-    assert len(readers.forms) <= body_module._MOST_FORMS
+    assert len(readers.forms) <= body_module.MOST_FORMS

@@ -7,16 +7,16 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from shadowsync.commands.lab.chaos import _show, chaos
+from shadowsync.commands.lab.chaos import chaos, show_result
 from shadowsync.lab.chaos import faulted_job, run
 from shadowsync.lab.chaos.faulted_job import FaultedJob, JobRunner
 from shadowsync.lab.chaos.run import (
     FEWEST_CLEAN,
     ChaosPlan,
     ChaosResult,
-    _count,
-    _problems,
     clean_jobs_before,
+    count_job,
+    job_problems,
 )
 from shadowsync.lab.chaos.schedule import ScheduledFault
 
@@ -26,8 +26,10 @@ STOPPED = ScheduledFault("stop", "embedding", 1, 0.5, seconds=2.0)
 
 def test_faults_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:
     result = ChaosResult()
-    _count(result, "one", FaultedJob(injected=[(KILLED, 1.0)], exit_codes=[6, 0]), [])
-    _count(result, "two", FaultedJob(injected=[(STOPPED, 1.0)], missed=[KILLED], exit_codes=[5]), ["it hung"])
+    count_job(result, "one", FaultedJob(injected=[(KILLED, 1.0)], exit_codes=[6, 0]), [])
+    count_job(
+        result, "two", FaultedJob(injected=[(STOPPED, 1.0)], missed=[KILLED], exit_codes=[5]), ["it hung"]
+    )
     assert result.injected == {"embedding killed": 1, "embedding stopped": 1}
     assert (result.resumed("embedding killed"), result.resumed("embedding stopped")) == (1, 0)
     assert result.missed == 1
@@ -62,7 +64,7 @@ def test_jobs_are_judged_by_default_and_it_is_said_where_they_are_not(
 
     def said(clean_runs: int) -> str:
         clean_ne = [0.8 + 0.01 * number for number in range(clean_runs)]
-        _show(ChaosResult(clean_ne=clean_ne, faulted_ne=[0.8]))
+        show_result(ChaosResult(clean_ne=clean_ne, faulted_ne=[0.8]))
         return capsys.readouterr().out
 
     lines: list[str] = []
@@ -119,12 +121,12 @@ def test_a_job_that_hung_left_processes_or_ended_badly_has_problems(tmp_path: Pa
     done = FaultedJob(
         exit_codes=[6, 6], hung=True, left=2, last_line="the last trainer died", folder=tmp_path
     )
-    assert _problems(done, 10) == [
+    assert job_problems(done, 10) == [
         "it hung",
         "it left 2 processes",
         "it ended with 6: the last trainer died",
     ]
-    assert _problems(FaultedJob(exit_codes=[0]), 10) == ["it has no folder"]
+    assert job_problems(FaultedJob(exit_codes=[0]), 10) == ["it has no folder"]
 
 
 def test_clean_jobs_come_between_the_others() -> None:

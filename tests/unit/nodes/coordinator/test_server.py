@@ -15,7 +15,7 @@ import zmq
 import zmq.asyncio
 from shadowsync import PROTOCOL_VERSION
 from shadowsync.nodes.control.cluster_state import UNKNOWN_SENDERS
-from shadowsync.nodes.control.monitoring import _flat
+from shadowsync.nodes.control.monitoring import flat_figures
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.status import build_status
 from shadowsync.nodes.coordinator.report import _refused
@@ -289,7 +289,7 @@ def test_refused_connections_are_shown_and_reported_beside_refused_messages(tmp_
     state.members.require(TOKEN).metrics = {"refused_messages": 1, "refused_connections": 3}
     status = build_status(state, None, 0)
     assert [(one.refused_messages, one.refused_connections) for one in status.nodes] == [(1, 2), (1, 3)]
-    assert _flat(status)["refused_connections"] == 2
+    assert flat_figures(status)["refused_connections"] == 2
     assert {(event.node, event.what.partition(" with")[0]) for event in _refused(state)} == {
         ("coordinator", f"refused messages: 1 from {UNKNOWN_SENDERS}; see its log"),
         ("coordinator", "refused 2 connections"),

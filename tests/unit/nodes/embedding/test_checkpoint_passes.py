@@ -77,7 +77,7 @@ def most_memory(node: Node, work: Callable[[], object]) -> int:
 def test_changed_rows_are_copied_a_few_at_a_time(
     context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_module, "_PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(files_module, "PIECE_BYTES", 1 << 16)
     tree = job_of().model_dump()
     rows, dim = 100_000, 64
     tree["model"] |= {"table_rows": rows, "embedding_dim": dim}
@@ -137,7 +137,7 @@ class Busy:
 @pytest.fixture
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few rows, and files whose headers count for nothing beside the rows."""
-    monkeypatch.setattr(files_module, "_PIECE_BYTES", 250)
+    monkeypatch.setattr(files_module, "PIECE_BYTES", 250)
     monkeypatch.setattr(shard_checkpoints, "LARGEST_CHANGES", 100.0)
 
 

@@ -179,7 +179,7 @@ def test_rows_that_change_while_all_are_written_are_of_the_end(
 ) -> None:
     """A push comes when half of the rows are copied: both halves have it in the end."""
     monkeypatch.setattr(shard_checkpoints, "COPIED_AT_ONCE_BYTES", 0)
-    monkeypatch.setattr(files_module, "_PIECE_BYTES", ROWS * DIM * 4 // 2)
+    monkeypatch.setattr(files_module, "PIECE_BYTES", ROWS * DIM * 4 // 2)
     with held_copy(monkeypatch) as (holding, go_on), running(context, job_of(), failures) as node:
         before = node.look_up()
         partial = begin(tmp_path)

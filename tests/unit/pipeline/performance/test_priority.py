@@ -145,16 +145,16 @@ def test_what_becomes_urgent_goes_on_at_the_usual_priority() -> None:
 def test_a_checkpoint_is_scored_at_the_priority_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring_process, "score", lambda _: whole(lambda: {"nice": thread_nice()}))
     usual, urgent = thread_nice(), threading.Event()
-    assert scoring_process._reply({"nice": BACKGROUND_NICE}, urgent) == {"nice": usual + BACKGROUND_NICE}
-    assert scoring_process._reply({"nice": 0}, urgent) == {"nice": usual}
+    assert scoring_process.reply({"nice": BACKGROUND_NICE}, urgent) == {"nice": usual + BACKGROUND_NICE}
+    assert scoring_process.reply({"nice": 0}, urgent) == {"nice": usual}
     urgent.set()
-    assert scoring_process._reply({"nice": BACKGROUND_NICE}, urgent) == {"nice": usual}
+    assert scoring_process.reply({"nice": BACKGROUND_NICE}, urgent) == {"nice": usual}
 
 
 def test_only_the_current_request_becomes_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
     monkeypatch.setattr(sys, "stdin", ["first\n", f"{URGENT}\n", "second\n"])
     monkeypatch.setattr(os, "_exit", lambda _: None)
-    scoring_process._read_requests(requests)
+    scoring_process.read_requests(requests)
     taken = [requests.get_nowait() for _ in range(2)]
     assert [(line, urgent.is_set()) for line, urgent in taken] == [("first\n", True), ("second\n", False)]

@@ -144,7 +144,7 @@ def test_a_server_that_never_answers_is_told_of_before_the_start_takes_too_long(
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     # Of a whole start, which waits for much else.
-    assert RunSection().start_timeout_seconds > 4 * claim._FIRST_SECONDS
+    assert RunSection().start_timeout_seconds > 4 * claim.FIRST_SECONDS
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -153,6 +153,6 @@ def test_a_server_that_never_answers_is_told_of_before_the_start_takes_too_long(
         with pytest.raises(JobFileError, match=f"{address}: no connection, Connection refused"):
             claim_storage(job_at("s3://bucket/run"), None)
         silent.listen()
-        monkeypatch.setattr(claim, "_FIRST_SECONDS", 0.1)
+        monkeypatch.setattr(claim, "FIRST_SECONDS", 0.1)
         with pytest.raises(JobFileError, match=f"{address}: no answer in time"):
             claim_storage(job_at("s3://bucket/run"), None)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun, _require_same_job
+from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun, require_same_job
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
@@ -46,6 +46,6 @@ def test_how_brokers_are_reached_may_change() -> None:
         }
         return Job.model_validate({"data": section | data})
 
-    _require_same_job(job("ssl", epochs=2), job("plaintext"))
+    require_same_job(job("ssl", epochs=2), job("plaintext"))
     with pytest.raises(JobFileError, match=r"data\.dense_features is 3 instead of 13"):
-        _require_same_job(job("ssl", dense_features=3), job("plaintext"))
+        require_same_job(job("ssl", dense_features=3), job("plaintext"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.control.loss_sums import normalized_entropy
-from shadowsync.nodes.control.monitoring import Monitoring, _flat
+from shadowsync.nodes.control.monitoring import Monitoring, flat_figures
 from shadowsync.nodes.control.progress import InputFacts, InputSize
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
@@ -199,7 +199,7 @@ def test_each_of_several_labels_has_figures_of_its_own(tmp_path: Path) -> None:
         clicked, bought = status.quality.labels.values()
         assert (clicked.ne, clicked.ne_recent) == (status.quality.ne, status.quality.ne_recent)
         assert bought.ne == normalized_entropy(100, 20.0, 5.0)
-        flat = _flat(status)
+        flat = flat_figures(status)
         assert (flat["ne"], flat["ne/clicked"], flat["ne/bought"]) == (clicked.ne, clicked.ne, bought.ne)
         assert flat["ne_recent/bought"] == bought.ne_recent
         assert (flat["validation"], flat["validation/clicked"], flat["validation/bought"]) == (0.9, 0.9, 0.7)
@@ -216,7 +216,7 @@ def test_each_of_several_labels_has_figures_of_its_own(tmp_path: Path) -> None:
         c.training.metrics.trained("trainer-0", 0.0, 100, 50.0, 25.0)
         status = build_status(c, None, 0)
         assert status.quality.labels == {}
-        assert not [name for name in _flat(status) if "/" in name]
+        assert not [name for name in flat_figures(status) if "/" in name]
 
     on_coordinator(tmp_path, one_label)
 

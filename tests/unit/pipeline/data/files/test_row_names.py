@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from shadowsync.nodes.coordinator.checkpoint.resume import _require_same_draws, _require_same_job
+from shadowsync.nodes.coordinator.checkpoint.resume import require_same_draws, require_same_job
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
@@ -213,15 +213,15 @@ def test_a_run_from_before_the_key_keeps_its_draws(tmp_path: Path) -> None:
 def test_a_resumed_run_is_not_drawn_anew(tmp_path: Path) -> None:
     then = job_of([str(tmp_path / "d/*/p.csv")], split=FRACTIONS)
     spans = [Span(0, str(tmp_path / "d/1/p.csv"), "bytes", 0, 9)]
-    _require_same_draws(then.data, then.data, spans)
+    require_same_draws(then.data, then.data, spans)
     now = job_of(str(tmp_path / "d/1/p.csv"), split=FRACTIONS)
     with pytest.raises(
         DataError, match=r"would be drawn by 'p\.csv', and the resumed run drew them by '1/p\.csv'"
     ):
-        _require_same_draws(now.data, then.data, spans)
+        require_same_draws(now.data, then.data, spans)
     plain = job_of(str(tmp_path / "d/1/p.csv"))
-    _require_same_draws(plain.data, plain.data, spans)
+    require_same_draws(plain.data, plain.data, spans)
     by_name = job_of([str(tmp_path / "d/*/p.csv")], split=FRACTIONS | {"draw_by": "name"})
     with pytest.raises(JobFileError, match=r"data\.split\.draw_by is 'path' instead of 'name'"):
-        _require_same_job(then, by_name)
-    _require_same_job(plain, job_of(str(tmp_path / "d/1/p.csv"), split={"draw_by": "name"}))
+        require_same_job(then, by_name)
+    require_same_job(plain, job_of(str(tmp_path / "d/1/p.csv"), split={"draw_by": "name"}))

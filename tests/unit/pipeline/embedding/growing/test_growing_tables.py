@@ -227,7 +227,7 @@ def test_changes_have_what_rows_became(tmp_path: Path) -> None:
 def test_ids_that_move_while_their_rows_are_written_are_followed_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_module, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(files_module, "PIECE_BYTES", 64)
     tables = (make_table("user", 30, 4, optimizer="adagrad", growth=Growth(evict_after_batches=3)),)
     cluster, steps = EmbeddingCluster(tables, 1), itertools.count(10)
     (store,) = cluster.stores

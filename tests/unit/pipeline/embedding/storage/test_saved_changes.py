@@ -74,7 +74,7 @@ def test_rows_that_train_while_they_are_written_are_of_the_last_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tables of either storage, with and without bags, on two nodes."""
-    monkeypatch.setattr(files_module, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(files_module, "PIECE_BYTES", 100)
     cluster, files, steps = EmbeddingCluster(TABLES, 2), list[FileEntry](), itertools.count()
 
     def fetch(copy: Callable[[], NDArray[Any]]) -> NDArray[Any]:
