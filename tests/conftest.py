@@ -75,7 +75,7 @@ OF_MATRIX = {"integration", "faults", "fuzz", "virtual", "saved_model"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start whole jobs as processes, and those whose variants are no kills."""
+    """Mark the tests that start processes, and those whose variants are no kills."""
     for item in items:
         if not {"faults", "fuzz"} & set(item.path.parts):
             item.add_marker("no_kill")
@@ -83,11 +83,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid} is marked matrix where neither make faults nor make variants looks"
             )
-        if "starting" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("light"):
+        if "starting" in getattr(item, "fixturenames", ()):
             item.add_marker("processes")
             # `make test` looks for them in these two folders only.
             if not {"integration", "faults"} & set(item.path.parts):
-                raise pytest.UsageError(f"{item.nodeid} starts a whole job: move it to tests/integration")
+                raise pytest.UsageError(f"{item.nodeid} starts processes: move it to tests/integration")
 
 
 @pytest.hookimpl(wrapper=True)

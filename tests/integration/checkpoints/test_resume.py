@@ -162,7 +162,6 @@ def test_a_run_with_nothing_left_is_refused_before_any_node_starts(
     check_trained_once([run, RunFolder(tmp_path / "runs" / "small-2")], 2, EXAMPLES)
 
 
-@pytest.mark.light
 def test_another_job_or_input_is_told_with_what_differs(
     cluster: ClusterMaker, starter: Starter, click_log: Path, tmp_path: Path
 ) -> None:

@@ -409,7 +409,6 @@ def test_its_model_is_served_and_followed(
     asyncio.run(asyncio.wait_for(body(), 60.0))
 
 
-@pytest.mark.light
 def test_the_command_serves_a_url(
     cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, click_log: Path
 ) -> None:

@@ -39,7 +39,6 @@ def coordinator(cluster: Callable[..., InProcessCluster]) -> Callable[..., InPro
     return lambda changes: cluster(changes).start_coordinator()
 
 
-@pytest.mark.light
 def test_a_missing_file(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     """Told by `shadowsync run`, whose coordinator finds it."""
     missing = str(tmp_path / "none-*.parquet")
@@ -63,7 +62,6 @@ def test_a_parquet_file_named_as_text(coordinator: Callable[..., InProcess], cli
     check_error(coordinator({"data": TEXT | {"path": path}}), 3, path, 'data.format = "parquet"')
 
 
-@pytest.mark.light
 def test_a_port_in_use(starter: Starter, job_file: JobMaker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -31,7 +31,6 @@ def _run(cluster: Callable[..., InProcessCluster], name: str, folder: str = "") 
     return RunFolder(own.run.folder.resolve())
 
 
-@pytest.mark.light
 def test_the_same_run_to_the_bit(
     cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
@@ -84,7 +83,6 @@ cli.main()
 """
 
 
-@pytest.mark.light
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.matrix)])
 def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, number: signal.Signals) -> None:
     job, out = _big_csv(tmp_path), tmp_path / "out"
@@ -113,7 +111,6 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
     assert len(os.listdir(out)) == len(os.listdir(tmp_path / "whole"))
 
 
-@pytest.mark.light
 def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     job = _big_csv(tmp_path)
     assert starter.fork("prepare", str(job), "--out", "out", "--quiet").wait() == 0

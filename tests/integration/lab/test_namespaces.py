@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.light
-
 SENT_BYTES = 1_000_000
 # In a network of its own, as the program that makes hosts needs one.
 PROGRAM = """

@@ -12,8 +12,6 @@ import pytest
 from shadowsync.tests.support.jobs.processes import MARKER, Starting, end_marked, marked_processes, wait_until
 from shadowsync.tests.support.leaks import no_leaks
 
-pytestmark = pytest.mark.light
-
 # Its own: others may run the same tests on this machine.
 VALUE = uuid4().hex
 

@@ -22,8 +22,6 @@ from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import Settings
 from shadowsync.tests.support.outside.serve_export import ROWS
 
-pytestmark = pytest.mark.light
-
 SERVER = Path(__file__).parents[2] / "support" / "outside" / "serve_export.py"
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
 

@@ -22,8 +22,6 @@ from shadowsync.pipeline.saved_model.prediction import write_predictions
 from shadowsync.pipeline.types import IndexArray
 from shadowsync.tests.support.jobs.processes import Starter
 
-pytestmark = pytest.mark.light
-
 ROWS = 700
 
 

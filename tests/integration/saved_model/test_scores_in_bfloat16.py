@@ -22,8 +22,6 @@ from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.processes import Starter
 from torch import nn
 
-pytestmark = pytest.mark.light
-
 ROWS = 200
 NATIVE = find_precision("auto", torch.device("cpu")) == "bfloat16"
 Row = dict[str, Any]

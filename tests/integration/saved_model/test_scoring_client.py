@@ -16,8 +16,6 @@ from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
 
-pytestmark = pytest.mark.light
-
 Row = dict[str, Any]
 
 

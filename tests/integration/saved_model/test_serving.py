@@ -34,8 +34,6 @@ from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
 
-pytestmark = pytest.mark.light
-
 ROWS = 300
 TOKEN = "a-token-of-the-server"
 Row = dict[str, Any]

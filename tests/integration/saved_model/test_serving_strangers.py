@@ -21,8 +21,6 @@ from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import BODY_LIMIT_BYTES, ModelServer
 from shadowsync.tests.support.jobs.processes import wait_until
 
-pytestmark = pytest.mark.light
-
 TOKEN = "a-token-of-the-server"
 # More than a server may have of eight bodies at once, and of one that is unpacked as a whole.
 UNPACKED_BYTES = 8 * BODY_LIMIT_BYTES

@@ -178,7 +178,6 @@ def test_sample_weights_are_in_the_loss_and_in_every_figure(cluster: MakeCluster
     assert again["ne"] == pytest.approx(weighted.ne, abs=1e-5)
 
 
-@pytest.mark.light
 def test_a_device_that_is_not_there(starter: Starter, job_file: JobMaker) -> None:
     process = starter.fork("run", str(job_file({"trainer": {"device": "cuda:99"}})))
     wait_until(lambda: process.poll() is not None, "it ends")
