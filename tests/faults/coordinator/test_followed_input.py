@@ -26,6 +26,7 @@ def _wait_for(own: AnyCluster, examples: int) -> None:
     wait_until(lambda: trained(own.run) >= examples, f"{examples} are trained")
 
 
+@pytest.mark.matrix
 def test_another_coordinator_goes_on_with_the_files_in_their_order(
     cluster: Callable[..., AnyCluster],
     click_log: Path,

@@ -75,6 +75,8 @@ def test_a_batch_trained_twice_and_acknowledged_once(faulty_run: Callable[..., I
     assert repeated == 1
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., InProcessCluster]) -> None:
     own = faulty_run(miscount)
     assert own.coordinator.code == 7, own.coordinator.text()
@@ -88,6 +90,8 @@ def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., InProc
         assert process.code == 7
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_messages_lost_on_their_way_are_sent_again(in_process: Callable[..., InProcessCluster]) -> None:
     own = in_process(faults=(lose_messages,)).start()
     assert own.wait() == 0, own.coordinator.text()

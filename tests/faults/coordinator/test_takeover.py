@@ -140,6 +140,7 @@ def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster])
     _die_at(in_process, (20, 40, 60))
 
 
+@pytest.mark.matrix
 def test_it_goes_on_from_a_snapshot(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +162,7 @@ def test_it_goes_on_from_a_snapshot(
     assert problems_of(own.run.folder, 2 * EXAMPLES) == []
 
 
+@pytest.mark.matrix
 def test_it_listens_before_it_reads_a_long_journal(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +342,7 @@ def test_it_dies_in_every_phase(
     assert own.run.report.eval is not None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "role",
     ["trainer", *(pytest.param(role, marks=pytest.mark.matrix) for role in ("reader", "embedding"))],

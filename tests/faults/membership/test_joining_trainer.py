@@ -78,6 +78,8 @@ def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster],
     assert _batches_of(own, "trainer-2") > 0
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., InProcessCluster]) -> None:
     changes = {"data": ENDLESS, "trainer": {"optimizer": "adagrad"}}
     slowed = Slowed(80)

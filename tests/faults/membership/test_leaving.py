@@ -68,6 +68,8 @@ def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm
         assert not any("then died" in what for what in events), "it left"
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_reader_leaves(in_process: Callable[..., InProcessCluster]) -> None:
     slowed = Slowed(30)
     own = in_process(CHANGES, faults=(slowed,)).start()

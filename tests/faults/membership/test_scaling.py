@@ -66,6 +66,8 @@ def test_up_and_down_under_the_supervisor(
     assert not any("died" in what for what in said_of), said_of
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_without_a_supervisor_nodes_leave_and_none_is_started(
     in_process: Callable[..., InProcessCluster], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,8 @@ def test_an_embedding_node_and_a_trainer_come_back(in_process: ClusterMaker) -> 
     assert [node.code for node in job.nodes] == [ExitCode.FINISHED_WITH_DEATHS] * 2
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 def test_one_whose_place_is_taken_says_so_and_goes(in_process: ClusterMaker) -> None:
     job = CutOff(in_process, ["embedding-0"])
     job.own.join("embedding")

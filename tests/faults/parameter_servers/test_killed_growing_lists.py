@@ -77,6 +77,7 @@ def _require_that_another_gets_every_batch(cluster: Callable[..., AnyCluster], l
     _require_rows(own, report, rows)
 
 
+@pytest.mark.matrix
 def test_it_goes_on_from_the_rows_of_a_checkpoint(
     in_process: Callable[..., InProcessCluster], log: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyClust
     assert own.run.report.sync.gap_max == 2
 
 
+@pytest.mark.matrix
 def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:
     changes = {"run": {"node_timeout_seconds": 2.0}, "data": {"epochs": EPOCHS}}
     slowed = Slowed(40)

@@ -158,6 +158,7 @@ def test_a_reader(
     assert "score the checkpoint with `shadowsync eval " in own.coordinator.text()
 
 
+@pytest.mark.matrix
 def test_a_trainer_whose_replica_is_scored(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

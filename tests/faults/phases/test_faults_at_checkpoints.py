@@ -277,6 +277,7 @@ def test_the_process_that_scores_ends_with_its_coordinator(
     assert [process.wait(60.0) for process in own.everyone()] == [-9] + [6] * (len(own.everyone()) - 1)
 
 
+@pytest.mark.matrix
 def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     cluster: ClusterMaker,
 ) -> None:

@@ -109,6 +109,7 @@ def test_another_takes_the_weights_from_the_center(
     assert report.eval.model.startswith("the center")
 
 
+@pytest.mark.matrix
 def test_without_a_checkpoint_the_optimizer_is_new(in_process: Callable[..., InProcessCluster]) -> None:
     slowed, taken = Slowed(40), Taken()
     changes = {

@@ -331,6 +331,7 @@ def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: Clus
     assert report.ledger.adds_up, report.ledger.identities
 
 
+@pytest.mark.matrix
 def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> None:
     own = in_process({"data": {"readers": 2}}, faults=(a_span_of_too_many, each_reader_has_a_span)).start()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()

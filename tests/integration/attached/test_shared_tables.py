@@ -164,6 +164,7 @@ def test_loops_share_rows_and_reading_trains_nothing(tables_hub: HubThread) -> N
         assert two.metrics()["pushes"] == 3
 
 
+@pytest.mark.matrix
 def test_two_loops_at_once_with_attach(tables_hub: HubThread) -> None:
     """Dense parameters over the hub's center, rows on its embedding nodes."""
 

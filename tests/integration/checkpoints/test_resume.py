@@ -109,6 +109,7 @@ def test_it_goes_on_where_the_first_one_was_and_not_from_the_start(cluster: Clus
     assert not ((low <= fresh["sync-0/center"]) & (fresh["sync-0/center"] <= high)).all()
 
 
+@pytest.mark.matrix
 def test_it_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker) -> None:
     epochs = 2
     settings: Settings = {**FEWER, "data": {"epochs": epochs}, "embedding": {"nodes": 2}}

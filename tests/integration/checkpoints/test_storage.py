@@ -66,6 +66,7 @@ def rows(location: str) -> dict[str, np.ndarray]:
     return {name: tables.read(name, 0, tables.rows(name)) for name in tables.names}
 
 
+@pytest.mark.matrix
 def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProcessCluster], url: str) -> None:
     def settings(seed: int) -> Changed:
         return {key: dict(value) for key, value in deterministic(TWO, seed, "own").items()}

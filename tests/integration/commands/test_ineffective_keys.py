@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.resumed import ClusterMaker
 from shadowsync.tests.support.jobs.runs import JobMaker
@@ -9,6 +10,7 @@ from shadowsync.tests.support.jobs.runs import JobMaker
 SAID = "trainer.lookups_ahead: 16 acts as 3"
 
 
+@pytest.mark.matrix
 def test_log_and_report_say_it(cluster: ClusterMaker) -> None:
     alone = 'sync.algorithm: "none" leaves 2 trainers without synchronization'
     own = cluster({"trainer": {"lookups_ahead": 16}, "sync": {"algorithm": "none"}}).start()

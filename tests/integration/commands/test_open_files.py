@@ -62,13 +62,14 @@ ONE_TRAINER = {"trainer": {"count": 1}}
 ALL_REDUCE = {"trainer": {"count": 4, "workers": 2}, "sync": {"algorithm": "ma"}}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("more", "method"),
     [
         pytest.param(ONE_TRAINER, "forkserver", id="one trainer"),
         # Of several trainers those have more files, however they are started.
-        pytest.param(ONE_TRAINER, "spawn", id="one trainer, spawned", marks=pytest.mark.matrix),
-        pytest.param(ALL_REDUCE, "forkserver", id="all-reduce", marks=pytest.mark.matrix),
+        pytest.param(ONE_TRAINER, "spawn", id="one trainer, spawned"),
+        pytest.param(ALL_REDUCE, "forkserver", id="all-reduce"),
     ],
 )
 def test_a_job_trains_with_as_many_files_as_it_asks_for(

@@ -140,14 +140,8 @@ def test_a_saved_model_scores_as_the_job_did(
 SERVED = [("i1", ["i1", "i2"], 1), ("i1", ["i2", "i1"], 1), ("i1", [], 1), ("i1", ["i3"], 1)]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "prepared",
-        pytest.param("two workers", marks=pytest.mark.matrix),
-        pytest.param("a device", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("how", ["two workers", "a device", "prepared"])
 def test_however_it_is_trained(
     cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path, how: str
 ) -> None:

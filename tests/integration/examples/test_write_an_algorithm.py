@@ -67,7 +67,7 @@ def test_the_files_of_the_page_are_those_of_the_example() -> None:
     assert "\n".join(entry.groups()) in (EXAMPLE / "pyproject.toml").read_text("utf-8")
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, *(pytest.param(one, marks=pytest.mark.matrix) for one in (1, 2))])
 def test_python_blocks_run(folder: Path, number: int) -> None:
     scripts = [block for block in BLOCKS if block.language == "python" and not block.file]
     done = _run([sys.executable, "-W", "error", "-"], folder, scripts[number].text)

@@ -39,6 +39,7 @@ def check_ledger(run: RunFolder) -> None:
     assert set(report.ledger.shard_applied.values()) == {run.batches()}
 
 
+@pytest.mark.matrix
 def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> None:
     """Whatever of a batch is not finite, all that it would have changed is as if it had not been there."""
     runs = {}

@@ -92,6 +92,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
     )
 
 
+@pytest.mark.matrix
 def test_a_job_without_such_a_part_says_nothing_of_it(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "none"}}).start()
     assert own.wait() == 0, own.coordinator.text()

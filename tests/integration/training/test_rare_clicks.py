@@ -41,6 +41,7 @@ def repeatable(log: Path, name: str, **changes: Mapping[str, Any]) -> Settings:
     return of_log(log, name, **alone, run={"name": name, "deterministic": True}, **changes)
 
 
+@pytest.mark.matrix
 def test_the_label_rate_spares_training_the_way_to_it(
     cluster: Callable[..., InProcessCluster], rare_log: Path
 ) -> None:

@@ -72,6 +72,7 @@ def an_epoch_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_compute", compute_if_allowed)
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_the_best_checkpoint_is_kept_and_training_ends_early(
     cluster: Callable[..., InProcessCluster], validation_file: str

@@ -113,6 +113,7 @@ def one_batch_is_once_not_scored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_score", scored)
 
 
+@pytest.mark.matrix
 def test_examples_without_a_score_are_told(cluster: Clusters) -> None:
     own = cluster({"trainer": {"count": 1}}, faults=[one_batch_is_not_scored]).start()
     assert own.wait() == ExitCode.CLUSTER
