@@ -72,6 +72,7 @@ def test_a_job_from_a_script(script: Script, job_file: JobMaker) -> None:
     assert found["tables"] == 26
 
 
+@pytest.mark.matrix
 def test_a_job_from_a_notebook_and_one_that_its_callback_stops(script: Script, job_file: JobMaker) -> None:
     """A loop is running on the main thread. The callback's own error comes out when the job has ended."""
     path = job_file({"data": {"epochs": 100_000}})

@@ -49,7 +49,9 @@ def trained(folder: Path) -> bool:
     return report.examples.distinct == EXAMPLES and report.ledger.adds_up
 
 
-@pytest.mark.parametrize(("output", "both"), [("broken", False), ("full", True)])
+@pytest.mark.parametrize(
+    ("output", "both"), [("broken", False), pytest.param("full", True, marks=pytest.mark.matrix)]
+)
 def test_a_job_ends_as_if_it_were_read(
     output: str,
     *,
@@ -67,6 +69,7 @@ def test_a_job_ends_as_if_it_were_read(
     assert trained(tmp_path / "runs" / "latest")
 
 
+@pytest.mark.matrix
 def test_a_job_without_standard_streams(job_file: JobMaker, tmp_path: Path) -> None:
     """As a daemon: what is opened next must not get their numbers, and what is printed with them."""
     command = " ".join([*CLI, "run", str(job_file(FEW_NODES)), "<&- >&- 2>&-"])
@@ -123,7 +126,7 @@ def test_what_others_read_still_fails(given: list[str], full: int, broken: int, 
     assert not run(broken).stderr
 
 
-@pytest.mark.parametrize("streams", ["broken", "full"])
+@pytest.mark.parametrize("streams", ["broken", pytest.param("full", marks=pytest.mark.matrix)])
 def test_a_command_that_writes_a_file_has_written_it(
     streams: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -133,6 +133,7 @@ def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     assert starter.fork("prepare", str(job), "--out", "out", "--verify").wait() == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs beside it")
 def test_every_block_of_the_page(starter: Starter, tmp_path: Path) -> None:

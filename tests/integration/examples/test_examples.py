@@ -66,6 +66,7 @@ def test_every_job_file_of_the_gallery_says_what_to_install_and_how_to_run_it(na
         assert f"#     {line}" in text
 
 
+@pytest.mark.matrix
 @pytest.mark.data
 def test_criteo(starter: Starter, tmp_path: Path) -> None:
     path = _file("criteo_first10k.tsv.gz")

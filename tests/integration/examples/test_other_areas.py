@@ -52,6 +52,7 @@ def _rows(starter: Starter, folder: Path, name: str, *arguments: str) -> dict[st
     return rows
 
 
+@pytest.mark.matrix
 def test_digits(starter: Starter, tmp_path: Path) -> None:
     """Loops that each have their own digits know the others' once they are synchronized."""
     rows = _rows(starter, tmp_path, "digits", "--epochs", "6")

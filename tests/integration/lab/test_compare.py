@@ -109,6 +109,7 @@ def test_what_is_told(compared: Compared) -> None:
     assert "://" not in page
 
 
+@pytest.mark.matrix
 def test_what_is_refused(starter_at: Callable[..., Process]) -> None:
     assert (
         "--resume takes the job and the options from the comparison"

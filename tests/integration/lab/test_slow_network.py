@@ -41,6 +41,7 @@ def test_every_link_by_relay_over_tcp(report: Report) -> None:
     assert network.relay_bytes > 3 * report.sync.bytes
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("report", [["--bandwidth", "20mbit"]], indirect=True)
 def test_the_links_of_synchronization_at_a_rate(report: Report) -> None:
     network = report.network

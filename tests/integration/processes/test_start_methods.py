@@ -56,7 +56,8 @@ class Own(MA):
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_no_process_takes_a_module_of_python_from_the_working_directory(
     method: str, starter: Starter, job_file: JobMaker, tmp_path: Path, validation_file: str
 ) -> None:

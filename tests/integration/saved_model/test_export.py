@@ -44,10 +44,8 @@ def _serve(export: Path, log: Path, folder: Path) -> tuple[NDArray[np.float32], 
     return np.load(files[0]), np.load(files[1])
 
 
-@pytest.mark.parametrize(
-    ("form", "tables"),
-    [("torch-export", "parquet"), pytest.param("onnx", "safetensors", marks=pytest.mark.matrix)],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize(("form", "tables"), [("torch-export", "parquet"), ("onnx", "safetensors")])
 def test_the_export_scores_the_same(
     starter: Starter,
     saved_run: Path,

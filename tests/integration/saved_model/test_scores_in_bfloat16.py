@@ -151,6 +151,7 @@ def test_a_model_that_cannot_be_computed_so_is_refused(saved_run: Path) -> None:
     assert scored.shape == (3,), "the control"
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not NATIVE, reason="the CPU has no products in bfloat16")
 def test_the_commands(starter: Starter, saved_run: Path, held_out: Path, tmp_path: Path) -> None:
     found = {}
