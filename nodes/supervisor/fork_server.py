@@ -100,9 +100,10 @@ def fork(address: str, order: ForkOrder, streams: Sequence[int]) -> int:
         try:
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(address)
-                # A `multiprocessing.Process` gets its parent's ALIVE and resource tracker here.
-                unused = (file.fileno(), file.fileno())
-                reduction.sendfds(client, [file.fileno(), their_status, *unused, *streams])
+                # In the place of the clients a `multiprocessing.Process` has its parent's ALIVE and tracker.
+                # With them the client stays open until a server of Python 3.14 has acknowledged the message.
+                sent = [file.fileno(), their_status, client.fileno(), client.fileno(), *streams]
+                socket.send_fds(client, [bytes([len(sent)])], sent)
         finally:
             os.close(their_status)
         ours.pop_all()
