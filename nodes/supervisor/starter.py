@@ -249,7 +249,7 @@ class ForkStarter:
         return process
 
     def close(self) -> None:
-        """End the servers, which have no process any more or end theirs by their input."""
+        """End the servers; their processes have ended, or end as their input does."""
         self._servers.close()
 
     async def _ask(

@@ -442,7 +442,8 @@ def test_a_server_with_a_thread_refuses(
 ) -> None:
     """It says why; without the thread it forks, which is the control."""
     (tmp_path / "imported.py").write_text(text, encoding="utf-8")
-    with closing(ForkServer(["imported"], os.environ | {"PYTHONPATH": str(tmp_path)})) as server:
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    with closing(ForkServer(["imported"], os.environ | {"PYTHONPATH": path})) as server:
         with open(os.devnull, "r+b") as nothing:
             order = ForkOrder(script("raise SystemExit(3)"))
             status = fork(server.address, order, [nothing.fileno()] * 3)
