@@ -17,9 +17,9 @@ pytestmark = pytest.mark.no_kill
 EPOCHS = 1
 
 
-@pytest.mark.parametrize(
-    "removed", [True, pytest.param(False, marks=[pytest.mark.matrix, pytest.mark.no_kill])]
-)
+@pytest.mark.matrix
+@pytest.mark.no_kill
+@pytest.mark.parametrize("removed", [True, False])
 def test_it_is_told(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, removed: bool
 ) -> None:

@@ -86,17 +86,18 @@ def test_without_a_supervisor_nodes_leave_and_none_is_started(
     assert own.run.report.examples.distinct == EPOCHS * EXAMPLES
 
 
+@pytest.mark.matrix
+@pytest.mark.no_kill
 @pytest.mark.parametrize(
     ("changes", "refused"),
     [
-        pytest.param(
+        (
             {},
             [
                 ({"embedding": 2}, "a running job keeps its embedding nodes"),
                 ({"sync": 2}, "a running job keeps its sync nodes"),
                 ({"trainer": 0}, "trainer=0 given; the job needs one"),
             ],
-            marks=[pytest.mark.matrix, pytest.mark.no_kill],
         ),
         (
             {"trainer": {"balance": "updates"}},

@@ -21,6 +21,7 @@ def _changes(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"run": {"node_timeout_seconds": 2.0}, "data": data, "embedding": {"nodes": 2}}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("role", ROLES)
 def test_it_waits_for_the_place_of_the_dead_one(
     in_process: Callable[..., InProcessCluster], role: str

@@ -55,6 +55,7 @@ def require_whole(own: AnyCluster, log: Path) -> Report:
     return report
 
 
+@pytest.mark.matrix
 def test_another_embedding_node_gets_every_batch(cluster: Callable[..., AnyCluster], log: Path) -> None:
     _require_that_another_gets_every_batch(cluster, log, 20_000)
 

@@ -340,6 +340,7 @@ def test_without_the_decision_the_next_one_waits_for_nodes_that_are_gone(
     assert "rows are lost" in own.coordinator.text()
 
 
+@pytest.mark.matrix
 def test_the_coordinator_while_it_closes(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def wounded(
     return own
 
 
+@pytest.mark.matrix
 def test_the_other_trainer_gets_its_batches(cluster: Callable[..., AnyCluster]) -> None:
     own = wounded(cluster)
     assert own.wait() == 5, own.coordinator.text()

@@ -72,6 +72,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list
     return found
 
 
+@pytest.mark.matrix
 def test_a_followed_model_is_the_one_that_is_opened(
     cluster: Callable[..., InProcessCluster],
     log: Path,

@@ -99,6 +99,7 @@ def interrupted(
     return own
 
 
+@pytest.mark.matrix
 def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
 ) -> None:

@@ -198,7 +198,8 @@ def write_weighted(path: Path, rows: int, seed: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("pooling", ["mean", pytest.param("sum", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("pooling", ["mean", "sum"])
 def test_weights_of_items_tell(cluster: MakeCluster, tmp_path: Path, pooling: str) -> None:
     logs = write_weighted(tmp_path / "train.csv", 8000, 1), write_weighted(tmp_path / "eval.csv", 2000, 2)
     tags = {"kind": "multi_hot", "pooling": pooling}

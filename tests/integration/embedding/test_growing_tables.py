@@ -93,6 +93,7 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
     assert reports["hashed"].growing_tables == []
 
 
+@pytest.mark.matrix
 def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log: Path) -> None:
     trainer = {"count": 2, "batch": 100}
     settings = job_of(

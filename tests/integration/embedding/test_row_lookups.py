@@ -107,6 +107,7 @@ def ended(cluster: Callable[..., InProcessCluster], name: str, **trainer: object
     return finished_run(cluster, deterministic({**NONE, "trainer": trainer}, 1, name))
 
 
+@pytest.mark.matrix
 def test_asking_for_distinct_rows_changes_no_bit(cluster: Callable[..., InProcessCluster]) -> None:
     plain, distinct = ended(cluster, "plain"), ended(cluster, "distinct", distinct_rows=True)
     assert was_trained(plain)

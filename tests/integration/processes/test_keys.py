@@ -59,7 +59,8 @@ def test_a_job_with_a_key(
     assert not any(node.refused_connections for node in report.nodes), "its own connections stay"
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
 def test_whoever_knocks_without_the_key_is_in_the_report(
     in_process: Callable[..., InProcessCluster],
     key_file: Path,

@@ -91,6 +91,7 @@ def test_what_is_frozen_stays_to_the_bit(cluster: ClusterMaker, model: str, sync
         assert again["ne"] == pytest.approx(run.report.eval.ne, abs=1e-5)
 
 
+@pytest.mark.matrix
 def test_what_a_process_draws_is_saved_with_the_model(cluster: ClusterMaker, model: str) -> None:
     """Each process draws its own; the control lacks it in the checkpoint's place."""
     drawn = settings(model, options={"drawn": True}, sync={"algorithm": "none"}, trainer=ALONE)

@@ -143,6 +143,7 @@ def test_models_with_tables_of_their_own_dimensions_beat_a_linear_one(
         assert score(name, {"name": name, "options": options}) < control - 0.05, name
 
 
+@pytest.mark.matrix
 def test_a_cross_lets_a_linear_model_see_a_combination(
     cluster: MakeCluster, crossed_log: Path, tmp_path: Path
 ) -> None:
