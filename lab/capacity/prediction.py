@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from ...pipeline.config.job import Job
+from ...pipeline.config.trainer import MOST_LOOKUPS_AHEAD
 from ...pipeline.types import Float64Array
 from .demands import Demands
 from .layout import Layout, Placement, place
@@ -36,7 +38,8 @@ class JobRules:
     """What the job file says of batches in flight and of rounds.
 
     Attributes:
-        in_flight: batches of a worker between the request of their vectors and the end of their step.
+        in_flight: batches of a worker between the request of their vectors and the end of their step; None:
+            as many as hide the links' delay.
         duty, gap, every: `sync.duty`, `sync.gap` and `sync.every`.
         link_bytes_per_second: `sync.link_bytes_per_second`.
         synchronizes: whether the job has rounds.
@@ -44,7 +47,7 @@ class JobRules:
         has_center: whether the algorithm needs sync nodes.
     """
 
-    in_flight: int
+    in_flight: int | None
     duty: float
     gap: int | None
     every: int
@@ -58,7 +61,7 @@ class JobRules:
         """Return the rules of a job."""
         synchronizes = job.sync.algorithm != "none"
         return cls(
-            in_flight=1 + min(job.trainer.lookups_ahead, job.trainer.credit),
+            in_flight=_in_flight(job),
             duty=job.sync.duty,
             gap=job.sync.gap,
             every=job.sync.every,
@@ -67,6 +70,13 @@ class JobRules:
             fixed=synchronizes and job.sync.mode == "fixed",
             has_center=job.sync_nodes > 0,
         )
+
+
+def _in_flight(job: Job) -> int | None:
+    ahead, credit = job.trainer.lookups_ahead, job.trainer.credit
+    if ahead == "auto":
+        return None if credit == "auto" else credit
+    return 1 + (ahead if credit == "auto" else min(ahead, credit))
 
 
 @dataclass(frozen=True)
@@ -245,7 +255,8 @@ def _workers_rate(
         # The wait for rounds keeps the worker's thread, as a longer step would.
         step = max(step, period / rules.every)
     shard = serving * demands.batch / layout.embedding_nodes
-    cycle = private_and_shared(step, [shard], workers, rules.in_flight, think)
+    in_flight = rules.in_flight or 1 + max(1, min(MOST_LOOKUPS_AHEAD, math.ceil(think / step)))
+    cycle = private_and_shared(step, [shard], workers, in_flight, think)
     return workers * cycle.throughput * demands.batch
 
 

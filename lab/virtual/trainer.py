@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from ...nodes.control.sync_law import SyncSettings
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter
 from ...nodes.shadow.schedule import RoundSchedule
-from ...nodes.worker.connections import MAX_PENDING_PUSHES
+from ...nodes.worker.prefetch import Prefetch, WorkerClock
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.request import LookupPlan
@@ -32,6 +33,7 @@ class VirtualBatch:
     delivery: Delivery
     plans: list[LookupPlan]
     reply: asyncio.Task[tuple[list[Float32Array], int]]
+    looked_up_at: float
 
 
 class VirtualTrainer:
@@ -70,12 +72,12 @@ class VirtualTrainer:
         self._job, self._timing = job, timing
         self._source, self._tables = source, tables
         self._steppers = [Stepper(self.context) for _ in range(job.trainer.workers)]
-        self._ahead = 1 if job.run.deterministic else 1 + job.trainer.lookups_ahead
         self._gate: VirtualGate | None = None
         self._schedule = RoundSchedule(job.sync)
         self._started_rounds = 0
         self._in_round = False
         self._paused = False
+        self._started = asyncio.Event()
 
     def connect(self, network: VirtualNetwork) -> None:
         """Connect to the other trainers, while all have the same parameters."""
@@ -156,29 +158,61 @@ class VirtualTrainer:
         times = self._timing.steps(self.index, worker, self._job.run.seed)
         batches: deque[VirtualBatch] = deque()
         pushes: set[asyncio.Task[None]] = set()
+        clock, waits = asyncio.get_running_loop().time, WorkerClock()
+        prefetch = Prefetch.of(self._job, readers=1)
+        if worker > 0 and self.context.is_starting():
+            await self._wait_for_the_first()
         while True:
-            while len(batches) < self._ahead and (delivery := self._source.next(self.index)) is not None:
+            while (
+                len(batches) <= self._lookups_ahead(prefetch)
+                and (delivery := self._source.next(self.index)) is not None
+            ):
                 batches.append(self._look_up(delivery))
             if not batches:
                 break
+            began = clock()
             replies, version = await batches[0].reply
-            while len(pushes) >= MAX_PENDING_PUSHES:
+            if clock() > began:
+                prefetch.answered(clock() - batches[0].looked_up_at)
+            while len(pushes) >= prefetch.pending_pushes(nodes=1):
                 await asyncio.wait(pushes, return_when=asyncio.FIRST_COMPLETED)
                 pushes = {push for push in pushes if not push.done()}
             batch = batches.popleft()
+            waits = replace(waits, seconds=clock(), vectors_seconds=waits.vectors_seconds + clock() - began)
+            if self._started.is_set():
+                prefetch.stepped(waits, sum(1 for _ in takewhile(lambda one: one.reply.done(), batches)))
             push = await self._step(worker, batch, replies, version, times)
             if push is not None:
                 pushes.add(push)
                 # So that the push leaves before the next lookup does.
                 await asyncio.sleep(0)
+            began = clock()
             await self._after_iteration(worker, trained=push is not None)
+            waits = replace(waits, other_seconds=waits.other_seconds + clock() - began)
+        self._started.set()
         await asyncio.gather(*pushes)
         if self._gate is not None:
             self._gate.leave()
 
+    async def _wait_for_the_first(self) -> None:
+        """Wait until the first worker has begun the job, or has no batch left."""
+        if self._gate is not None:
+            self._gate.leave()
+        await self._started.wait()
+        if self._gate is not None:
+            self._gate.join()
+
+    def _lookups_ahead(self, prefetch: Prefetch) -> int:
+        """Return how many batches to look up ahead: none as long as one worker trains alone."""
+        if not self._started.is_set() and self.context.is_starting():
+            return 0
+        self._started.set()
+        return prefetch.lookups_ahead
+
     def _look_up(self, delivery: Delivery) -> VirtualBatch:
         plans = self.context.router.requests_of(delivery)
-        return VirtualBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
+        now = asyncio.get_running_loop().time()
+        return VirtualBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)), now)
 
     async def _step(
         self, worker: int, batch: VirtualBatch, replies: list[Float32Array], version: int, times: StepTimes
@@ -239,6 +273,10 @@ class VirtualGate:
         """Remove a worker that has no batch left."""
         self._workers -= 1
         self._changed.set()
+
+    def join(self) -> None:
+        """Add a worker that begins."""
+        self._workers += 1
 
     @property
     def is_deserted(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...pipeline.checkpoint.best import BEST
+from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.growth import growing_tables, growth_warnings
@@ -158,7 +159,7 @@ def build_report(
         sync=sync,
         elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
         precision=_precisions(state),
-        staleness=_staleness(outcome),
+        staleness=_staleness(job, outcome, trainers),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
         warnings=[
@@ -346,13 +347,19 @@ def _dense_updates(trainers: CountsByNode) -> dict[str, int]:
     }
 
 
-def _staleness(outcome: Outcome) -> Staleness:
+def _staleness(job: Job, outcome: Outcome, trainers: CountsByNode) -> Staleness:
+    ahead = {
+        name: counts["lookups_ahead"] / job.trainer.workers
+        for name, counts in sorted(trainers.items())
+        if "lookups_ahead" in counts
+    }
     pushes = total(outcome.drained.shards, "staleness_count")
     if not pushes:
-        return Staleness(embedding_mean=None, embedding_max=None)
+        return Staleness(embedding_mean=None, embedding_max=None, lookups_ahead=ahead)
     return Staleness(
         embedding_mean=total(outcome.drained.shards, "staleness_sum") / pushes,
         embedding_max=max(int(reply["staleness_max"]) for reply in outcome.drained.shards.values()),
+        lookups_ahead=ahead,
     )
 
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
+from ...pipeline.config.trainer import MOST_CREDIT
 from ...pipeline.data.batch import Batch
 from ...pipeline.types import BatchId
 from ...pipeline.wire.endpoints import token_of
 from ...pipeline.wire.messages import Credit, CreditNoted, Delivery
 from ...pipeline.wire.rpc.retransmission import DELIVERY
 from .waiting_batches import TRAINING, WaitingBatches
-
-# The largest `trainer.credit`.
-MOST_CREDIT: Final = 1024
 
 
 @dataclass(slots=True)
@@ -56,7 +53,7 @@ class DeliveryState:
     Args:
         retain_bytes: `data.retain_bytes`.
         consecutive: `trainer.consecutive_batches`.
-        window: `trainer.credit`: most batches that a worker may ask for beyond those that it was sent.
+        window: most batches that a worker may ask for beyond those that it was sent, `trainer.credit`.
     """
 
     def __init__(self, retain_bytes: int, consecutive: int = 1, window: int = MOST_CREDIT) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...pipeline.config.job import Job
+from ...pipeline.config.trainer import MOST_CREDIT
 from ...pipeline.data.span import from_runs
 from ...pipeline.wire.control.messages import HeldBatch, NextSpan, ReturnBatches, SpanRead
 from ...pipeline.wire.control.orders import DrainReply, Evaluate, EvaluateReply
@@ -55,7 +56,8 @@ class Reader:
         self._tasks = TaskSet(node.fail)
         self._parser = Parser(job, self._wake_sender, node.fail)
         trainer = job.trainer
-        state = DeliveryState(job.data.retain_bytes, trainer.consecutive_batches, trainer.credit)
+        window = MOST_CREDIT if trainer.credit == "auto" else trainer.credit
+        state = DeliveryState(job.data.retain_bytes, trainer.consecutive_batches, window)
         self._sender = Sender(listener, self._parser.out, state, self._on_totals)
         self._returning: list[asyncio.Task[None]] = []
         self._lost: set[str] = set()

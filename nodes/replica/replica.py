@@ -157,6 +157,10 @@ class TrainerContext(ReplicaContext):
             pause=TrainingPause(),
         )
 
+    def is_starting(self) -> bool:
+        """Return whether one worker trains alone; any thread may ask. See `Job.single_worker_examples`."""
+        return self.count.now(self.replica.trained_examples) < self.job.single_worker_examples
+
     def total_updates(self) -> int:
         """Return the dense updates of all workers so far."""
         return int(self.updates.sum())

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...pipeline.config.job import Job
 from ...pipeline.metrics.quality import QualitySums
+from ...pipeline.performance.memory import available_memory_bytes
 from ...pipeline.wire.control.orders import MemberInfo
 from ..replica.replica import TrainerContext
 from ..runtime.members import summed
@@ -16,6 +17,7 @@ from ..runtime.role import NodeContext
 from ..runtime.threads import ThreadBridge
 from ..shadow.fixed_rate import FixedRate
 from ..worker.batches import BatchAck, DrainResult
+from ..worker.prefetch import require_memory
 from ..worker.worker import Worker
 
 
@@ -35,7 +37,11 @@ class WorkerPool:
         self.workers: list[Worker] = []
 
     async def prepare(self) -> TrainerContext:
-        """Build what the workers share."""
+        """Build what the workers share.
+
+        Raises JobFileError for more lookups ahead than memory has room for.
+        """
+        require_memory(self._job, available_memory_bytes())
         node = self._node
         self._context = await asyncio.to_thread(
             TrainerContext.build, self._job, node.plan, label_rates=node.label_rates

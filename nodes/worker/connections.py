@@ -26,12 +26,12 @@ from ..embedding.shared_memory import SharedMemoryClient
 from ..runtime.main_loop import PauseAwareClock
 from .batches import InFlightBatch
 from .embedding_client import B, EmbeddingClient
+from .prefetch import LEAST_PENDING_PUSHES, Prefetch, WorkerClock
 from .reader_client import ReaderClient
 
 # Time between checks for overdue requests; `retransmission` says when one is due.
 RESEND_CHECK_SECONDS = 1.0
 SHORTEST_WAIT_SECONDS = 0.0002
-MAX_PENDING_PUSHES = 8
 SPARE_BLOCKS = 6
 # The coordinator declares a silent node dead after one node timeout. So a node that is not dead after four is
 # alive, and the path to it is broken.
@@ -87,10 +87,12 @@ class WorkerConnections(Generic[B]):
     Attributes:
         readers: a client for each reader, by name.
         shards: the client of all embedding nodes.
+        prefetch: how many batches are to be in flight.
 
     Args:
         identity: the worker's identity for the nodes that it connects to.
         waker: a descriptor that ends a `poll` when it is readable.
+        waits: whether readers are to send nothing before `begin`.
     """
 
     def __init__(
@@ -100,18 +102,23 @@ class WorkerConnections(Generic[B]):
         identity: str,
         job: Job,
         waker: int,
+        *,
+        waits: bool = False,
     ) -> None:
         def connect(member: MemberInfo) -> Connection:
             return Connection(context, member.endpoint, identity)
 
-        self._connect, self._credit = connect, job.trainer.credit
+        self._connect = connect
         readers = [member for member in members if member.role == "reader"]
+        self.prefetch = Prefetch.of(job, len(readers))
         shards = sorted((m for m in members if m.role == "embedding"), key=lambda m: m.index)
         connected = _connected([*readers, *shards], connect)
+        self._credit = 0 if waits else self.prefetch.credit
         self.readers = {r.name: ReaderClient(r.name, connected[r], self._credit) for r in readers}
         names = [member.name for member in shards]
-        # Blocks for lookups ahead, the current batch, unanswered pushes, and a few to spare.
-        blocks = job.trainer.lookups_ahead + MAX_PENDING_PUSHES + SPARE_BLOCKS
+        # Blocks for lookups ahead, the current batch, unanswered pushes, and a few to spare. A depth that
+        # grows is for long round trips, which memory does not have; without a block, the socket is used.
+        blocks = self.prefetch.lookups_ahead + LEAST_PENDING_PUSHES + SPARE_BLOCKS
         segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
         self.shards = EmbeddingClient[B](
             [connected[m] for m in shards], names, job.codecs.embedding(), segments
@@ -187,6 +194,22 @@ class WorkerConnections(Generic[B]):
             self._watch.check(self._clock.now(), self._living_readers | self.shards.pending_nodes)
         return pushed
 
+    @property
+    def takes_pushes(self) -> bool:
+        """Whether so few pushes are unanswered that another batch may be trained."""
+        return self.shards.pending_pushes < self.prefetch.pending_pushes(len(self.shards.names))
+
+    def stepped(self, clock: WorkerClock, ready: int) -> None:
+        """Record a step (see `Prefetch`), and ask readers for as many batches as are to be in flight."""
+        self.prefetch.stepped(clock, ready)
+        self.begin()
+
+    def begin(self) -> None:
+        """Have readers send as many batches as are to be in flight."""
+        self._credit = self.prefetch.credit
+        for reader in self.readers.values():
+            reader.widen(self._credit)
+
     def lose(self, name: str) -> None:
         """Expect nothing more of a lost node."""
         self._lost.add(name)
@@ -260,6 +283,8 @@ class WorkerConnections(Generic[B]):
             "resent_pushes": self.shards.resent_pushes,
             "round_trips": self._round_trips,
             "round_trip_seconds": self._round_trip_seconds,
+            "lookups_ahead": self.prefetch.lookups_ahead,
+            "credit": self.prefetch.credit,
             "repeated_deliveries": sum(reader.repeated_deliveries for reader in self.readers.values()),
             "sent_bytes": sum(connection.sent_bytes for _, connection in connections),
             "refused_messages": sum(connection.refusals.count for _, connection in connections),
@@ -295,6 +320,7 @@ class WorkerConnections(Generic[B]):
         if self._has_waited and (sent_at := self.shards.lookup_sent_at(message)) is not None:
             self._round_trips += 1
             self._round_trip_seconds += now - sent_at
+            self.prefetch.answered(now - sent_at)
 
     def _named_connections(self) -> list[tuple[str, Connection]]:
         readers = [(reader.name, reader.connection) for reader in self.readers.values()]

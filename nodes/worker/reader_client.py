@@ -21,7 +21,7 @@ class ReaderClient:
     batches.
 
     Args:
-        window: most unprocessed deliveries, here or in flight.
+        window: most unprocessed deliveries, here or in flight, at first.
 
     Attributes:
         training_examples: examples of accepted deliveries that are to be trained.
@@ -42,6 +42,10 @@ class ReaderClient:
         self.repeated_deliveries = 0
         self.training_examples = 0
         self._takes_training = True
+
+    def widen(self, window: int) -> None:
+        """Allow so many unprocessed deliveries, if that is more than before."""
+        self._window = max(self._window, window)
 
     @property
     def is_lost(self) -> bool:

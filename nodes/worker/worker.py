@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
 from .batches import BatchAck, DrainResult, InFlightBatch, UnconfirmedBatches
-from .connections import MAX_PENDING_PUSHES, WorkerConnections
+from .connections import WorkerConnections
 from .delivery_check import DeliveryCheck
+from .prefetch import WorkerClock
 from .reader_client import ReaderClient
 from .step import Step, Stepper
 
@@ -41,6 +43,8 @@ class Worker(Service):
     delivery that cannot be is thrown away, and `refused` is called with its reader's name and the reason. In
     deterministic mode nothing is looked up ahead, so that embedding nodes see lookups and pushes in the order
     of the batches. On a GPU the next step is launched before the results of the last are awaited and pushed.
+    At the start of a job (`Job.single_worker_examples`) the first worker trains alone, each batch with rows
+    that have the gradients of those before.
     """
 
     def __init__(
@@ -62,11 +66,11 @@ class Worker(Service):
         self._connect = partial(
             WorkerConnections[InFlightBatch], zmq_context, members, f"{token}/{index}", context.job
         )
+        self._starting = context.job.single_worker_examples > 0
         self._trained = trained
         self._refused = refused
         self._check = DeliveryCheck(context.job, context.router, grant_key)
         self._fixed_rate = fixed_rate
-        self._ahead = 1 if context.job.run.deterministic else 1 + context.job.trainer.lookups_ahead
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._inbox: deque[InFlightBatch] = deque()
@@ -99,7 +103,9 @@ class Worker(Service):
         """
         self._progressive = progressive
         # The thread takes the sockets over, and closes them.
-        self._connections = self._connect(self.waker.fileno())
+        self._starting = self._starting and self._context.is_starting()
+        waits = self._starting and self.index > 0
+        self._connections = self._connect(self.waker.fileno(), waits=waits)
         super().start()
 
     def confirm(self, reader: str, sequence: int) -> None:
@@ -271,7 +277,8 @@ class Worker(Service):
 
     def _look_ahead(self) -> None:
         now = time.monotonic()
-        while self._inbox and len(self._batches) < self._ahead:
+        ahead = 0 if self._is_starting() else self._connections.prefetch.lookups_ahead
+        while self._inbox and len(self._batches) <= ahead:
             batch = self._inbox[0]
             # A reader is sometimes faster than the trainer's order with the weights of a pass.
             if batch.delivery.pass_number > self._pass or (batch.training and self._drain_until is not None):
@@ -293,7 +300,7 @@ class Worker(Service):
             self._drain_until is not None
             or self._context.pause.is_on
             or self._shards.lost
-            or self._shards.pending_pushes >= MAX_PENDING_PUSHES
+            or not self._connections.takes_pushes
         ):
             return None
         return batch
@@ -305,6 +312,7 @@ class Worker(Service):
                 self._score(batch)
             self._drop(batch)
             return
+        self._measure_depth()
         if self._fixed_rate is not None:
             with self._waiting_for_round:
                 # A replay writes nothing to the replica, so no round waits for it.
@@ -324,8 +332,28 @@ class Worker(Service):
             if self._fixed_rate is not None:
                 with self._waiting_for_round:
                     self._fixed_rate.after_iteration()
-        while len(self._launched) > self._stepper.ahead:
+        while len(self._launched) > (0 if self._starting else self._stepper.ahead):
             self._finish_step()
+
+    def _is_starting(self) -> bool:
+        """Return whether the first worker trains alone, one batch after the other."""
+        if self._starting and not self._context.is_starting():
+            self._starting = False
+            self._connections.begin()
+        return self._starting
+
+    def _measure_depth(self) -> None:
+        if self._starting:
+            return
+        waits = self._waits
+        clock = WorkerClock(
+            seconds=time.monotonic(),
+            other_seconds=waits["validation"] + waits["end"] + self._waiting_for_round.seconds,
+            reader_seconds=waits["reader"],
+            vectors_seconds=waits["vectors"] + waits["pushes"],
+        )
+        ready = sum(1 for _ in takewhile(lambda batch: not batch.pending_lookups, self._batches))
+        self._connections.stepped(clock, ready)
 
     def _score(self, batch: InFlightBatch) -> None:
         """Score a batch; raises JobFileError for a non-finite logit."""

@@ -237,6 +237,15 @@ class Job(Section):
         return self.embedding.warmup_iterations * self.trainer.batch * self.trainer.count
 
     @property
+    def single_worker_examples(self) -> int:
+        """Number of examples, of all trainers, over which each trainer has one worker without lookups ahead.
+
+        That is three times the warm-up of the rows. At the start gradients agree, and those that were made of
+        the same weights and rows go too far together.
+        """
+        return 3 * self.rows_warmup_examples
+
+    @property
     def sync_nodes(self) -> int:
         """Number of sync nodes.
 

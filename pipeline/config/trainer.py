@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
 from .sections import STRICT, Positive, Rate, Section
 
 ScheduleExamples = Annotated[int, Field(ge=0, lt=2**53)]
+
+MOST_LOOKUPS_AHEAD: Final = 64
+MOST_CREDIT: Final = 1024
 
 
 def warmup_factor(examples: int, warmup_examples: int) -> float:
@@ -153,13 +156,15 @@ class TrainerSection(Section):
         ),
     ] = 10
     schedule: ScheduleSection = ScheduleSection()
-    credit: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=4,
-        description="Batches of each reader that a worker has at most, with the one that it computes.",
+    credit: Annotated[int, Field(ge=1, le=MOST_CREDIT)] | Literal["auto"] = Field(
+        default="auto",
+        description="Batches of each reader that a worker has at most, with the one that it computes."
+        ' "auto": 4, and more if a worker waits for its batches or looks up many ahead.',
     )
-    lookups_ahead: Annotated[int, Field(ge=0, le=64)] = Field(
-        default=1,
-        description="Batches whose vectors are requested while an earlier batch is computed. With 0 a worker"
+    lookups_ahead: Annotated[int, Field(ge=0, le=MOST_LOOKUPS_AHEAD)] | Literal["auto"] = Field(
+        default="auto",
+        description='Batches whose vectors are requested while an earlier batch is computed. "auto": 1, and'
+        " as many more as a worker needs to hide the round trip of a lookup behind its steps. With 0 a worker"
         " waits for each lookup, and each lookup sees the batch just before it, which improves quality on"
         " small data in the order of time. At most credit * data.readers - 1 are there to be looked up.",
     )

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from ..config.job import Job
+from ..config.trainer import MOST_LOOKUPS_AHEAD
 from ..types import TOPIC_PREFIX
 
 WITHOUT_CENTER: Final = ("bmuf", "diloco", "ds_sync", "gaia", "gossip", "ma", "tree")
@@ -130,7 +131,7 @@ def _keeps_loaded_model(job: Job) -> bool:
 
 def _most_lookups_ahead(job: Job) -> int:
     """Return how many batches a worker can have besides the one that it computes."""
-    return job.trainer.credit * job.data.readers - 1
+    return job.trainer.credit * job.data.readers - 1 if job.trainer.credit != "auto" else MOST_LOOKUPS_AHEAD
 
 
 _EVERY_SYNC = _keys(
@@ -323,7 +324,7 @@ RULES: Final[tuple[_Rule, ...]] = (
 def _lookups(job: Job) -> Iterator[Ineffective]:
     """Yield the lookups ahead, if there are fewer batches than that."""
     most, ahead = _most_lookups_ahead(job), job.trainer.lookups_ahead
-    if ahead > max(most, 1):
+    if ahead != "auto" and ahead > max(most, 1):
         needed = -(-(ahead + 1) // job.data.readers)
         yield Ineffective(
             "trainer.lookups_ahead",

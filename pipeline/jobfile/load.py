@@ -40,6 +40,13 @@ REMOVED_KEYS: dict[str, str] = {
 
 A job file with such a key is refused, whatever its value; a saved job is read without it."""
 
+_OTHER_FORMS: Final[Mapping[tuple[int | str, ...], tuple[str, type]]] = {
+    ("model", "table_rows"): ("list[", list),
+    ("trainer", "credit"): ("literal[", str),
+    ("trainer", "lookups_ahead"): ("literal[", str),
+}
+"""Keys of a number or of another form: how pydantic's name of that form begins, and its type."""
+
 EARLIER_VALUES: Final[Mapping[str, Any]] = {"data.split.draw_by": "name"}
 """What saved jobs without these keys mean, where it is not the default: they were made before the key was."""
 
@@ -342,21 +349,20 @@ def _absolute(base: Path, path: str) -> str:
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:
-    """Return whether an error concerns the form of `model.table_rows` that was not given.
-
-    The two forms are a number and a list.
-    """
+    """Return whether an error concerns the form of a key of `_OTHER_FORMS` that was not given."""
     location = detail["loc"]
-    if location[:2] != ("model", "table_rows") or len(location) != 3:
+    if (other := _OTHER_FORMS.get(location[:-1])) is None:
         return False
-    return str(location[2]).startswith("list[") != isinstance(detail["input"], list)
+    prefix, kind = other
+    return str(location[-1]).startswith(prefix) != isinstance(detail["input"], kind)
 
 
 def _explain(detail: ErrorDetails) -> str:
     names = [str(part) for part in detail["loc"]]
-    if names[:2] == ["model", "table_rows"]:
-        # The third element is pydantic's name of the form, number or list.
-        del names[2:3]
+    for place in _OTHER_FORMS:
+        if detail["loc"][: len(place)] == place:
+            # The next element is pydantic's name of the form.
+            del names[len(place) : len(place) + 1]
     key = ".".join(names)
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden" and key in REMOVED_KEYS:

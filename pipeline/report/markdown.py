@@ -255,6 +255,7 @@ def _sync(report: Report) -> list[str]:
         ("divergence of the replicas", wording.divergence(report)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
         ("staleness of embeddings, pushes, maximum", wording.amount(staleness.embedding_max)),
+        ("batches looked up ahead, at the end", wording.lookups_ahead(staleness)),
     ]
     with_state = ", with the optimizer's state" * (sync.optimizer_state == "synchronized")
     title = f"## Synchronization: {plain(sync.algorithm)}, {plain(sync.mode)}{with_state}"

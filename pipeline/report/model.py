@@ -149,10 +149,15 @@ class Sync(ResultModel):
 
 
 class Staleness(ResultModel):
-    """Pushes that a shard applied between a batch's lookup and its push."""
+    """Pushes that a shard applied between a batch's lookup and its push.
+
+    Attributes:
+        lookups_ahead: by trainer, batches that a worker looked up ahead at the end; mean over its workers.
+    """
 
     embedding_mean: NonNegativeFloat | None
     embedding_max: NonNegativeFloat | None
+    lookups_ahead: dict[str, NonNegativeFloat] = {}
 
 
 class Replicas(ResultModel):

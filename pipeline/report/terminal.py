@@ -135,6 +135,7 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
         ("divergence", wording.divergence(report)),
         ("staleness", stale),
+        ("lookups ahead", wording.lookups_ahead(staleness)),
         *((f"rows of {table.name}", table.rows_text) for table in report.growing_tables[:_TRAINER_ROWS]),
         *([] if (shared := report.shared_rows) is None else [("ids share rows", _sharing(shared))]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),

@@ -10,7 +10,7 @@ from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control
 from .ledger import Identity
-from .model import ExampleCounts, LinkTraffic, Report
+from .model import ExampleCounts, LinkTraffic, Report, Staleness
 from .quality import Evaluation
 
 NOT_MEASURED = "not measured"
@@ -33,6 +33,14 @@ percent = partial(format.percent, missing=NOT_MEASURED)
 def mean_and_most(mean: str, most: str) -> str:
     """Join a mean and a maximum, both already formatted."""
     return NOT_MEASURED if mean == most == NOT_MEASURED else f"{mean} mean, {most} at most"
+
+
+def lookups_ahead(staleness: Staleness) -> str:
+    """Write how many batches the trainers look up ahead, "1 to 14" where they differ."""
+    if not (depths := sorted(staleness.lookups_ahead.values())):
+        return NOT_MEASURED
+    least, most = amount(depths[0]), amount(depths[-1])
+    return least if least == most else f"{least} to {most}"
 
 
 def metric_name(key: str) -> str:

@@ -13,7 +13,7 @@ SAID = "trainer.lookups_ahead: 16 acts as 3"
 @pytest.mark.matrix
 def test_log_and_report_say_it(cluster: ClusterMaker) -> None:
     alone = 'sync.algorithm: "none" leaves 2 trainers without synchronization'
-    own = cluster({"trainer": {"lookups_ahead": 16}, "sync": {"algorithm": "none"}}).start()
+    own = cluster({"trainer": {"lookups_ahead": 16, "credit": 4}, "sync": {"algorithm": "none"}}).start()
     assert own.wait() == 0, own.coordinator.text()
     for said in (SAID, alone):
         assert len([text for text in own.run.report.warnings if text.startswith(said)]) == 1
@@ -27,7 +27,7 @@ def test_log_and_report_say_it(cluster: ClusterMaker) -> None:
 
 
 def test_run_says_it_before_anything_else(starter: Starter, job_file: JobMaker) -> None:
-    job = job_file({"trainer": {"lookups_ahead": 16}, "model": {"name": "none_such"}})
+    job = job_file({"trainer": {"lookups_ahead": 16, "credit": 4}, "model": {"name": "none_such"}})
     process = starter.fork("run", str(job))
     assert process.wait() == 2, process.text()
     assert SAID in process.text()

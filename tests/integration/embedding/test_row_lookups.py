@@ -12,8 +12,8 @@ from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, Starter
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, Settings
 
 NONE = {"sync": {"algorithm": "none"}}
 BATCHES = 2 * -(-EXAMPLES // 2 // 128)
@@ -26,7 +26,11 @@ def waits_for_the_reader(patch: pytest.MonkeyPatch) -> None:
 
     def patient(worker: Worker) -> InFlightBatch | None:
         left = BATCHES - int(worker._context.iterations[worker.index])
-        return next_ready(worker) if len(worker._batches) >= min(worker._ahead, left) else None
+        return (
+            next_ready(worker)
+            if len(worker._batches) >= min(1 + worker._connections.prefetch.lookups_ahead, left)
+            else None
+        )
 
     patch.setattr(Worker, "_next_ready", patient)
 
@@ -56,7 +60,7 @@ def test_a_worker_does_not_wait_while_a_batch_is_there(
 
         def noting(worker: Worker, milliseconds: int) -> None:
             if milliseconds and worker._drain_until is None:
-                has_room = len(worker._batches) < worker._ahead
+                has_room = len(worker._batches) <= worker._connections.prefetch.lookups_ahead
                 waits.append(has_room and any(batch.training for batch in worker._inbox))
             receive(worker, milliseconds)
 
@@ -137,3 +141,56 @@ def test_every_node_knows_of_a_batch_that_has_no_row_there(
     # The control: there was such a batch.
     assert ended.batches() == 2
     assert sorted(ended.report.ledger.shard_applied.values()) == [2, 2]
+
+
+FAR: Settings = {
+    "network": {"delay": "100ms", "delay_links": "all"},
+    "trainer": {"count": 1, "batch": 128},
+    "data": {"epochs": 2},
+    **NONE,
+}
+
+
+def test_a_worker_that_waits_for_far_rows_looks_further_ahead(
+    starter: Starter, job_file: JobMaker, tmp_path: Path
+) -> None:
+    """A round trip of 0.2 s is several steps on any machine."""
+    process = starter.fork("run", str(job_file(FAR)))
+    assert process.wait() == 0, process.text()
+    staleness = RunFolder(tmp_path / "runs" / "latest").report.staleness
+    (ahead,) = staleness.lookups_ahead.values()
+    assert ahead > 1
+    assert staleness.embedding_max is not None
+    assert staleness.embedding_max > 1
+
+
+def test_one_worker_begins_a_job_that_warms_up(cluster: Callable[..., InProcessCluster]) -> None:
+    """It trains three times the warm-up alone, one batch after the other; the others join after that."""
+    alone, together = 3 * 10, threading.Barrier(2)
+    begun: list[tuple[int, int]] = []
+    others: set[int] = set()
+
+    def note(patch: pytest.MonkeyPatch) -> None:
+        compute = Worker._compute
+
+        def noting(worker: Worker, batch: InFlightBatch) -> None:
+            if batch.training and worker._context.is_starting():
+                begun.append((worker.index, len(worker._batches)))
+            elif batch.training and worker.index not in others:
+                # One worker could train all of the rest.
+                others.add(worker.index)
+                together.wait(ENOUGH_SECONDS)
+            compute(worker, batch)
+
+        patch.setattr(Worker, "_compute", noting)
+
+    settings: Settings = {
+        "trainer": {"count": 1, "workers": 2, "lookups_ahead": 4},
+        "embedding": {"warmup_iterations": 10},
+        **NONE,
+    }
+    run = finished_run(cluster, settings, faults=(note,))
+    assert begun == [(0, 1)] * alone
+    assert others == {0, 1}
+    assert run.report.ledger.adds_up
+    assert run.batches() == BATCHES

@@ -95,7 +95,7 @@ def test_shared_rows_are_those_of_the_job(tmp_path: Path) -> None:
 def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
     file = job_file(tmp_path)
     assert "take note" not in said(file)
-    text = said(file, "--set", "trainer.lookups_ahead=16")
+    text = said(file, "--set", "trainer.lookups_ahead=16", "--set", "trainer.credit=4")
     assert "trainer.lookups_ahead: 16" in text
     text = said(file, "--set", "sync.algorithm=none", "--set", "trainer.count=4")
     assert 'sync.algorithm: "none" leaves 4 trainers without synchronization' in text

@@ -24,8 +24,17 @@ BUCKETS = ("data.format=csv", 'data.columns={y="label", x={kind="bucket", bounda
 
 # The key, what it is set to, beside what it has no effect, and beside what it has one.
 CASES = {
-    "lookups": ("trainer.lookups_ahead=16", (), ("trainer.credit=17",)),
-    "lookups of two readers": ("trainer.lookups_ahead=5", (), ("data.readers=2",)),
+    "lookups": ("trainer.lookups_ahead=16", ("trainer.credit=4",), ("trainer.credit=17",)),
+    "lookups of measured credit": (
+        "trainer.lookups_ahead=16",
+        ("trainer.credit=4",),
+        ("trainer.credit=auto",),
+    ),
+    "lookups of two readers": (
+        "trainer.lookups_ahead=5",
+        ("trainer.credit=4",),
+        ("trainer.credit=4", "data.readers=2"),
+    ),
     "lookups that are determined": (
         "trainer.lookups_ahead=2",
         ("run.deterministic=true", "sync.algorithm=none"),
@@ -136,7 +145,7 @@ def test_a_key_without_effect_is_said_and_one_with_effect_is_not(load: Load, cas
 
 
 def test_the_reason_names_the_other_key_and_what_to_do(load: Load) -> None:
-    (found,) = ineffective_keys(load("", "trainer.lookups_ahead=16"))
+    (found,) = ineffective_keys(load("", "trainer.lookups_ahead=16", "trainer.credit=4"))
     assert str(found) == (
         "trainer.lookups_ahead: 16 acts as 3: a worker has at most 4 batches of a reader (trainer.credit),"
         " with the one that it computes; set trainer.credit = 17, or this to 3"
