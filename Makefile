@@ -87,7 +87,7 @@ faults: install-dev
 
 # One file there has a third of the seconds, in tests that mostly wait: they are spread over all.
 variants: install-dev
-	$(ONE_CORE) $(PYTEST) -n $(JOBS) --dist worksteal -m "matrix and no_kill" $(WHOLE_JOBS) tests/unit/lab/virtual tests/unit/saved_model
+	$(ONE_CORE) $(PYTEST) -n $(JOBS) --dist worksteal -m "matrix and no_kill" $(WHOLE_JOBS) tests/unit/lab/virtual tests/unit/pipeline/saved_model
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
