@@ -179,7 +179,7 @@ class VirtualTrainer:
                 pushes = {push for push in pushes if not push.done()}
             batch = batches.popleft()
             waits = replace(waits, seconds=clock(), vectors_seconds=waits.vectors_seconds + clock() - began)
-            if self._started.is_set():
+            if not self.context.is_early():
                 prefetch.stepped(waits, sum(1 for _ in takewhile(lambda one: one.reply.done(), batches)))
             push = await self._step(worker, batch, replies, version, times)
             if push is not None:

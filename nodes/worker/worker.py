@@ -67,6 +67,7 @@ class Worker(Service):
             WorkerConnections[InFlightBatch], zmq_context, members, f"{token}/{index}", context.job
         )
         self._starting = context.job.single_worker_examples > 0
+        self._early = True
         self._trained = trained
         self._refused = refused
         self._check = DeliveryCheck(context.job, context.router, grant_key)
@@ -343,7 +344,8 @@ class Worker(Service):
         return self._starting
 
     def _measure_depth(self) -> None:
-        if self._starting:
+        self._early = self._early and self._context.is_early()
+        if self._early:
             return
         waits = self._waits
         clock = WorkerClock(

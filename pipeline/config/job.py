@@ -46,6 +46,9 @@ ONE_TRAINER_SYNC: Final = {"algorithm": "easgd", "options": {"elastic_rate": 1.0
 At this rate the center takes the replica's values and does not draw the replica back.
 """
 
+LEAST_START_EXAMPLES: Final = 50_000
+"""Examples of one trainer after which a model has begun to learn, in all that was measured."""
+
 # How a message shows it.
 _ATTENTION_EXAMPLE: Final = '{ history = "item" }'
 
@@ -240,10 +243,19 @@ class Job(Section):
     def single_worker_examples(self) -> int:
         """Number of examples, of all trainers, over which each trainer has one worker without lookups ahead.
 
-        That is three times the warm-up of the rows. At the start gradients agree, and those that were made of
-        the same weights and rows go too far together.
+        They are all of the start, if the rows have a warm-up. At the start gradients agree, and those that
+        were made of the same weights and rows go too far together.
         """
-        return 3 * self.rows_warmup_examples
+        return self.start_examples if self.rows_warmup_examples else 0
+
+    @property
+    def start_examples(self) -> int:
+        """Number of examples, of all trainers, over which no worker looks further ahead than at first.
+
+        That is three times the warm-up of the rows, and at least so many that the model has begun to learn,
+        however small its batches are.
+        """
+        return max(3 * self.rows_warmup_examples, LEAST_START_EXAMPLES * self.trainer.count)
 
     @property
     def sync_nodes(self) -> int:

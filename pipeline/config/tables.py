@@ -263,7 +263,8 @@ class EmbeddingSection(Section):
         description="Iterations of each trainer over which the learning rate of the rows grows linearly from"
         " 0, in addition to `trainer.schedule`: the first gradients come from a dense model that has"
         " learned nothing yet. Counted in examples, `warmup_iterations` * `trainer.batch` * `trainer.count`."
-        " Over three times as many a trainer has one worker only, which looks up nothing ahead.",
+        " Over three times as many, and at least 50,000 examples, a trainer has one worker only, which looks"
+        " up nothing ahead.",
     )
     init_scale: Rate = Field(
         default=0.05, description="Initial values are uniform in `[-init_scale, init_scale)`."
