@@ -154,7 +154,7 @@ FAR: Settings = {
 def test_a_worker_that_waits_for_far_rows_looks_further_ahead(
     starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
-    """A round trip of 0.2 s is several steps on any machine. The first 50,000 examples are looked up as ever."""
+    """A round trip of 0.2 s is several steps on any machine. The start has 50,000 examples."""
     process = starter.fork("run", str(job_file(FAR)))
     assert process.wait() == 0, process.text()
     staleness = RunFolder(tmp_path / "runs" / "latest").report.staleness
