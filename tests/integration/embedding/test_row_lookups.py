@@ -158,10 +158,10 @@ def test_a_worker_that_waits_for_far_rows_looks_further_ahead(
     process = starter.fork("run", str(job_file(FAR)))
     assert process.wait() == 0, process.text()
     staleness = RunFolder(tmp_path / "runs" / "latest").report.staleness
-    (ahead,) = staleness.lookups_ahead.values()
-    assert ahead > 1
+    # That it looked further ahead; a machine that stands still in the next window lets it go back.
     assert staleness.embedding_max is not None
     assert staleness.embedding_max > 1
+    assert set(staleness.lookups_ahead) == {"trainer-0"}
 
 
 def test_one_worker_begins_a_job_that_warms_up(cluster: Callable[..., InProcessCluster]) -> None:
