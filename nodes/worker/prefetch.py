@@ -16,6 +16,7 @@ from ...pipeline.config.trainer import MOST_LOOKUPS_AHEAD
 from ...pipeline.errors import JobFileError
 from ...pipeline.performance.memory import available_memory_bytes
 from ...pipeline.text.format import counted, data_size
+from ...pipeline.wire.segment import FLOAT_BYTES
 
 FIRST_CREDIT: Final = 4
 # One worker alone has nobody to compute while it waits.
@@ -23,7 +24,6 @@ FIRST_LOOKUPS_AHEAD: Final = 1
 MOST_MEASURED_CREDIT: Final = 256
 # Of the free memory, for batches in flight.
 LARGEST_MEMORY_SHARE: Final = 0.125
-FLOAT_BYTES: Final = 4
 # Requests, not batches: each embedding node gets a push of each batch.
 LEAST_PENDING_PUSHES: Final = 8
 WINDOW_STEPS: Final = 16
@@ -58,11 +58,11 @@ def _bytes_of_all_workers(job: Job) -> int:
 
 @dataclass(slots=True)
 class WorkerClock:
-    """What a worker has done since it began.
+    """What a worker has done until now.
 
     Attributes:
-        seconds: time since then.
-        other_seconds: of it, waits that more batches in flight would not shorten.
+        seconds: time, of any clock that never goes back.
+        other_seconds: of it since the worker began, waits that more batches in flight would not shorten.
         reader_seconds: of it, waits for a batch.
         vectors_seconds: of it, waits for vectors and for replies to pushes.
     """
@@ -126,7 +126,7 @@ class Prefetch:
         if credit != "auto":
             most = min(most, credit * self._readers - 1)
         self._first_lookups, self._most_lookups = first, max(first, most)
-        self._before = WorkerClock()
+        self._before: WorkerClock | None = None
         self._steps = 0
         self._ready = MOST_LOOKUPS_AHEAD
         self._round_trip_seconds = math.inf
@@ -160,6 +160,8 @@ class Prefetch:
         """Record a step of training; `ready` further batches had their vectors when it began."""
         if not (self._measures_lookups or self._measures_credit):
             return
+        if self._before is None:
+            self._before = now
         self._steps += 1
         self._ready = min(self._ready, ready)
         window = now.since(self._before)

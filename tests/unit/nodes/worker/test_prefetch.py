@@ -66,6 +66,11 @@ class OneWorker:
             speed = steps / (self.now - began)
         return speed
 
+    def step(self, steps: int) -> None:
+        """Train so many batches."""
+        for _ in range(steps):
+            self._step()
+
     def _step(self) -> None:
         self._ask()
         if not self.looked_up:
@@ -106,6 +111,15 @@ def test_a_long_round_trip_is_hidden() -> None:
     worker = OneWorker(measured(), Link(LONG_SECONDS))
     assert worker.run() == pytest.approx(1 / STEP_SECONDS, rel=0.02)
     assert LONG_SECONDS / STEP_SECONDS <= worker.prefetch.lookups_ahead <= LONG_SECONDS / STEP_SECONDS + 2
+
+
+def test_the_first_window_begins_with_the_first_step() -> None:
+    """Whatever the clock says then: the machine may run for days."""
+    worker = OneWorker(measured(), Link(LONG_SECONDS), now=1e6)
+    worker.step(WINDOW_STEPS)
+    assert worker.prefetch.lookups_ahead == FIRST_LOOKUPS_AHEAD
+    worker.step(WINDOW_STEPS - 1)
+    assert worker.prefetch.lookups_ahead > FIRST_LOOKUPS_AHEAD
 
 
 def test_a_fixed_depth_waits_for_it() -> None:
