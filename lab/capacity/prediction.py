@@ -38,8 +38,8 @@ class JobRules:
     """What the job file says of batches in flight and of rounds.
 
     Attributes:
-        in_flight: batches of a worker between the request of their vectors and the end of their step; None:
-            as many as hide the links' delay.
+        lookups_ahead: `trainer.lookups_ahead`; None: as many as hide the links' delay.
+        credit: `trainer.credit`, most lookups ahead; None: as many as are needed.
         duty, gap, every: `sync.duty`, `sync.gap` and `sync.every`.
         link_bytes_per_second: `sync.link_bytes_per_second`.
         synchronizes: whether the job has rounds.
@@ -47,7 +47,8 @@ class JobRules:
         has_center: whether the algorithm needs sync nodes.
     """
 
-    in_flight: int | None
+    lookups_ahead: int | None
+    credit: int | None
     duty: float
     gap: int | None
     every: int
@@ -61,7 +62,8 @@ class JobRules:
         """Return the rules of a job."""
         synchronizes = job.sync.algorithm != "none"
         return cls(
-            in_flight=_in_flight(job),
+            lookups_ahead=None if job.trainer.lookups_ahead == "auto" else job.trainer.lookups_ahead,
+            credit=None if job.trainer.credit == "auto" else job.trainer.credit,
             duty=job.sync.duty,
             gap=job.sync.gap,
             every=job.sync.every,
@@ -71,12 +73,11 @@ class JobRules:
             has_center=job.sync_nodes > 0,
         )
 
-
-def _in_flight(job: Job) -> int | None:
-    ahead, credit = job.trainer.lookups_ahead, job.trainer.credit
-    if ahead == "auto":
-        return None if credit == "auto" else credit
-    return 1 + (ahead if credit == "auto" else min(ahead, credit))
+    def in_flight(self, delay_seconds: float, step_seconds: float) -> int:
+        """Return the batches of a worker from the request of their vectors to the end of their step."""
+        most = MOST_LOOKUPS_AHEAD if self.credit is None else self.credit
+        hiding = max(1, math.ceil(delay_seconds / step_seconds))
+        return 1 + min(hiding if self.lookups_ahead is None else self.lookups_ahead, most)
 
 
 @dataclass(frozen=True)
@@ -255,8 +256,7 @@ def _workers_rate(
         # The wait for rounds keeps the worker's thread, as a longer step would.
         step = max(step, period / rules.every)
     shard = serving * demands.batch / layout.embedding_nodes
-    in_flight = rules.in_flight or 1 + max(1, min(MOST_LOOKUPS_AHEAD, math.ceil(think / step)))
-    cycle = private_and_shared(step, [shard], workers, in_flight, think)
+    cycle = private_and_shared(step, [shard], workers, rules.in_flight(think, step), think)
     return workers * cycle.throughput * demands.batch
 
 

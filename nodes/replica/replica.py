@@ -157,16 +157,13 @@ class TrainerContext(ReplicaContext):
             pause=TrainingPause(),
         )
 
-    def is_starting(self) -> bool:
-        """Return whether one worker trains alone; any thread may ask. See `Job.single_worker_examples`."""
-        return self._examples() < self.job.single_worker_examples
-
     def is_early(self) -> bool:
         """Return whether no worker is to look further ahead; any thread may ask. See `Job.start_examples`."""
-        return self._examples() < self.job.start_examples
+        return self.count.now(self.replica.trained_examples) < self.job.start_examples
 
-    def _examples(self) -> int:
-        return self.count.now(self.replica.trained_examples)
+    def is_starting(self) -> bool:
+        """Return whether one worker trains alone, since it is early and the rows have a warm-up."""
+        return self.job.rows_warmup_examples > 0 and self.is_early()
 
     def total_updates(self) -> int:
         """Return the dense updates of all workers so far."""

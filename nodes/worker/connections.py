@@ -92,7 +92,7 @@ class WorkerConnections(Generic[B]):
     Args:
         identity: the worker's identity for the nodes that it connects to.
         waker: a descriptor that ends a `poll` when it is readable.
-        waits: whether readers are to send nothing before `begin`.
+        waits: whether readers are to send nothing before `widen_credit`.
     """
 
     def __init__(
@@ -202,9 +202,9 @@ class WorkerConnections(Generic[B]):
     def stepped(self, clock: WorkerClock, ready: int) -> None:
         """Record a step (see `Prefetch`), and ask readers for as many batches as are to be in flight."""
         self.prefetch.stepped(clock, ready)
-        self.begin()
+        self.widen_credit()
 
-    def begin(self) -> None:
+    def widen_credit(self) -> None:
         """Have readers send as many batches as are to be in flight."""
         self._credit = self.prefetch.credit
         for reader in self.readers.values():

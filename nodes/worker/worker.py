@@ -43,7 +43,7 @@ class Worker(Service):
     delivery that cannot be is thrown away, and `refused` is called with its reader's name and the reason. In
     deterministic mode nothing is looked up ahead, so that embedding nodes see lookups and pushes in the order
     of the batches. On a GPU the next step is launched before the results of the last are awaited and pushed.
-    At the start of a job (`Job.single_worker_examples`) the first worker trains alone, each batch with rows
+    At the start of a job (`Job.start_examples`) the first worker trains alone, each batch with rows
     that have the gradients of those before.
     """
 
@@ -66,7 +66,6 @@ class Worker(Service):
         self._connect = partial(
             WorkerConnections[InFlightBatch], zmq_context, members, f"{token}/{index}", context.job
         )
-        self._starting = context.job.single_worker_examples > 0
         self._early = True
         self._trained = trained
         self._refused = refused
@@ -104,8 +103,7 @@ class Worker(Service):
         """
         self._progressive = progressive
         # The thread takes the sockets over, and closes them.
-        self._starting = self._starting and self._context.is_starting()
-        waits = self._starting and self.index > 0
+        waits = self.index > 0 and self._context.is_starting()
         self._connections = self._connect(self.waker.fileno(), waits=waits)
         super().start()
 
@@ -278,7 +276,7 @@ class Worker(Service):
 
     def _look_ahead(self) -> None:
         now = time.monotonic()
-        ahead = 0 if self._is_starting() else self._connections.prefetch.lookups_ahead
+        ahead = 0 if self._begins_alone() else self._connections.prefetch.lookups_ahead
         while self._inbox and len(self._batches) <= ahead:
             batch = self._inbox[0]
             # A reader is sometimes faster than the trainer's order with the weights of a pass.
@@ -333,19 +331,21 @@ class Worker(Service):
             if self._fixed_rate is not None:
                 with self._waiting_for_round:
                     self._fixed_rate.after_iteration()
-        while len(self._launched) > (0 if self._starting else self._stepper.ahead):
+        while len(self._launched) > (0 if self._begins_alone() else self._stepper.ahead):
             self._finish_step()
 
-    def _is_starting(self) -> bool:
+    def _is_early(self) -> bool:
+        if self._early and not self._context.is_early():
+            self._early = False
+            self._connections.widen_credit()
+        return self._early
+
+    def _begins_alone(self) -> bool:
         """Return whether the first worker trains alone, one batch after the other."""
-        if self._starting and not self._context.is_starting():
-            self._starting = False
-            self._connections.begin()
-        return self._starting
+        return self._context.job.rows_warmup_examples > 0 and self._is_early()
 
     def _measure_depth(self) -> None:
-        self._early = self._early and self._context.is_early()
-        if self._early:
+        if self._is_early():
             return
         waits = self._waits
         clock = WorkerClock(

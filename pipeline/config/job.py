@@ -240,20 +240,13 @@ class Job(Section):
         return self.embedding.warmup_iterations * self.trainer.batch * self.trainer.count
 
     @property
-    def single_worker_examples(self) -> int:
-        """Number of examples, of all trainers, over which each trainer has one worker without lookups ahead.
-
-        They are all of the start, if the rows have a warm-up. At the start gradients agree, and those that
-        were made of the same weights and rows go too far together.
-        """
-        return self.start_examples if self.rows_warmup_examples else 0
-
-    @property
     def start_examples(self) -> int:
-        """Number of examples, of all trainers, over which no worker looks further ahead than at first.
+        """Number of examples, of all trainers, of the job's start.
 
-        That is three times the warm-up of the rows, and at least so many that the model has begun to learn,
-        however small its batches are.
+        In it gradients agree, and those that were made of the same weights and rows go too far together. So
+        no worker looks further ahead than at first, and if the rows have a warm-up, each trainer has one
+        worker, without lookups ahead. It is three times that warm-up, and at least so many examples that the
+        model has begun to learn, however small its batches are.
         """
         return max(3 * self.rows_warmup_examples, LEAST_START_EXAMPLES * self.trainer.count)
 

@@ -163,10 +163,11 @@ class TrainerSection(Section):
     )
     lookups_ahead: Annotated[int, Field(ge=0, le=MOST_LOOKUPS_AHEAD)] | Literal["auto"] = Field(
         default="auto",
-        description='Batches whose vectors are requested while an earlier batch is computed. "auto": 1, and'
-        " as many more as a worker needs to hide the round trip of a lookup behind its steps. With 0 a worker"
-        " waits for each lookup, and each lookup sees the batch just before it, which improves quality on"
-        " small data in the order of time. At most credit * data.readers - 1 are there to be looked up.",
+        description='Batches whose vectors are requested while an earlier batch is computed. "auto": 1, or 0'
+        " of several workers, and as many more as a worker needs to hide the round trip of a lookup behind"
+        " its steps. With 0 a worker waits for each lookup, and each lookup sees the batch before it, which"
+        " improves quality on small data in the order of time. At most credit * data.readers - 1 are there to"
+        " be looked up.",
     )
     consecutive_batches: Annotated[int, Field(ge=1, le=4096)] = Field(
         default=1,

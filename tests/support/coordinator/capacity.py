@@ -53,7 +53,8 @@ def costs(**changed: Any) -> Demands:
 def rules(**changed: Any) -> JobRules:
     """A job of the shadow mode with sync nodes, with some of its rules changed."""
     standard: dict[str, Any] = {
-        "in_flight": 2,
+        "lookups_ahead": 1,
+        "credit": 4,
         "duty": 0.01,
         "gap": None,
         "every": 30,

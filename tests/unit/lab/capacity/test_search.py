@@ -231,3 +231,17 @@ def test_counts_are_dense_at_first_and_end_with_the_most() -> None:
     assert found[:16] == list(range(1, 17))
     assert found[-1] == 1000
     assert all(after <= max(before + 1, before * 1.25) for before, after in pairwise(found))
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"lookups_ahead": 1, "credit": 4}, 2),
+        ({"lookups_ahead": 9, "credit": 4}, 5),
+        ({"lookups_ahead": None, "credit": None}, 11),
+        ({"lookups_ahead": None, "credit": 4}, 5),
+    ],
+)
+def test_batches_in_flight_are_given_or_hide_the_delay(changed: dict[str, Any], expected: int) -> None:
+    assert rules(**changed).in_flight(delay_seconds=0.1, step_seconds=0.01) == expected
+    assert rules(lookups_ahead=None, credit=None).in_flight(delay_seconds=0.0, step_seconds=0.01) == 2
