@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
 
-from ...pipeline.types import Float32Array, Int32Array, Int64Array
+from ...pipeline.embedding.lookup.gather_indices import Span
+from ...pipeline.embedding.lookup.vectors import copy_spans
+from ...pipeline.types import Int64Array
 from ...sync_algos.base import Slice
 from .buffer import FlatReplica
-from .device import NO_LENGTHS, Computed, DeviceStream, PendingResult, Staged, StepResult
+from .device import Computed, DeviceStream, HostBatch, PendingResult, Staged, StagedInputs, StepResult
+from .packed_batch import BlockLayout, results_of
 from .scattered import ScatteredBuffer
+
+# Torch captures in one thread at a time.
+_CAPTURING = threading.Lock()
 
 
 class StreamEvent(Protocol):
@@ -85,6 +91,14 @@ class Streams(Protocol):
         """
         ...
 
+    def graph(self, stream: Any, function: Callable[[], None]) -> Callable[[], None]:
+        """Capture what the function enqueues on the stream; return what enqueues all of it again.
+
+        The function's own tensors keep their memory as long as the result is referred to. Nothing runs
+        meanwhile. Raises RuntimeError for work that cannot be captured.
+        """
+        ...
+
 
 class CudaStreams:
     """The streams of `torch.cuda`, for the device with this index.
@@ -125,6 +139,16 @@ class CudaStreams:
 
     def used_on(self, stream: Any, tensor: torch.Tensor) -> None:
         tensor.record_stream(stream)
+
+    def graph(self, stream: Any, function: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of the trainer allocate memory and wait for events meanwhile; they may.
+        with (
+            _CAPTURING,
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
+            function()
+        return graph.replay
 
 
 class DeviceReplica(FlatReplica):
@@ -256,105 +280,94 @@ class CudaDevice:
 
     def open_stream(self) -> DeviceStream:
         assert self._replica is not None
-        return _CudaStream(self._streams, self._replica)
+        return CudaStream(self._streams, self._replica)
 
 
-@dataclass(slots=True, kw_only=True)
-class _PackedBatch(Staged):
-    """A staged batch in one block of device memory; one leaf holds all embeddings."""
+@dataclass(slots=True)
+class PackedBatch:
+    """A staged batch in one block of device memory.
 
+    Attributes:
+        layout: its parts in the block.
+        block: float32, on the device.
+        arrived: when the block is filled.
+        spans: see `GatherIndices`.
+    """
+
+    layout: BlockLayout
+    block: torch.Tensor
     arrived: StreamEvent
+    spans: Sequence[Sequence[Span]]
+
+    def inputs(self) -> StagedInputs:
+        return self.layout.views(self.block)
 
 
-class _CudaStream:
+class CudaStream:
+    """One worker's streams: one to compute, and one each for copies to the device and back.
+
+    Implements `DeviceStream`.
+    """
+
     def __init__(self, streams: Streams, replica: DeviceReplica) -> None:
         self._streams = streams
         self._replica = replica
         self._compute = streams.stream()
         self._copies = streams.stream()
+        self._results = streams.stream()
         self._stepped = replica.join()
 
-    def stage(
-        self,
-        labels: Float32Array,
-        weights: Float32Array | None,
-        dense: Float32Array,
-        embeddings: Sequence[torch.Tensor],
-        lengths: Mapping[int, Int32Array] = NO_LENGTHS,
-    ) -> Staged:
-        """Copy the batch to the device in one pinned block of floats."""
-        inputs = (labels, weights, dense, *lengths.values())
-        arrays = [torch.from_numpy(array) for array in inputs if array is not None]
-        parts = [*arrays, *(embedding.detach() for embedding in embeddings)]
-        sizes = [part.numel() for part in parts]
-        host = self._streams.pinned(sum(sizes))
-        for place, part in zip(torch.split(host, sizes), parts, strict=True):
-            place.copy_(part.reshape(-1))
+    def stage(self, batch: HostBatch) -> PackedBatch:
+        """Copy the batch to the device: what is not page-locked by way of pinned memory."""
+        layout, spans = BlockLayout.of(batch), batch.indices.spans
         arrived = self._streams.event()
         with self._streams.on(self._copies):
-            block = torch.empty(len(host), dtype=torch.float32, device=self._streams.torch_device)
-        self._streams.copy(self._copies, block, host)
+            block = torch.empty(layout.floats, dtype=torch.float32, device=self._streams.torch_device)
+        pinned = self._streams.pinned(layout.floats)
+        layout.write_head(batch, pinned[: layout.head_floats])
+        for place, reply, of_node in zip(layout.data(pinned), batch.replies, spans, strict=True):
+            copy_spans(of_node, reply, place, back=False)
+        self._streams.copy(self._copies, block, pinned)
         arrived.record(self._copies)
         self._streams.used_on(self._compute, block)
-        head = sizes[: len(arrays)]
-        *fixed, rest = torch.split(block, [*head, sum(sizes) - sum(head)])
-        # Autograd runs each operation's backward on the stream of its forward. On the default stream the
-        # workers' steps would wait for each other.
-        with self._streams.on(self._compute):
-            leaf = rest.detach().requires_grad_()
-            # The backward of split is one concatenation; that of slices fills a block of zeros each.
-            tables = zip(torch.split(leaf, sizes[len(arrays) :]), embeddings, strict=True)
-            views = [part.view(embedding.shape) for part, embedding in tables]
-        numbers = fixed[len(fixed) - len(lengths) :]
-        return _PackedBatch(
-            labels=fixed[0].view(labels.shape),
-            weights=None if weights is None else fixed[1],
-            dense=fixed[1 if weights is None else 2].view(dense.shape),
-            embeddings=views,
-            leaves=[leaf],
-            lengths=dict(zip(lengths, numbers, strict=True)),
-            arrived=arrived,
-        )
-
-    def computing(self, staged: Staged) -> AbstractContextManager[object]:
-        return self._on_compute(cast(_PackedBatch, staged))
+        return PackedBatch(layout, block, arrived, spans)
 
     @contextmanager
-    def _on_compute(self, staged: _PackedBatch) -> Iterator[None]:
-        self._streams.behind(self._compute, staged.arrived)
+    def computing(self, staged: Staged) -> Iterator[None]:
+        """Enqueue a step behind its batch's arrival and the shadow thread's changes so far."""
+        self._streams.behind(self._compute, cast(PackedBatch, staged).arrived)
         self._replica.order(self._compute)
         with self._streams.on(self._compute):
             yield
             self._stepped.record(self._compute)
 
     def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
-        """Enqueue one copy of all results into pinned memory, behind the step."""
-        packed = cast(_PackedBatch, staged)
-        parts = [computed.loss.view(1), computed.norm.view(1), computed.logits.reshape(-1)]
-        shapes = []
-        gradient = packed.leaves[0].grad
-        if computed.gradients is not None:
-            parts += [table.view(-1) for table in computed.gradients]
-        elif gradient is not None:
-            parts.append(gradient)
-        if len(parts) > 3:
-            shapes = [embedding.shape for embedding in packed.embeddings]
-        results = torch.cat(parts)
-        host, done = self._streams.pinned(len(results)), self._streams.event()
-        self._streams.copy(self._compute, host, results)
-        done.record(self._compute)
-        return _PinnedResult(host, done, computed.logits.shape, shapes)
+        """Enqueue one copy of all results into pinned memory, behind the step and beside the next."""
+        packed = computed.pack() if computed.packed is None else computed.packed
+        host, done, made = self._streams.pinned(len(packed)), self._streams.event(), self._streams.event()
+        made.record(self._compute)
+        self._streams.behind(self._results, made)
+        self._streams.used_on(self._results, packed)
+        self._streams.copy(self._results, host, packed)
+        done.record(self._results)
+        return _PinnedResult(host, done, computed, cast(PackedBatch, staged).spans)
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Capture what the function enqueues, without running it; return what enqueues it again.
+
+        Call it within `computing`. Raises what the function raises, and RuntimeError for work that no graph
+        can hold or that has no memory.
+        """
+        return self._streams.graph(self._compute, function)
 
 
+@dataclass(slots=True)
 class _PinnedResult:
-    def __init__(
-        self, host: torch.Tensor, done: StreamEvent, logits: torch.Size, shapes: list[torch.Size]
-    ) -> None:
-        self._host, self._done, self._logits, self._shapes = host, done, logits, shapes
+    host: torch.Tensor
+    done: StreamEvent
+    computed: Computed
+    spans: Sequence[Sequence[Span]]
 
     def wait(self) -> StepResult:
-        self._done.synchronize()
-        sizes = [shape.numel() for shape in self._shapes]
-        loss, norm, logits, *parts = torch.split(self._host, [1, 1, self._logits.numel(), *sizes])
-        gradients = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-        return StepResult(float(loss), float(norm), logits.view(self._logits).numpy(), gradients or None)
+        self.done.synchronize()
+        return results_of(self.host, self.computed, self.spans)

@@ -5,47 +5,65 @@ The CPU is one, too; `cuda` has the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from ...pipeline.models.sequences import Embeddings, with_lengths
-from ...pipeline.types import Float32Array, Int32Array, Int64Array
+from ...pipeline.embedding.lookup.gather_indices import GatherIndices
+from ...pipeline.types import Float32Array, Int64Array
 from .buffer import FlatReplica
 from .scattered import ScatteredBuffer
 
-NO_LENGTHS: Final[Mapping[int, Int32Array]] = MappingProxyType({})
-
 
 @dataclass(slots=True)
-class Staged:
-    """A batch on the device, or being copied there.
+class HostBatch:
+    """A batch on the host, before it goes to a device.
 
     Attributes:
         labels: float32 [B], or [B, T] of T labels.
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
-        embeddings: one tensor per table, float32 [B, K_t], with autograd; [B, L_t, K_t] for a sequence.
-        leaves: the tensors where the backward pass ends on the device; empty on the CPU, where the backward
-            pass continues behind the embeddings.
-        lengths: number of vectors of each example, [B], for each table that is a sequence; float32 on a GPU.
+        indices: what places the vectors.
+        replies: the nodes' replies, float32, each of the floats of its request.
+        numbers: what a step on a device reads besides: its learning rate, and micro-batches' shares.
+    """
+
+    labels: Float32Array
+    weights: Float32Array | None
+    dense: Float32Array
+    indices: GatherIndices
+    replies: Sequence[torch.Tensor]
+    numbers: Sequence[float] = ()
+
+
+@dataclass(slots=True)
+class StagedInputs:
+    """The tensors of a batch on its device.
+
+    Attributes:
+        labels, weights, dense: as `HostBatch` has them.
+        tensors: the index tensors of `GatherIndices`.
+        data: the nodes' replies as `GatherLayout` has them, float32.
+        numbers: float32 [N] on a device; None on the CPU.
     """
 
     labels: torch.Tensor
     weights: torch.Tensor | None
     dense: torch.Tensor
-    embeddings: list[torch.Tensor]
-    leaves: list[torch.Tensor] = field(default_factory=list)
-    lengths: dict[int, torch.Tensor] = field(default_factory=dict)
+    tensors: list[torch.Tensor]
+    data: list[torch.Tensor]
+    numbers: torch.Tensor | None = None
 
-    @property
-    def model_embeddings(self) -> Embeddings:
-        """The embeddings as a model gets them; ask within `DeviceStream.computing`."""
-        return with_lengths(self.embeddings, self.lengths)
+
+class Staged(Protocol):
+    """A batch on the device, or being copied there."""
+
+    def inputs(self) -> StagedInputs:
+        """Return its tensors; call it within `DeviceStream.computing`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -55,14 +73,20 @@ class Computed:
     Attributes:
         loss, norm: float32 scalars.
         logits: float32 [B], or [B, T] of T labels.
-        gradients: gradients of `Staged.embeddings`, of the same shapes; None if the backward pass has put
-            them behind the embeddings, or into the leaves.
+        gradients: those of the nodes' replies, of the floats that `GatherLayout` has; empty without training.
+        packed: all of these in one, float32, or None.
     """
 
     loss: torch.Tensor
     norm: torch.Tensor
     logits: torch.Tensor
-    gradients: list[torch.Tensor] | None = None
+    gradients: Sequence[torch.Tensor] = ()
+    packed: torch.Tensor | None = None
+
+    def pack(self) -> torch.Tensor:
+        """Return all outputs in one new tensor, float32."""
+        parts = [self.loss.view(1), self.norm.view(1), self.logits.reshape(-1), *self.gradients]
+        return torch.cat(parts)
 
 
 @dataclass(slots=True)
@@ -70,14 +94,13 @@ class StepResult:
     """The results of a step, on the host.
 
     Attributes:
-        gradients: the gradients of `Staged.embeddings`, of the same shapes; None if autograd carried them on
-            to the host by itself.
+        gradients: those of the nodes' replies, float32, each of the floats of its request.
     """
 
     loss: float
     norm: float
     logits: Float32Array
-    gradients: list[torch.Tensor] | None
+    gradients: list[Float32Array]
 
 
 class PendingResult(Protocol):
@@ -94,19 +117,8 @@ class PendingResult(Protocol):
 class DeviceStream(Protocol):
     """One worker's stream of work on its device; belongs to the worker's thread."""
 
-    def stage(
-        self,
-        labels: Float32Array,
-        weights: Float32Array | None,
-        dense: Float32Array,
-        embeddings: Sequence[torch.Tensor],
-        lengths: Mapping[int, Int32Array] = NO_LENGTHS,
-    ) -> Staged:
-        """Start to copy a batch to the device.
-
-        Embeddings are on the CPU, with autograd behind them. `lengths` has int32 [B] for each table that is a
-        sequence.
-        """
+    def stage(self, batch: HostBatch) -> Staged:
+        """Start to copy a batch to the device; its arrays must not change until the results are there."""
         ...
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:
@@ -175,22 +187,24 @@ class CpuDevice:
         return _CpuStream()
 
 
-class _CpuStream:
-    def stage(
-        self,
-        labels: Float32Array,
-        weights: Float32Array | None,
-        dense: Float32Array,
-        embeddings: Sequence[torch.Tensor],
-        lengths: Mapping[int, Int32Array] = NO_LENGTHS,
-    ) -> Staged:
-        return Staged(
-            torch.from_numpy(labels),
+@dataclass(slots=True)
+class _CpuBatch:
+    batch: HostBatch
+
+    def inputs(self) -> StagedInputs:
+        batch, weights = self.batch, self.batch.weights
+        return StagedInputs(
+            torch.from_numpy(batch.labels),
             None if weights is None else torch.from_numpy(weights),
-            torch.from_numpy(dense),
-            list(embeddings),
-            lengths={table: torch.from_numpy(of_table) for table, of_table in lengths.items()},
+            torch.from_numpy(batch.dense),
+            batch.indices.tensors,
+            list(batch.replies),
         )
+
+
+class _CpuStream:
+    def stage(self, batch: HostBatch) -> Staged:
+        return _CpuBatch(batch)
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:  # noqa: ARG002
         return nullcontext()
@@ -205,4 +219,5 @@ class _ReadyResult:
 
     def wait(self) -> StepResult:
         done = self._computed
-        return StepResult(float(done.loss), float(done.norm), done.logits.numpy(), done.gradients)
+        gradients = [gradient.numpy() for gradient in done.gradients]
+        return StepResult(float(done.loss), float(done.norm), done.logits.numpy(), gradients)

@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
+from ...pipeline.models.sequences import Embeddings, with_lengths
 from ...pipeline.types import Float32Array
-from ..replica.device import Computed, Staged
+
+
+@dataclass(slots=True)
+class ModelInputs:
+    """What a model is trained on.
+
+    Attributes:
+        labels: float32 [B], or [B, T] of T labels.
+        weights: float32 [B], or None for a job without sample weights.
+        dense: float32 [B, D].
+        embeddings: one tensor per table, float32 [B, K_t], with autograd; [B, L_t, K_t] for a sequence.
+        lengths: number of vectors of each example, int32 [B], for each table that is a sequence.
+        leaves: where the backward pass ends.
+    """
+
+    labels: torch.Tensor
+    weights: torch.Tensor | None
+    dense: torch.Tensor
+    embeddings: list[torch.Tensor]
+    lengths: dict[int, torch.Tensor]
+    leaves: list[torch.Tensor]
+
+    @property
+    def of_model(self) -> Embeddings:
+        """The embeddings as a model gets them."""
+        return with_lengths(self.embeddings, self.lengths)
+
+    def slice(self, start: int, stop: int) -> ModelInputs:
+        """Return some of the examples; the leaves are their embeddings.
+
+        These are separate leaves: the backward pass of a slice would fill a block for the whole table.
+        """
+        leaves = [table.detach()[start:stop].requires_grad_() for table in self.embeddings]
+        return ModelInputs(
+            self.labels[start:stop],
+            None if self.weights is None else self.weights[start:stop],
+            self.dense[start:stop],
+            leaves,
+            {table: of_table[start:stop] for table, of_table in self.lengths.items()},
+            leaves,
+        )
 
 
 class DividedBatch:
-    """A staged batch in micro-batches, with their results so far.
+    """The examples of each micro-batch of a batch, and their shares.
 
     Let W be the number of the batch's examples, or the sum of their sample weights, and W_p the same for
     micro-batch p. The loss is `sum of W_p / W * l_p` over the micro-batches' mean losses l_p. The embeddings'
@@ -19,69 +62,72 @@ class DividedBatch:
     parameters did not change in between, these would be the gradients of the whole batch. A micro-batch whose
     weights are all 0 has no share.
 
+    Args:
+        examples: number of the batch's examples.
+        weights: the batch's sample weights, float32 [B], on the host; None for none.
+        micro_batches: number of micro-batches; at most one per example is made.
+
+    Attributes:
+        bounds: first example of each micro-batch, and the one after its last.
+        shares: `W_p / W` of each.
+    """
+
+    def __init__(self, examples: int, weights: Float32Array | None, micro_batches: int) -> None:
+        micro_batches = min(micro_batches, examples)
+        edges = [examples * number // micro_batches for number in range(micro_batches + 1)]
+        self.bounds = list(pairwise(edges))
+        self.shares = _shares(self.bounds, weights)
+
+
+class MicroBatches:
+    """The micro-batches of a batch on its device, with their results so far.
+
     Used by the worker thread that trains the batch, on its stream.
 
     Args:
-        weights: the batch's sample weights, float32 [B], on the host; None for none.
-        micro_batches: number of micro-batches; at most one per example is made.
+        inputs: those of the whole batch.
+        bounds: see `DividedBatch`.
+        shares: numbers, or scalars on the device.
     """
 
-    def __init__(self, staged: Staged, weights: Float32Array | None, micro_batches: int) -> None:
-        self._staged = staged
-        examples = len(staged.labels)
-        micro_batches = min(micro_batches, examples)
-        edges = [examples * number // micro_batches for number in range(micro_batches + 1)]
-        self._bounds = list(pairwise(edges))
-        self._shares = _shares(self._bounds, weights)
-        self._gradients: list[torch.Tensor] = []
-        self._done: list[Computed] = []
-        self._micro_batch = staged
+    def __init__(
+        self,
+        inputs: ModelInputs,
+        bounds: Sequence[tuple[int, int]],
+        shares: Sequence[float | torch.Tensor],
+    ) -> None:
+        self._inputs, self._shares = inputs, list(shares)
+        self._bounds = iter(bounds)
+        self._gradients = [torch.zeros_like(table) for table in inputs.embeddings]
+        self._parts: list[torch.Tensor] = []
+        self._losses: list[torch.Tensor] = []
+        self._norms: list[torch.Tensor] = []
 
-    @property
-    def micro_batches(self) -> int:
-        """Return the number of micro-batches."""
-        return len(self._bounds)
+    def __iter__(self) -> Iterator[ModelInputs]:
+        return self
 
-    def next(self) -> Staged:
-        """Return the next micro-batch; its leaves are the embeddings, of `examples` examples each."""
-        if not self._done:
-            # Not earlier: memory belongs to the stream on which it is first allocated.
-            self._gradients = [torch.zeros_like(table) for table in self._staged.embeddings]
-        start, stop = self._bounds[len(self._done)]
-        whole = self._staged
-        # A separate leaf: the backward pass of a slice would fill a block for the whole table each time.
-        leaves = [table.detach()[start:stop].requires_grad_() for table in whole.embeddings]
-        self._micro_batch = Staged(
-            labels=whole.labels[start:stop],
-            weights=None if whole.weights is None else whole.weights[start:stop],
-            dense=whole.dense[start:stop],
-            embeddings=leaves,
-            leaves=leaves,
-            lengths={table: of_table[start:stop] for table, of_table in whole.lengths.items()},
-        )
+    def __next__(self) -> ModelInputs:
+        self._start, self._stop = next(self._bounds)
+        self._micro_batch = self._inputs.slice(self._start, self._stop)
         return self._micro_batch
 
-    def add(self, computed: Computed) -> None:
-        """Add the results of the last returned micro-batch, after its backward pass."""
-        number = len(self._done)
-        start, stop = self._bounds[number]
+    def add(self, loss: torch.Tensor, norm: torch.Tensor, logits: torch.Tensor) -> None:
+        """Add the results of the last micro-batch, after its backward pass."""
+        share = self._shares[len(self._losses)]
         for gradient, leaf in zip(self._gradients, self._micro_batch.leaves, strict=True):
             if leaf.grad is not None:
-                torch.mul(leaf.grad, self._shares[number], out=gradient[start:stop])
-        self._done.append(computed)
+                torch.mul(leaf.grad, share, out=gradient[self._start : self._stop])
+        self._losses.append(loss * share)
+        self._norms.append(norm)
+        self._parts.append(logits)
 
-    def whole(self) -> Computed:
-        """Return the results of the whole batch, once all micro-batches are added.
+    def whole(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return loss, norm and logits of the whole batch, and carry its gradients on to the replies.
 
         The norm is the largest of the micro-batches' norms.
         """
-        losses = [step.loss * share for step, share in zip(self._done, self._shares, strict=True)]
-        return Computed(
-            loss=torch.stack(losses).sum(),
-            norm=torch.stack([step.norm for step in self._done]).max(),
-            logits=torch.cat([step.logits for step in self._done]),
-            gradients=self._gradients,
-        )
+        torch.autograd.backward(self._inputs.embeddings, self._gradients)
+        return torch.stack(self._losses).sum(), torch.stack(self._norms).max(), torch.cat(self._parts)
 
 
 def _shares(bounds: list[tuple[int, int]], weights: Float32Array | None) -> list[float]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,37 +13,30 @@ from torch import nn
 
 from ...pipeline.config.trainer import warmup_factor
 from ...pipeline.data.batch import label_columns
+from ...pipeline.embedding.lookup.gather_indices import GatherIndices
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.errors import ProtocolError
 from ...pipeline.metrics.quality import QualitySums
-from ...pipeline.models.flat import BFloat16Weights, GradientWatch
-from ...pipeline.models.layers import clip_, mean_log_loss
-from ...pipeline.models.loss import TrainingLoss
+from ...pipeline.models.layers import mean_log_loss
+from ...pipeline.models.sequences import with_lengths
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
-from ..replica.device import Computed, PendingResult, Staged, StepResult
+from ..replica.device import Computed, HostBatch, PendingResult, Staged, StepResult
 from ..replica.replica import MicroBatchCounts, TrainerContext
+from .captured_steps import CapturedSteps, StepCapture, no_event
+from .computation import BatchWork, Computation
 from .divided_batch import DividedBatch
 
-LOSS_NOT_FINITE = "its loss is not finite"
-DENSE_NOT_FINITE = "a gradient of its dense parameters is not finite"
-EMBEDDINGS_NOT_FINITE = "a gradient of its embeddings is not finite"
 STEP_NOT_FINITE = "its loss or a gradient is not finite"
 
 
 @dataclass(slots=True)
-class Step:
+class Step(BatchWork):
     """A training step in progress.
 
     Attributes:
-        dense_scale: factor for the learning rate of the dense parameters.
         rows_scale: factor for the learning rates of the embedding rows for this batch.
-        divided: its micro-batches, if it is cut.
-        updates: number of dense updates made from it so far.
-        computed: results to fetch from the device; None until computed.
-        bad: on a device, a scalar that is true if a number is not finite.
-        used: which parameters have a gradient, see `GradientWatch`; None for all.
         pending: results in flight from the device; None for a batch that is left out.
         left_out: why the batch changes nothing; empty if it trains. Known after the launch if no step is
             launched ahead, otherwise after the finish.
@@ -52,33 +44,14 @@ class Step:
             first, which `Stepper.finish` returns.
     """
 
-    delivery: Delivery
-    vectors: BatchEmbeddings
-    staged: Staged
-    dense_scale: float = 1.0
+    delivery: Delivery = field(kw_only=True)
     rows_scale: float = 1.0
-    divided: DividedBatch | None = None
-    updates: int = 0
-    computed: Computed | None = None
-    bad: torch.Tensor | None = None
-    used: tuple[bool, ...] | None = None
     pending: PendingResult | None = None
-    left_out: str = ""
     other_losses: tuple[float, ...] = ()
-
-    @property
-    def micro_batches(self) -> int:
-        """Number of dense updates that the whole batch makes."""
-        return 1 if self.divided is None else self.divided.micro_batches
-
-    @property
-    def is_computing(self) -> bool:
-        """Whether there is something left to compute."""
-        return not self.left_out and self.updates < self.micro_batches
 
 
 class Stepper:
-    """A worker's modules, with shared parameters and its own gradients.
+    """A worker's steps.
 
     Owned by one worker thread. A step is staged, launched and finished; on a GPU only `finish` waits for the
     device, so that a worker may launch `ahead` further steps before it finishes one.
@@ -90,39 +63,39 @@ class Stepper:
     If a batch is cut, each micro-batch in turn makes an update at the full rate, with the gradient of its
     own mean loss. A non-finite one and those after it change nothing, and the batch changes no embedding
     row; the dense updates of earlier ones stay.
+
+    Args:
+        context: the trainer's.
+        event: called with what a user should know of the steps.
     """
 
-    def __init__(self, context: TrainerContext) -> None:
+    def __init__(self, context: TrainerContext, event: Callable[[str], None] = no_event) -> None:
         self._context = context
         self._settings = context.job.trainer
         self._label_count = len(context.job.data.label_names)
-        self._loss = TrainingLoss(context.job.model, context.job.data.loss_weights)
+        self._logit_offset = np.float32(context.job.model.logit_offset)
         self.ahead = 0 if context.job.run.deterministic else context.device.steps_ahead
-        device = context.device.torch_device
-        self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
-        self._no_norm = torch.zeros((), device=device)
-        self._module = self._copy_of_template()
-        self._rounded: BFloat16Weights | None = None
-        if context.precision == "bfloat16":
-            self._rounded = BFloat16Weights(
-                context.layout, self._module, context.replica.flat, self._gradient
-            )
-        else:
-            context.layout.attach(self._module, context.replica.flat, self._gradient)
-        self._watch = GradientWatch(context.layout, self._module)
-        self._module.train()
-        self._optimizer = context.optimizer.for_worker(self._gradient)
-        self._scorer = self._copy_of_template()
+        flat = context.replica.flat
+        self._computation = Computation(context, flat, context.optimizer, enqueues=self.ahead > 0)
+        self._scorer = copy.deepcopy(context.template).to(context.device.torch_device)
+        context.constants.attach(self._scorer)
         self._scorer.eval()
         self._stream = context.device.open_stream()
+        self._captured: CapturedSteps | None = None
+        if self.ahead and isinstance(self._stream, StepCapture):
+            self._captured = CapturedSteps(context, self._computation, self._stream, event)
         self._micro_batches = MicroBatchCounts(context.micro_batches)
         self.clipped_steps = 0
 
-    def _copy_of_template(self) -> nn.Module:
-        context = self._context
-        module = copy.deepcopy(context.template).to(context.device.torch_device)
-        context.constants.attach(module)
-        return module
+    @property
+    def module(self) -> nn.Module:
+        """Return the module that trains, with gradients of its own."""
+        return self._computation.module
+
+    @property
+    def captured_steps(self) -> int:
+        """Return how many steps were replays of a captured one."""
+        return 0 if self._captured is None else self._captured.replays
 
     def stage(
         self, delivery: Delivery, requests: Sequence[LookupPlan], replies: Sequence[Float32Array]
@@ -131,12 +104,22 @@ class Stepper:
 
         `replies` must not change until `finish`.
         """
-        vectors = self._context.router.assemble(requests, list(replies))
-        step = Step(delivery, vectors, self._stage(delivery, vectors))
-        micro_batches = self._micro_batches.next()
+        weights, micro_batches = _weights(delivery), self._micro_batches.next()
+        divided = None
         if micro_batches > 1:
-            step.divided = DividedBatch(step.staged, _weights(delivery), micro_batches)
-        return step
+            divided = DividedBatch(len(delivery.labels), weights, micro_batches)
+        dense_scale, rows_scale = self._rate_scales(len(delivery.labels))
+        numbers = (self._settings.lr * dense_scale, *(divided.shares if divided is not None else ()))
+        indices, staged = self._stage(delivery, requests, replies, numbers)
+        return Step(
+            staged,
+            indices.layout,
+            divided,
+            is_replay=delivery.replay,
+            dense_scale=dense_scale,
+            delivery=delivery,
+            rows_scale=rows_scale,
+        )
 
     def launch(self, step: Step) -> None:
         """Run forward, backward and the lock-free update of each micro-batch.
@@ -144,6 +127,10 @@ class Stepper:
         A batch with non-finite numbers makes no update.
         """
         with self._stream.computing(step.staged):
+            if self._captured is not None:
+                self._captured.run(step)
+                self._fetch(step)
+                return
             while step.is_computing:
                 self.compute(step)
                 if not step.left_out:
@@ -154,26 +141,7 @@ class Stepper:
 
         An emulation of a step's time waits between this and `update`.
         """
-        if not step.updates:
-            step.dense_scale, step.rows_scale = self._rate_scales(len(step.delivery.labels))
-        inputs = step.staged if step.divided is None else step.divided.next()
-        if self._rounded is not None:
-            self._rounded.refresh()
-        with self._precision():
-            logits = self._module(inputs.dense, inputs.model_embeddings)
-        logits = logits.float()
-        loss, log_loss = self._losses(logits, inputs)
-        if not self.ahead and not math.isfinite(loss.detach()):
-            step.left_out = LOSS_NOT_FINITE
-            return
-        self._backward(loss)
-        step.used = self._watch.used()
-        reported_loss = self._check_finite(step, inputs.leaves or step.vectors.leaves, log_loss)
-        if step.left_out:
-            return
-        limit = self._settings.clip_norm
-        norm = self._no_norm if limit is None else clip_(self._gradient, limit)
-        step.computed = Computed(reported_loss, norm, logits.detach())
+        self._computation.compute(step)
 
     def update(self, step: Step) -> None:
         """Update the shared replica with the last computed gradient.
@@ -181,16 +149,9 @@ class Stepper:
         A replay makes no update, since it has made its updates before. After the last one, the results are
         fetched.
         """
-        assert step.computed is not None
-        if not step.delivery.replay:
-            self._optimizer.step(step.dense_scale, step.bad, step.used)
-        step.updates += 1
-        if step.divided is not None:
-            step.divided.add(step.computed)
-            if step.is_computing:
-                return
-            step.computed = step.divided.whole()
-        step.pending = self._stream.fetch(step.staged, step.computed)
+        self._computation.update(step)
+        if not step.is_computing:
+            self._fetch(step)
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
         """Wait for the step's results; return its loss and each embedding node's gradients.
@@ -208,12 +169,12 @@ class Stepper:
         limit = self._settings.clip_norm
         self.clipped_steps += limit is not None and result.norm > limit
         if progressive is not None or self._label_count > 1:
-            logits = result.logits + np.float32(self._loss.logit_offset)
+            logits = result.logits + self._logit_offset
             if self._label_count > 1:
                 step.other_losses = _losses_of_others(logits, step.delivery)
             if progressive is not None:
                 progressive.add(logits, self._labels(step.delivery), _weights(step.delivery))
-        return result.loss, self._gradients(step, result)
+        return result.loss, result.gradients
 
     def train(
         self,
@@ -246,32 +207,31 @@ class Stepper:
         Computes in float32, whatever the precision of training. The logits are calibrated where negatives
         were left out of training.
         """
-        with torch.no_grad():
-            vectors = self._context.router.assemble(requests, list(replies))
-            staged = self._stage(delivery, vectors)
-            with self._stream.computing(staged):
-                logits = self._scorer(staged.dense, staged.model_embeddings)
-                pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
+        indices, staged = self._stage(delivery, requests, replies)
+        with torch.no_grad(), self._stream.computing(staged):
+            inputs = staged.inputs()
+            vectors = BatchEmbeddings(indices.layout, inputs.tensors, inputs.data)
+            logits = self._scorer(inputs.dense, with_lengths(vectors.embeddings, vectors.lengths))
+            nothing = logits.new_zeros(())
+            pending = self._stream.fetch(staged, Computed(nothing, nothing, logits))
         offset = np.float32(self._context.job.logit_offset)
         sums.add(pending.wait().logits + offset, self._labels(delivery), _weights(delivery))
 
-    def _losses(self, logits: torch.Tensor, inputs: Staged) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss to minimize and, without a graph, the log loss to report.
-
-        That of the first label, if there are several.
-        """
-        if self._loss.is_plain:
-            loss = mean_log_loss(logits, inputs.labels, inputs.weights)
-            return loss, loss.detach()
-        calibrated, labels = logits.detach() + self._loss.logit_offset, inputs.labels
-        if labels.ndim > 1:
-            calibrated, labels = calibrated[:, 0], labels[:, 0]
-        reported = mean_log_loss(calibrated, labels, inputs.weights)
-        return self._loss.mean(logits, inputs.labels, inputs.weights), reported
-
-    def _stage(self, delivery: Delivery, vectors: BatchEmbeddings) -> Staged:
+    def _stage(
+        self,
+        delivery: Delivery,
+        requests: Sequence[LookupPlan],
+        replies: Sequence[Float32Array],
+        numbers: Sequence[float] = (),
+    ) -> tuple[GatherIndices, Staged]:
+        pad = None if self._captured is None else self._captured.pad
+        indices, data = self._context.router.gather(requests, list(replies), pad)
         labels, weights = self._labels(delivery), _weights(delivery)
-        return self._stream.stage(labels, weights, delivery.dense, vectors.embeddings, vectors.lengths)
+        return indices, self._stream.stage(HostBatch(labels, weights, delivery.dense, indices, data, numbers))
+
+    def _fetch(self, step: Step) -> None:
+        assert step.computed is not None
+        step.pending = self._stream.fetch(step.staged, step.computed)
 
     def _labels(self, delivery: Delivery) -> Float32Array:
         others, examples = self._label_count - 1, len(delivery.labels)
@@ -282,47 +242,12 @@ class Stepper:
             )
         return label_columns(delivery.labels, delivery.other_labels)
 
-    def _precision(self) -> AbstractContextManager[object]:
-        if self._rounded is None:
-            return nullcontext()
-        return torch.autocast(self._context.device.torch_device.type, dtype=torch.bfloat16)
-
     def _rate_scales(self, examples: int) -> tuple[float, float]:
         """Return the factors of the dense and row learning rates."""
         last = self._context.count.now(self._context.replica.trained_examples) + examples
         dense = self._settings.schedule.factor(last)
         warm = warmup_factor(last, self._context.job.rows_warmup_examples)
         return dense, warm * (dense if self._settings.schedule.tables else 1.0)
-
-    def _backward(self, loss: torch.Tensor) -> None:
-        """Compute the flat gradient of the loss, and the embeddings' gradients."""
-        if self._rounded is None:
-            self._gradient.zero_()
-        else:
-            self._rounded.clear()
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self._rounded is not None:
-            self._rounded.collect()
-
-    def _check_finite(self, step: Step, leaves: Sequence[torch.Tensor], loss: torch.Tensor) -> torch.Tensor:
-        """Check that the gradients' squares are finite, and the loss on a device.
-
-        On the host the result is `step.left_out`. On a device it is `step.bad`, true from the first
-        non-finite micro-batch on. Returns the loss to report, which is then NaN.
-        """
-        # Squares, because optimizers keep those: 1e20 is finite, but its float32 square is not.
-        dense = self._gradient.dot(self._gradient)
-        flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
-        rows = [gradient.dot(gradient) for gradient in flat]
-        if self.ahead:
-            bad = ~torch.isfinite(torch.stack([loss, dense, *rows])).all()
-            step.bad = bad if step.bad is None else step.bad | bad
-            return loss.masked_fill(step.bad, math.nan)
-        if not math.isfinite(dense):
-            step.left_out = DENSE_NOT_FINITE
-        elif not all(math.isfinite(square) for square in rows):
-            step.left_out = EMBEDDINGS_NOT_FINITE
-        return loss
 
     def _result(self, step: Step) -> StepResult | None:
         assert step.pending is not None
@@ -331,11 +256,6 @@ class Stepper:
             return result
         step.left_out = STEP_NOT_FINITE
         return None
-
-    def _gradients(self, step: Step, result: StepResult) -> list[Float32Array]:
-        if result.gradients is not None:
-            torch.autograd.backward(step.vectors.embeddings, result.gradients)
-        return step.vectors.gradients()
 
 
 def _losses_of_others(logits: Float32Array, delivery: Delivery) -> tuple[float, ...]:

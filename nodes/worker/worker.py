@@ -320,7 +320,7 @@ class Worker(Service):
         with self._computing:
             step = self._stepper.stage(batch.delivery, batch.requests, batch.replies)
             targets = self._shards.targets(batch)
-            step.vectors.gradients_into([None if lease is None else lease.values for lease in targets])
+            step.targets = [None if lease is None else lease.values for lease in targets]
             self._stepper.launch(step)
         self._launched.append((batch, step))
         batch.reader.mark_processed()

@@ -53,7 +53,7 @@ class TrainingLoss:
         if self._gamma is not None:
             each = focal_loss(logits, labels, self._gamma)
         else:
-            positive = logits.new_tensor(self._positive_weight)
+            positive = logits.new_full((), self._positive_weight)
             each = binary_cross_entropy_with_logits(logits, labels, reduction="none", pos_weight=positive)
         if each.ndim == 1:
             return weighted_mean(each, weights)

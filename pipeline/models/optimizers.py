@@ -35,6 +35,7 @@ _PATTERNS = 64
 """Sets of used parameters whose places a worker remembers."""
 
 Used = tuple[bool, ...]
+Rate = float | torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,19 @@ class WorkerOptimizer:
         self._whole = [self._part(slice(None))]
         self._runs_of = lru_cache(_PATTERNS)(self._runs)
         self._each_of = lru_cache(_PATTERNS)(self._each)
+        self._missed_of = lru_cache(_PATTERNS)(self._missed)
 
-    def step(self, scale: float = 1.0, bad: torch.Tensor | None = None, used: Used | None = None) -> None:
+    def step(
+        self,
+        scale: float = 1.0,
+        bad: torch.Tensor | None = None,
+        used: Used | None = None,
+        lr: Rate | None = None,
+    ) -> None:
         """Update the buffer and the state in place, without a lock.
 
-        The learning rate is multiplied by `scale`. `bad` is a bool scalar on the buffer's device, whose value
+        The learning rate is `lr`, on a device a scalar there, float32; by default that of the settings times
+        `scale`. `bad` is a bool scalar on the buffer's device, whose value
         the host need not know. If it is true, neither the buffer nor the state changes, whatever the
         gradient; only Adagrad's step count does, which has no effect. The gradient may be overwritten.
 
@@ -76,7 +85,8 @@ class WorkerOptimizer:
         one, the update is one operation on the whole buffer.
         """
         shared = self._shared
-        lr = shared.settings.lr * scale
+        if lr is None:
+            lr = shared.settings.lr * scale
         if not shared.has_moments:
             # Without decay a gradient of zeros moves nothing.
             whole = used is None or not shared.settings.weight_decay
@@ -90,7 +100,7 @@ class WorkerOptimizer:
             else:
                 shared.note_missing()
             shared.update(self._runs_of(used), lr, bad)
-            shared.update_moments(self._each_of(used), lr, bad, used)
+            shared.update_moments(self._each_of(used), lr, bad, used, self._missed_of(used))
 
     def _runs(self, used: Used) -> list[_Part]:
         """Return the fewest parts that have the used parameters and no other."""
@@ -111,6 +121,12 @@ class WorkerOptimizer:
             if is_used and not span.frozen
         ]
         return [self._part(slice(span.start, span.start + span.numel)) for span in spans]
+
+    def _missed(self, used: Used) -> torch.Tensor | None:
+        """Return 1 for each parameter that misses a step, float32 on the device; None if none does."""
+        if all(used):
+            return None
+        return torch.tensor([not is_used for is_used in used], dtype=torch.float32).to(self._gradient.device)
 
     def _part(self, place: slice) -> _Part:
         shared = self._shared
@@ -156,9 +172,6 @@ class SharedOptimizer:
         self.spans = tuple(spans) or (ParameterSlice("", 0, tuple(flat.shape)),)
         self.is_uneven = False
         self._fused_adagrad = flat.device.type == "cpu"
-        # Fused Adam needs the step count on the device of the weights. Without decay of the learning rate
-        # Adagrad's step count has no effect.
-        step_device = torch.device("cpu") if settings.optimizer == "adagrad" else flat.device
         names = STATE_NAMES[settings.optimizer]
         if memory is None:
             memory = flat.new_zeros(len(names) * flat.numel())
@@ -166,7 +179,7 @@ class SharedOptimizer:
             zip(names, memory.view(len(names), flat.numel()), strict=True)
         )
         if self.state:
-            self.state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
+            self.state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
         if self.has_moments:
             self.state[MISSED] = flat.new_zeros(len(self.spans))
 
@@ -184,34 +197,47 @@ class SharedOptimizer:
         if self.has_moments and bool(self.state[MISSED].any()):
             self.note_missing()
 
+    def clone(self) -> SharedOptimizer:
+        """Return an optimizer with copies of the buffer and the state."""
+        made = SharedOptimizer(self.settings, self.flat.clone(), None, self.spans)
+        for name, value in self.state.items():
+            made.state[name].copy_(value)
+        made.is_uneven = self.is_uneven
+        return made
+
     def for_worker(self, gradient: torch.Tensor) -> WorkerOptimizer:
         """Return an optimizer that reads the worker's flat `gradient`, float32 [numel]."""
         return WorkerOptimizer(self, gradient)
 
-    def update(self, parts: Sequence[_Part], lr: float, bad: torch.Tensor | None) -> None:
+    def update(self, parts: Sequence[_Part], lr: Rate, bad: torch.Tensor | None) -> None:
         """Update these parts; with moments only their decoupled decay."""
         step = {"sgd": self._sgd, "adagrad": self._adagrad, "adamw": self._decay}.get(self.settings.optimizer)
         if step is not None:
             for part in parts:
                 step(part, lr, bad)
 
-    def _decay(self, part: _Part, lr: float, bad: torch.Tensor | None) -> None:
+    def _decay(self, part: _Part, lr: Rate, bad: torch.Tensor | None) -> None:
         factor = 1.0 - lr * self.settings.weight_decay
         if bad is None:
             part.flat.mul_(factor)
         elif self.settings.weight_decay:
-            part.flat.mul_(torch.full_like(bad, factor, dtype=torch.float32).masked_fill_(bad, 1.0))
+            if not isinstance(factor, torch.Tensor):
+                factor = torch.full_like(bad, factor, dtype=torch.float32)
+            part.flat.mul_(factor.masked_fill(bad, 1.0))
 
-    def _sgd(self, part: _Part, lr: float, bad: torch.Tensor | None) -> None:
+    def _sgd(self, part: _Part, lr: Rate, bad: torch.Tensor | None) -> None:
         if self.settings.weight_decay:
             self._decay(part, lr, bad)
         if bad is not None:
             part.gradient.masked_fill_(bad, 0.0)
-        part.flat.add_(part.gradient, alpha=-lr)
+        if isinstance(lr, torch.Tensor):
+            part.flat.addcmul_(part.gradient, lr, value=-1)
+        else:
+            part.flat.add_(part.gradient, alpha=-lr)
 
-    def _adagrad(self, part: _Part, lr: float, bad: torch.Tensor | None) -> None:
+    def _adagrad(self, part: _Part, lr: Rate, bad: torch.Tensor | None) -> None:
         weight_decay = self.settings.weight_decay
-        if bad is not None or not self._fused_adagrad:
+        if bad is not None or not self._fused_adagrad or isinstance(lr, torch.Tensor):
             if weight_decay:
                 part.gradient.add_(part.flat, alpha=weight_decay)
             if bad is not None:
@@ -233,7 +259,7 @@ class SharedOptimizer:
             maximize=False,
         )
 
-    def _adagrad_in_operations(self, part: _Part, lr: float) -> None:
+    def _adagrad_in_operations(self, part: _Part, lr: Rate) -> None:
         """Update as Adagrad does, in separate operations.
 
         Torch's fused Adagrad is only for the CPU. The root is taken of the sum that this worker computed,
@@ -243,16 +269,25 @@ class SharedOptimizer:
         """
         squares = torch.addcmul(part.state[0], part.gradient, part.gradient)
         part.state[0].copy_(squares)
-        part.flat.addcdiv_(part.gradient, squares.sqrt_().add_(ADAGRAD_EPS), value=-lr)
+        roots = squares.sqrt_().add_(ADAGRAD_EPS)
+        if isinstance(lr, torch.Tensor):
+            part.flat.addcdiv_(part.gradient * lr, roots, value=-1)
+        else:
+            part.flat.addcdiv_(part.gradient, roots, value=-lr)
         self.state["step"] += 1
 
     def update_moments(
-        self, parts: Sequence[_Part], lr: float, bad: torch.Tensor | None, used: Used | None = None
+        self,
+        parts: Sequence[_Part],
+        lr: Rate,
+        bad: torch.Tensor | None,
+        used: Used | None = None,
+        missed: torch.Tensor | None = None,
     ) -> None:
         """Make a step of Adam.
 
         `parts` is the whole buffer, or with `used` each used parameter, which then has a step count of its
-        own.
+        own. `missed` has 1 for each parameter that is not used.
         """
         step = self.state["step"]
         # Torch takes 1 off the count again if the batch is bad. Another worker must never see a count of 0,
@@ -272,12 +307,11 @@ class SharedOptimizer:
             self._adam(parts, counts, lr, bad)
         if steps is not step:
             step.copy_(steps)
-        if used is not None and not all(used):
-            missed = torch.tensor([not is_used for is_used in used], dtype=torch.float32).to(step.device)
+        if missed is not None:
             self.state[MISSED] += missed if bad is None else missed.masked_fill(bad, 0.0)
 
     def _adam(
-        self, parts: Sequence[_Part], steps: list[torch.Tensor], lr: float, bad: torch.Tensor | None
+        self, parts: Sequence[_Part], steps: list[torch.Tensor], lr: Rate, bad: torch.Tensor | None
     ) -> None:
         adam(
             [part.flat for part in parts],

@@ -200,8 +200,7 @@ class SavedModel:
         """
         with torch.inference_mode():
             vectors = self._loaded.embeddings(batch)
-            lengths = {table: torch.from_numpy(owner_rows) for table, owner_rows in vectors.lengths.items()}
-            embeddings = with_lengths(vectors.embeddings, lengths)
+            embeddings = with_lengths(vectors.embeddings, vectors.lengths)
             if owner is None or not self._scorer.shares:
                 logits = self._scorer.logits(torch.from_numpy(batch.dense), embeddings)
             else:

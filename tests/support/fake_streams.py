@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from shadowsync.tests.support.fake_graph import captured
 
 
 @dataclass(eq=False)
@@ -138,6 +139,17 @@ class FakeStreams:
 
     def used_on(self, stream: FakeStream, tensor: torch.Tensor) -> None:
         """See `Streams.used_on`; nothing is given out again here."""
+
+    def graph(self, stream: FakeStream, function: Callable[[], None]) -> Callable[[], None]:
+        """See `Streams.graph`."""
+        self.log.append(f"capture on {stream.name}")
+        replay = captured(function)
+
+        def again() -> None:
+            self.log.append(f"replay on {stream.name}")
+            replay()
+
+        return again
 
     def work_off(self, stream: FakeStream, number: int) -> None:
         """Does what is on the stream up to this number."""

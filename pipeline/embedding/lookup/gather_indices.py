@@ -1,118 +1,283 @@
-"""Index tensors that place a batch's vectors, on the device that trains."""
+"""How the vectors of a batch get from the nodes' replies into its tables: a layout, and index tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from .item_lists import ItemList, item_lists
+from ...types import Float32Array, IndexArray
+from .item_lists import ItemList, list_layout
 from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
+Pad: TypeAlias = Callable[[str, int], int]
+"""Returns the padded size of what is called so and has this size."""
+
+Span: TypeAlias = tuple[int, int, int]
+"""Floats of a reply: where they begin, where they begin in the padded one, and their number."""
+
+
+class Tensors:
+    """The index tensors of a batch, by number, on the host."""
+
+    def __init__(self) -> None:
+        self.all: list[torch.Tensor] = []
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Keep an array without a copy; return its number."""
+        self.all.append(torch.from_numpy(array))
+        return len(self.all) - 1
+
 
 @dataclass(frozen=True, slots=True)
-class SplitTableRows:
-    """The rows of a table in the bank's reply, and their places.
+class SplitTables:
+    """The tables of one dimension whose vectors come from several places, one behind the other.
 
     Attributes:
-        table: number of the table.
-        examples: int64 [rows]: of a table with one row an example the example of each row; of other tables
-            its place, see `ItemList`.
-        vectors: number of the table's vectors, B with one row an example.
-        padded: whether some of the vectors are of no row.
+        tables: number and vectors of each table: B with one row an example, else see `ItemList`.
+        zeroed: whether some of the vectors are of no row; they are zeros.
+        spare: 1 if there is a vector behind all others, for padded rows; else 0.
     """
 
-    table: int
-    examples: torch.Tensor
-    vectors: int
-    padded: bool = False
+    tables: tuple[tuple[int, int], ...]
+    zeroed: bool
+    spare: int
 
-
-@dataclass(frozen=True, slots=True)
-class DistinctIndices:
-    """The index arrays of a `DistinctRows` as tensors on the device."""
-
-    which: torch.Tensor
-    order: torch.Tensor
-    begins: torch.Tensor
+    @property
+    def vectors(self) -> int:
+        """Return the number of all vectors, without the spare one."""
+        return sum(vectors for _, vectors in self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class BankIndices:
-    """A `BankLookup` with its index tensors.
+    """A `BankLookup`, with the numbers of its index tensors.
 
     A reply has `single` vectors of single rows, then B vectors for each table of `bags`. The `examples`
-    single rows, repeats included, are those of the tables of `whole`, B each, then those of `parts`. Only
-    nodes' own sums are vectors of `bags`.
+    single rows, repeats included, are those of the tables of `whole`, B each, then those of split tables.
+    Only nodes' own sums are vectors of `bags`.
+
+    Attributes:
+        distinct: numbers of the tensors of `DistinctRows`: `which`, `order` and `begins`.
+        places: int64 [rows of split tables]: the place of each in `SplitTables`; None if there are none.
     """
 
     dim: int
-    vectors: int
     single: int
     examples: int
     batch: int
-    distinct: DistinctIndices | None
+    distinct: tuple[int, int, int] | None
     whole: tuple[int, ...]
-    parts: tuple[SplitTableRows, ...]
+    places: int | None
     bags: tuple[int, ...]
 
+    @property
+    def vectors(self) -> int:
+        """Return the number of vectors of the reply."""
+        return self.single + len(self.bags) * self.batch
 
+
+@dataclass(frozen=True, slots=True)
+class GatherLayout:
+    """What is equal for batches whose numbers of rows are equal.
+
+    Attributes:
+        nodes: the banks of each node.
+        batch: B.
+        tables: number of tables.
+        split: the split tables of each dimension.
+        divisors: tables of pooling "mean" with the number of a tensor, float32 [B, 1], by which the nodes'
+            sums are divided.
+        lists: the tables whose bags come row by row.
+    """
+
+    nodes: tuple[tuple[BankIndices, ...], ...]
+    batch: int
+    tables: int
+    split: tuple[tuple[int, SplitTables], ...]
+    divisors: tuple[tuple[int, int], ...]
+    lists: tuple[tuple[int, ItemList], ...]
+
+    @property
+    def floats(self) -> tuple[int, ...]:
+        """Return the number of floats of each node's reply."""
+        return tuple(sum(bank.vectors * bank.dim for bank in banks) for banks in self.nodes)
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        """Return the number of the tensor of lengths, int32 [B], of each table that is a sequence."""
+        return {table: of.lengths for table, of in self.lists if of.lengths is not None}
+
+
+def _exact(what: str, size: int) -> int:  # noqa: ARG001
+    return size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GatherIndices:
-    """The index tensors of one batch.
+    """The layout and the index tensors of one batch.
 
     Used by the thread that trains the batch.
 
     Attributes:
-        nodes: indices of the banks of each node.
-        floats: number of floats in each node's reply.
-        batch: B.
-        tables: number of tables.
-        divisors: for each table of pooling "mean" float32 [B, 1], by which the nodes' sums are divided.
-        lists: the tables whose bags come row by row.
-        device: device of the tensors.
+        layout: what may be equal for the next batch.
+        tensors: the index tensors, on the host.
+        spans: for each node the floats of its reply, and where they are in the layout.
     """
 
-    def __init__(self, requests: Sequence[LookupPlan], tables: int, device: torch.device) -> None:
-        self.batch = requests[0].batch
-        self.tables = tables
-        self.device = device
-        self.floats = [request.floats for request in requests]
-        self.divisors = {
-            table: _divisor(bags, device)
-            for table, bags in requests[0].bags.items()
-            if bags.pooling == "mean"
-        }
-        self.lists: Mapping[int, ItemList] = item_lists(requests[0].bags, device)
-        self.nodes = [tuple(self._bank_indices(bank) for bank in request.banks) for request in requests]
+    layout: GatherLayout
+    tensors: list[torch.Tensor]
+    spans: tuple[tuple[Span, ...], ...]
 
-    def _bank_indices(self, bank: BankLookup) -> BankIndices:
-        parts = [
-            SplitTableRows(table, torch.from_numpy(positions).to(self.device), self.batch)
-            for table, positions in zip(bank.cut, bank.positions[: len(bank.cut)], strict=True)
+    @classmethod
+    def of(cls, requests: Sequence[LookupPlan], tables: int, pad: Pad | None = None) -> GatherIndices:
+        """Return those of a batch with these requests.
+
+        With `pad` there are more rows than those of the batch, so that more batches have one layout; the
+        others are of no use, and their gradients have no meaning.
+        """
+        return _Builder(requests, tables, pad).build()
+
+
+class _Builder:
+    def __init__(self, requests: Sequence[LookupPlan], tables: int, pad: Pad | None) -> None:
+        self._requests, self._tables, self._batch = requests, tables, requests[0].batch
+        self._pad, self._is_padded = pad or _exact, pad is not None
+        self._tensors = Tensors()
+        bags = requests[0].bags
+        self._lists: dict[int, ItemList] = {}
+        self._places_of: dict[int, Callable[[IndexArray], IndexArray]] = {}
+        for table, of_table in bags.items():
+            if of_table.pooling not in ("sum", "mean"):
+                self._lists[table], self._places_of[table] = list_layout(
+                    table, of_table, self._tensors.add, self._pad
+                )
+        self._starts: dict[int, int] = {}
+        self._split = self._split_tables()
+
+    def build(self) -> GatherIndices:
+        nodes = [
+            tuple(self._bank(f"{number}.{place}", bank) for place, bank in enumerate(request.banks))
+            for number, request in enumerate(self._requests)
         ]
-        for table, positions in zip(bank.listed, bank.positions[len(bank.cut) :], strict=True):
-            item_list = self.lists[table]
-            places = torch.from_numpy(item_list.places(positions)).to(self.device)
-            parts.append(SplitTableRows(table, places, item_list.vectors, item_list.padded))
+        bags = self._requests[0].bags
+        divisors = tuple(
+            (table, self._tensors.add(_divisor(of_table)))
+            for table, of_table in bags.items()
+            if of_table.pooling == "mean"
+        )
+        layout = GatherLayout(
+            tuple(nodes),
+            self._batch,
+            self._tables,
+            tuple(self._split.items()),
+            divisors,
+            tuple(self._lists.items()),
+        )
+        spans = tuple(
+            tuple(_spans(request.banks, banks)) for request, banks in zip(self._requests, nodes, strict=True)
+        )
+        return GatherIndices(layout, self._tensors.all, spans)
+
+    def _split_tables(self) -> dict[int, SplitTables]:
+        """Lay out the split tables of each dimension, and note where each begins."""
+        vectors: dict[int, dict[int, int]] = {}
+        for request in self._requests:
+            for bank in request.banks:
+                of_dim = vectors.setdefault(bank.share.dim, {})
+                of_dim.update(dict.fromkeys(bank.cut, self._batch))
+                of_dim.update({table: self._lists[table].vectors for table in bank.listed})
+        for of_dim in vectors.values():
+            start = 0
+            for table, count in of_dim.items():
+                self._starts[table] = start
+                start += count
+        return {
+            dim: SplitTables(
+                tables=tuple(of_dim.items()),
+                zeroed=any(self._lists[table].padded for table in of_dim if table in self._lists),
+                spare=int(self._is_padded),
+            )
+            for dim, of_dim in vectors.items()
+            if of_dim
+        }
+
+    def _bank(self, name: str, bank: BankLookup) -> BankIndices:
         share, distinct = bank.share, bank.distinct
+        places = self._places(name, bank)
+        whole = len(bank.whole) * self._batch
+        examples = whole + (0 if places is None else len(places))
+        single = examples
+        if distinct is not None:
+            # One more than there are: its gradient is that of all padded rows.
+            spare = int(self._is_padded)
+            single = self._pad(f"distinct {name}", share.single + spare)
         return BankIndices(
             dim=share.dim,
-            vectors=share.single + share.pieces * share.batch,
-            single=share.single,
-            examples=share.single if distinct is None else len(distinct.which),
-            batch=self.batch,
-            distinct=None if distinct is None else self._distinct_indices(distinct),
+            single=single,
+            examples=examples,
+            batch=self._batch,
+            distinct=None if distinct is None else self._distinct(distinct, single, examples),
             whole=bank.whole,
-            parts=tuple(parts),
+            places=None if places is None else self._tensors.add(places),
             bags=bank.bags,
         )
 
-    def _distinct_indices(self, distinct: DistinctRows) -> DistinctIndices:
-        arrays = (distinct.which, distinct.order, distinct.begins)
-        return DistinctIndices(*(torch.from_numpy(array).to(self.device) for array in arrays))
+    def _places(self, name: str, bank: BankLookup) -> IndexArray | None:
+        """Return the places of the bank's rows of split tables, padded by that of the spare vector."""
+        if not bank.cut and not bank.listed:
+            return None
+        known = [
+            positions + self._starts[table]
+            for table, positions in zip(bank.cut, bank.positions[: len(bank.cut)], strict=True)
+        ]
+        for table, positions in zip(bank.listed, bank.positions[len(bank.cut) :], strict=True):
+            known.append(self._places_of[table](positions) + self._starts[table])
+        places: IndexArray = known[0] if len(known) == 1 else np.concatenate(known)
+        size = self._pad(f"split {name}", len(places))
+        return _padded(places, size, self._split[bank.share.dim].vectors)
+
+    def _distinct(self, rows: DistinctRows, single: int, examples: int) -> tuple[int, int, int]:
+        add, distinct, requested = self._tensors.add, len(rows.begins), len(rows.which)
+        which, order = _padded(rows.which, examples, distinct), rows.order
+        if requested < examples:
+            order = np.arange(examples, dtype=np.int64)
+            order[:requested] = rows.order
+        begins = _padded(rows.begins, single, examples)
+        # The first padded bag has the gradients of all padded rows.
+        begins[distinct : distinct + 1] = requested
+        return add(which), add(order), add(begins)
 
 
-def _divisor(bags: TableBags, device: torch.device) -> torch.Tensor:
+def _padded(array: NDArray[Any], size: int, value: int) -> NDArray[Any]:
+    """Return the array itself if it has this size, else a longer copy with `value` at its end."""
+    if len(array) == size:
+        return array
+    longer = np.full(size, value, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _spans(lookups: Sequence[BankLookup], banks: Sequence[BankIndices]) -> list[Span]:
+    """Return the floats of a reply that stay together in its padded form."""
+    spans: list[Span] = []
+    source = target = 0
+    for lookup, bank in zip(lookups, banks, strict=True):
+        single, bags = lookup.share.single * bank.dim, len(bank.bags) * bank.batch * bank.dim
+        for floats, padded in ((single, bank.single * bank.dim), (bags, bags)):
+            if floats and spans and spans[-1][0] - spans[-1][1] == source - target:
+                start, place, length = spans[-1]
+                spans[-1] = (start, place, length + floats)
+            elif floats:
+                spans.append((source, target, floats))
+            source, target = source + floats, target + padded
+    return spans
+
+
+def _divisor(bags: TableBags) -> Float32Array:
     # The sum of an empty bag is zeros, so a divisor of 1 keeps it.
-    return torch.from_numpy(bags.lengths).clamp(min=1).float()[:, None].to(device)
+    return np.maximum(bags.lengths, 1).astype(np.float32)[:, None]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...data.batch import no_keys
 from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..placement.plan import Piece, TablePlan
+from .gather_indices import GatherIndices, Pad
 from .request import (
     NO_BAG_LENGTHS,
     NO_KEYS,
@@ -28,7 +29,7 @@ from .request import (
     LookupPlan,
     TableBags,
 )
-from .vectors import BatchEmbeddings, FloatBuffer
+from .vectors import BatchEmbeddings, FloatBuffer, replies_of
 
 NO_ROWS: Int32Array = np.zeros(0, np.int32)
 NO_TABLE_KEYS: Uint64Array = no_keys()
@@ -285,11 +286,26 @@ class ShardRouter:
         Raises:
             ValueError: there is not one reply for each node, or a reply has a wrong size or type.
         """
+        self._check_nodes(requests, replies)
+        return BatchEmbeddings.of_replies(
+            requests, replies, len(self.plan.tables), device or torch.device("cpu")
+        )
+
+    def gather(
+        self, requests: Sequence[LookupPlan], replies: Sequence[FloatBuffer], pad: Pad | None = None
+    ) -> tuple[GatherIndices, list[torch.Tensor]]:
+        """Return what places a batch's vectors, and the replies as tensors; takes and raises as `assemble`.
+
+        With `pad` see `GatherIndices.of`.
+        """
+        self._check_nodes(requests, replies)
+        return GatherIndices.of(requests, len(self.plan.tables), pad), replies_of(requests, replies)
+
+    def _check_nodes(self, requests: Sequence[LookupPlan], replies: Sequence[FloatBuffer]) -> None:
         if len(requests) != self.plan.nodes or len(replies) != self.plan.nodes:
             raise ValueError(
                 f"{len(requests)} requests and {len(replies)} replies do not fit {self.plan.nodes} nodes"
             )
-        return BatchEmbeddings(requests, replies, len(self.plan.tables), device or torch.device("cpu"))
 
 
 def _check_of_each(name: str, values: NDArray[Any], dtype: np.dtype[Any], bag_rows: Int32Array) -> None:

@@ -7,6 +7,7 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
-from ...types import Float32Array, Int32Array
-from .gather_indices import BankIndices, GatherIndices
+from ...types import Float32Array
+from .gather_indices import BankIndices, GatherIndices, GatherLayout, Span, SplitTables
 from .request import LookupPlan
 
 FloatBuffer: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytearray | bytes
@@ -51,121 +52,178 @@ class BatchEmbeddings:
     """One batch's embeddings; used by the worker thread that trains the batch.
 
     Attributes:
-        leaves: one leaf for each node, float32 [floats of its request], requiring a gradient. A leaf is on
-            the memory of the node's reply, or on a copy of it on the device.
+        leaves: one leaf for each node, float32 [floats of its reply in the layout], requiring a gradient. A
+            leaf is on the memory of the node's reply, or on a copy of it on the device.
         embeddings: one tensor for each table, float32 [B, dim], computed by autograd from the leaves; of a
             table with pooling "none" [B, L, dim], with zeros behind the vectors of a shorter list. Must not
             be changed in place. To have them side by side, `torch.cat` them along dimension 1 together with
             the other inputs.
-        lengths: for each table with pooling "none" int32 [B], on the CPU: number of vectors of each list.
+        lengths: for each table with pooling "none" its tensor of lengths, int32 [B].
 
     The embeddings of a whole table share the leaves' memory; with distinct rows the vectors are copied to all
     examples that have the row. Those of a split table are gathered from its pieces. Those of a table with
     bags are the sum of the nodes' replies, divided for a mean; those of bags with weights are pooled here.
+
+    Args:
+        layout: of the batch.
+        tensors: its index tensors, on the device.
+        data: the nodes' replies as the layout has them, float32, on the device.
     """
 
     def __init__(
-        self,
+        self, layout: GatherLayout, tensors: Sequence[torch.Tensor], data: Sequence[torch.Tensor]
+    ) -> None:
+        self.leaves: list[torch.Tensor] = [values.detach().requires_grad_() for values in data]
+        self.lengths: dict[int, torch.Tensor] = {
+            table: tensors[number] for table, number in layout.lengths.items()
+        }
+        self._targets: list[torch.Tensor | None] = [None] * len(data)
+        join = _Batch(layout, tensors, self._targets)
+        self.embeddings: list[torch.Tensor] = list(_join(join, data, self.leaves))
+
+    @classmethod
+    def of_replies(
+        cls,
         requests: Sequence[LookupPlan],
         replies: Sequence[FloatBuffer],
         tables: int,
         device: torch.device,
-    ) -> None:
-        data = [
-            flat_floats(reply, request.floats, f"the reply of embedding node {request.node}").to(
-                device, non_blocking=True
-            )
-            for request, reply in zip(requests, replies, strict=True)
-        ]
-        self.leaves: list[torch.Tensor] = [values.detach().requires_grad_() for values in data]
-        indices = GatherIndices(requests, tables, device)
-        self.lengths: dict[int, Int32Array] = {
-            table: bags.lengths for table, bags in requests[0].bags.items() if bags.pooling == "none"
-        }
-        self._targets: list[Float32Array | None] = [None] * len(data)
-        self.embeddings: list[torch.Tensor] = list(_join(indices, data, self._targets, self.leaves))
+    ) -> BatchEmbeddings:
+        """Return the embeddings on a device; see `ShardRouter.assemble`."""
+        indices = GatherIndices.of(requests, tables)
+        data = replies_of(requests, replies)
+        return cls(
+            indices.layout,
+            [tensor.to(device) for tensor in indices.tensors],
+            [values.to(device, non_blocking=True) for values in data],
+        )
 
-    def gradients_into(self, targets: Sequence[Float32Array | None]) -> None:
+    def gradients_into(self, targets: Sequence[torch.Tensor | None]) -> None:
         """Set the memory that the nodes' gradients are written to.
 
-        Call this before the backward pass; it has an effect only on the CPU. `targets` has for each node
-        float32 [floats of its request], C-contiguous, which is written once and which `gradients` then
-        returns; None for new memory.
+        Call this before the backward pass. `targets` has for each node float32 [floats of its leaf],
+        contiguous and on the device, which is written once and which `gradients` then returns; None for new
+        memory.
         """
         self._targets[:] = targets
 
-    def gradients(self) -> list[Float32Array]:
-        """Return each node's gradients, in the order of its rows.
+    def leaf_gradients(self) -> list[torch.Tensor]:
+        """Return each leaf's gradient, on the device; call it after the backward pass.
 
-        Each array is float32 [floats of the node's request], on the CPU. Call this after the backward pass;
-        with a device it waits until the pass is done. Embeddings that the loss does not depend on have zeros.
-        The arrays are the caller's; nothing else writes to them.
+        Embeddings that the loss does not depend on have zeros. Nothing else writes to the tensors.
         """
-        return [
-            np.zeros(len(leaf), np.float32) if leaf.grad is None else leaf.grad.cpu().numpy()
-            for leaf in self.leaves
-        ]
+        return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self.leaves]
+
+    def gradients(self) -> list[Float32Array]:
+        """Return `leaf_gradients` on the CPU; with a device it waits until the pass is done."""
+        return [gradient.detach().cpu().numpy() for gradient in self.leaf_gradients()]
+
+
+def replies_of(requests: Sequence[LookupPlan], replies: Sequence[FloatBuffer]) -> list[torch.Tensor]:
+    """Return the nodes' replies, float32 [floats of its request], on their memory; raises ValueError."""
+    return [
+        flat_floats(reply, request.floats, f"the reply of embedding node {request.node}")
+        for request, reply in zip(requests, replies, strict=True)
+    ]
+
+
+def copy_spans(spans: Sequence[Span], source: torch.Tensor, target: torch.Tensor, *, back: bool) -> None:
+    """Copy floats of a reply to their places in a padded one, or back."""
+    for start, place, floats in spans:
+        if back:
+            start, place = place, start
+        target[place : place + floats].copy_(source[start : start + floats])
 
 
 def _join(
-    indices: GatherIndices,
-    data: Sequence[torch.Tensor],
-    targets: list[Float32Array | None],
-    leaves: Sequence[torch.Tensor],
+    batch: _Batch, data: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    joined = _Join.apply(indices, data, targets, *leaves)  # type: ignore[no-untyped-call]
+    joined = _Join.apply(batch, data, *leaves)  # type: ignore[no-untyped-call]
     return cast(tuple[torch.Tensor, ...], joined)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What `_Join` needs of a batch.
+
+    Attributes:
+        targets: see `BatchEmbeddings.gradients_into`.
+    """
+
+    layout: GatherLayout
+    tensors: Sequence[torch.Tensor]
+    targets: list[torch.Tensor | None]
 
 
 class _Join(torch.autograd.Function):
     """Compute the embeddings of all tables from the leaves of all nodes.
 
-    Views and `unbind` would do the same for whole tables. But a leaf that also has pieces of split tables
-    would then sum its gradient from several tensors of its size. Here each gradient is written once.
+    Views and `unbind` would do the same for whole tables. But a leaf that also has rows of split tables would
+    then sum its gradient from several tensors of its size. Here each gradient is written once.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        indices: GatherIndices,
-        data: Sequence[torch.Tensor],
-        targets: list[Float32Array | None],
-        *_: torch.Tensor,
+        ctx: Any, batch: _Batch, data: Sequence[torch.Tensor], *_: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.indices, ctx.targets = indices, targets
+        ctx.batch, ctx.like = batch, data[0]
+        layout, tensors = batch.layout, batch.tensors
         tables: dict[int, torch.Tensor] = {}
-        for node, values in zip(indices.nodes, data, strict=True):
-            for bank, part in _by_bank(node, values):
-                _scatter_vectors(bank, part, tables)
-        for table, divisor in indices.divisors.items():
-            tables[table] = tables[table] / divisor
-        for table, table_list in indices.lists.items():
-            tables[table] = table_list.join(tables[table])
-        return tuple(tables[table] for table in range(indices.tables))
+        split = {
+            dim: (data[0].new_zeros if of.zeroed or of.spare else data[0].new_empty)(
+                of.vectors + of.spare, dim
+            )
+            for dim, of in layout.split
+        }
+        for banks, values in zip(layout.nodes, data, strict=True):
+            for bank, part in _by_bank(banks, values):
+                _scatter_vectors(bank, part, tensors, tables, split)
+        for dim, of in layout.split:
+            sizes = [vectors for _, vectors in of.tables]
+            parts = torch.split(split[dim], [*sizes, of.spare] if of.spare else sizes)
+            tables.update(zip((table for table, _ in of.tables), parts, strict=False))
+        for table, number in layout.divisors:
+            tables[table] = tables[table] / tensors[number]
+        for table, item_list in layout.lists:
+            tables[table] = item_list.join(tables[table], tensors)
+        return tuple(tables[table] for table in range(layout.tables))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        indices: GatherIndices = ctx.indices
-        table_gradients = list(gradients)
-        for table, divisor in indices.divisors.items():
-            gradient = table_gradients[table]
-            table_gradients[table] = None if gradient is None else gradient / divisor
-        for table, table_list in indices.lists.items():
-            gradient = table_gradients[table]
-            table_gradients[table] = None if gradient is None else table_list.split(gradient)
+        batch: _Batch = ctx.batch
+        layout, tensors, targets = batch.layout, batch.tensors, list(batch.targets)
+        batch.targets[:] = [None] * len(targets)
+        known = list(gradients)
+        for table, number in layout.divisors:
+            gradient = known[table]
+            known[table] = None if gradient is None else gradient / tensors[number]
+        for table, item_list in layout.lists:
+            gradient = known[table]
+            known[table] = None if gradient is None else item_list.split(gradient, tensors)
+        like: torch.Tensor = ctx.like
+        split = {dim: _side_by_side(dim, of, known, like) for dim, of in layout.split}
         results = []
-        targets, ctx.targets[:] = list(ctx.targets), [None] * len(indices.nodes)
-        for node, floats, target in zip(indices.nodes, indices.floats, targets, strict=True):
-            if target is None or indices.device.type != "cpu":
-                result = torch.empty(floats, device=indices.device)
-            else:
-                result = torch.from_numpy(target)
-            for bank, part in _by_bank(node, result):
-                _gather_gradients(bank, part, table_gradients)
+        for banks, floats, target in zip(layout.nodes, layout.floats, targets, strict=True):
+            result = like.new_empty(floats) if target is None else target
+            for bank, part in _by_bank(banks, result):
+                _gather_gradients(bank, part, tensors, known, split)
             results.append(result)
-        return (None, None, None, *results)
+        return (None, None, *results)
+
+
+def _side_by_side(
+    dim: int, of: SplitTables, gradients: Sequence[torch.Tensor | None], like: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradients of split tables as `SplitTables` has their vectors."""
+    parts = []
+    for table, vectors in of.tables:
+        gradient = gradients[table]
+        parts.append(like.new_zeros(vectors, dim) if gradient is None else gradient)
+    if of.spare:
+        parts.append(like.new_zeros(of.spare, dim))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _by_bank(node: Sequence[BankIndices], values: torch.Tensor) -> Iterator[tuple[BankIndices, torch.Tensor]]:
@@ -177,31 +235,37 @@ def _by_bank(node: Sequence[BankIndices], values: torch.Tensor) -> Iterator[tupl
         start += size
 
 
-def _scatter_vectors(bank: BankIndices, values: torch.Tensor, tables: dict[int, torch.Tensor]) -> None:
-    """Put one bank's vectors into their tables, [B, dim] each."""
+def _scatter_vectors(
+    bank: BankIndices,
+    values: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    tables: dict[int, torch.Tensor],
+    split: dict[int, torch.Tensor],
+) -> None:
+    """Put one bank's vectors into their tables, [B, dim] each, and among those of split tables."""
     single = values[: bank.single]
     if bank.distinct is not None:
-        single = single.index_select(0, bank.distinct.which)
+        single = single.index_select(0, tensors[bank.distinct[0]])
     start = len(bank.whole) * bank.batch
-    whole = single[:start].view(len(bank.whole), bank.batch, bank.dim)
-    tables.update(zip(bank.whole, whole.unbind(0), strict=True))
-    for piece in bank.parts:
-        if piece.table not in tables:
-            # Zeros, because no row of a list is at the places behind a shorter one.
-            make = values.new_zeros if piece.padded else values.new_empty
-            tables[piece.table] = make(piece.vectors, bank.dim)
-        tables[piece.table].index_copy_(0, piece.examples, single[start : start + len(piece.examples)])
-        start += len(piece.examples)
-    start = bank.single
-    for table in bank.bags:
-        sums = values[start : start + bank.batch]
-        start += bank.batch
+    if bank.whole:
+        whole = single[:start].view(len(bank.whole), bank.batch, bank.dim)
+        tables.update(zip(bank.whole, whole.unbind(0), strict=True))
+    if bank.places is not None:
+        split[bank.dim].index_copy_(0, tensors[bank.places], single[start:])
+    if not bank.bags:
+        return
+    sums = values[bank.single :].view(len(bank.bags), bank.batch, bank.dim)
+    for table, of_table in zip(bank.bags, sums.unbind(0), strict=True):
         # Each node with a piece of a split table has a part of the sum.
-        tables[table] = tables[table] + sums if table in tables else sums
+        tables[table] = tables[table] + of_table if table in tables else of_table
 
 
 def _gather_gradients(
-    bank: BankIndices, result: torch.Tensor, gradients: Sequence[torch.Tensor | None]
+    bank: BankIndices,
+    result: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor | None],
+    split: dict[int, torch.Tensor],
 ) -> None:
     """Write the gradients of one bank's vectors to `result`, float32 [vectors, dim].
 
@@ -211,15 +275,11 @@ def _gather_gradients(
     single = single_result if distinct is None else result.new_empty(bank.examples, bank.dim)
     start = len(bank.whole) * bank.batch
     _gather_blocks(bank, bank.whole, single[:start], gradients)
-    for piece in bank.parts:
-        part, gradient = single[start : start + len(piece.examples)], gradients[piece.table]
-        start += len(piece.examples)
-        if gradient is None:
-            part.zero_()
-        else:
-            torch.index_select(gradient, 0, piece.examples, out=part)
+    if bank.places is not None:
+        torch.index_select(split[bank.dim], 0, tensors[bank.places], out=single[start:])
     if distinct is not None and bank.single:
-        single_result.copy_(embedding_bag(distinct.order, single, distinct.begins, mode="sum"))
+        _, order, begins = (tensors[number] for number in distinct)
+        single_result.copy_(embedding_bag(order, single, begins, mode="sum"))
     _gather_blocks(bank, bank.bags, result[bank.single :], gradients)
 
 
@@ -227,10 +287,12 @@ def _gather_blocks(
     bank: BankIndices, tables: Sequence[int], result: torch.Tensor, gradients: Sequence[torch.Tensor | None]
 ) -> None:
     """Write the gradients of tables that have a vector for each example."""
+    if not tables:
+        return
     table_gradients = [gradients[table] for table in tables]
     known = [gradient for gradient in table_gradients if gradient is not None]
     block = result.view(len(table_gradients), bank.batch, bank.dim)
-    if table_gradients and len(known) == len(table_gradients):
+    if len(known) == len(table_gradients):
         torch.stack(known, out=block)
         return
     for piece, gradient in zip(block, table_gradients, strict=True):

@@ -93,7 +93,7 @@ def train(client: EmbeddingClient[InFlightBatch], batches: int) -> Float32Array:
             take(client)
         joined = router.assemble([request], one.replies)
         lent = client.targets(one)
-        joined.gradients_into([None if place is None else place.values for place in lent])
+        joined.gradients_into([None if place is None else torch.from_numpy(place.values) for place in lent])
         torch.cat(joined.embeddings, 1).square().sum().backward()  # type: ignore[no-untyped-call]
         (gradients,) = joined.gradients()
         assert [place is None or place.holds(gradients) for place in lent] == [True]

@@ -11,10 +11,12 @@ import pytest
 import torch
 from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.worker.step import LOSS_NOT_FINITE, STEP_NOT_FINITE, Step, Stepper
+from shadowsync.nodes.worker.computation import LOSS_NOT_FINITE
+from shadowsync.nodes.worker.step import STEP_NOT_FINITE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.tables.shared import build_shared
@@ -45,6 +47,9 @@ def _on_fake_device(shared: TrainerContext) -> TrainerContext:
     return dataclasses.replace(shared, device=device, replica=replica)
 
 
+Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]
+
+
 def _staged(
     shared: TrainerContext,
     stepper: Stepper,
@@ -53,6 +58,12 @@ def _staged(
     weighted: bool = False,
     bad: int | None = None,
 ) -> Step:
+    return stepper.stage(*_drawn(shared, number, weighted=weighted, bad=bad))
+
+
+def _drawn(
+    shared: TrainerContext, number: int = 1, *, weighted: bool = False, bad: int | None = None
+) -> Drawn:
     generator = np.random.default_rng(number)
     weights = generator.exponential(1.0, BATCH) if weighted else np.zeros(0)
     delivery = Delivery(
@@ -68,7 +79,7 @@ def _staged(
         delivery.dense[bad, 1] = np.nan
     requests = shared.router.requests(delivery.rows)
     replies = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
-    return stepper.stage(delivery, requests, replies)
+    return delivery, requests, replies
 
 
 @dataclasses.dataclass
@@ -82,18 +93,16 @@ class ByHand:
     logits: list[float]
 
 
-def _by_hand(
-    shared: TrainerContext, stepper: Stepper, bounds: list[tuple[int, int]], weighted: bool
-) -> ByHand:
-    step = _staged(shared, stepper, weighted=weighted)
-    delivery, flat = step.delivery, shared.layout.gather(shared.template)
+def _by_hand(shared: TrainerContext, bounds: list[tuple[int, int]], weighted: bool) -> ByHand:
+    delivery, requests, replies = _drawn(shared, weighted=weighted)
+    flat = shared.layout.gather(shared.template)
     labels, dense = torch.from_numpy(delivery.labels), torch.from_numpy(delivery.dense)
     weights = torch.from_numpy(delivery.weights) if weighted else torch.ones(BATCH)
-    result = ByHand(flat, 0.0, [torch.zeros_like(leaf) for leaf in step.vectors.leaves], [])
+    result = ByHand(flat, 0.0, [torch.zeros(request.floats) for request in requests], [])
     for start, stop in bounds:
         module = copy.deepcopy(shared.template)
         shared.layout.attach(module, flat.clone())
-        vectors = _staged(shared, stepper, weighted=weighted).vectors
+        vectors = shared.router.assemble(requests, replies)
         logits = module(dense[start:stop], [table[start:stop] for table in vectors.embeddings])
         part = weights[start:stop]
         each = binary_cross_entropy_with_logits(logits, labels[start:stop], reduction="none")
@@ -128,7 +137,7 @@ def test_parts_give_what_they_give_by_hand(
     micro_batches: float, weighted: bool, on_device: bool, distinct: bool
 ) -> None:
     shared = build_shared(_job(distinct_rows=distinct))
-    wanted = _by_hand(shared, Stepper(shared), BOUNDS[micro_batches], weighted)
+    wanted = _by_hand(shared, BOUNDS[micro_batches], weighted)
     untrained = shared.replica.flat.clone()
     if on_device:
         shared = _on_fake_device(shared)
@@ -146,7 +155,7 @@ def test_parts_give_what_they_give_by_hand(
     assert sums.examples == BATCH
     # The control: one update of the whole batch gives something else.
     shared.replica.flat.copy_(untrained)
-    whole = _by_hand(shared, Stepper(build_shared(shared.job)), BOUNDS[1.0], weighted)
+    whole = _by_hand(shared, BOUNDS[1.0], weighted)
     near = torch.allclose(whole.flat, wanted.flat, rtol=1e-4, atol=1e-6)
     assert near is (micro_batches == 1.0)
 

@@ -12,9 +12,10 @@ from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.sequences import with_lengths
-from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.tables.shared import build_shared
@@ -52,8 +53,15 @@ def context(on_device: bool = False, **trainer: object) -> TrainerContext:
     return dataclasses.replace(shared, device=device, replica=replica)
 
 
+Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]
+
+
 def staged(shared: TrainerContext, stepper: Stepper) -> Step:
-    draw = np.random.default_rng(1)
+    return stepper.stage(*drawn(shared))
+
+
+def drawn(shared: TrainerContext, number: int = 1) -> Drawn:
+    draw = np.random.default_rng(number)
     lengths = draw.integers(0, 5, (2, BATCH), dtype=np.int32)
     lengths[0, :2] = (0, 4)
     items = int(lengths.sum())
@@ -72,7 +80,7 @@ def staged(shared: TrainerContext, stepper: Stepper) -> Step:
         delivery.rows, delivery.bag_rows, delivery.bag_lengths, delivery.item_weights
     )
     replies = [draw.normal(0, 1.5, request.floats).astype(np.float32) for request in requests]
-    return stepper.stage(delivery, requests, replies)
+    return delivery, requests, replies
 
 
 @pytest.mark.parametrize("on_device", [False, True])
@@ -81,12 +89,11 @@ def test_a_step_is_that_of_plain_torch(on_device: bool, distinct: bool) -> None:
     shared = context(on_device, distinct_rows=distinct)
     stepper = Stepper(shared)
     step = staged(shared, stepper)
-    by_hand = staged(shared, stepper)
+    delivery, requests, replies = drawn(shared)
+    by_hand = shared.router.assemble(requests, replies)
     module = copy.deepcopy(shared.template)
     shared.layout.attach(module, shared.replica.flat.clone())
-    lengths = {table: torch.from_numpy(own) for table, own in by_hand.vectors.lengths.items()}
-    delivery = by_hand.delivery
-    logits = module(torch.from_numpy(delivery.dense), with_lengths(by_hand.vectors.embeddings, lengths))
+    logits = module(torch.from_numpy(delivery.dense), with_lengths(by_hand.embeddings, by_hand.lengths))
     loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(delivery.labels))
     loss.backward()  # type: ignore[no-untyped-call]
     before = shared.replica.flat.clone()
@@ -95,7 +102,7 @@ def test_a_step_is_that_of_plain_torch(on_device: bool, distinct: bool) -> None:
     got, gradients = stepper.finish(step, sums)
     assert got == pytest.approx(float(loss.detach()), rel=1e-5)
     assert sums.examples == BATCH
-    for gradient, wanted in zip(gradients, by_hand.vectors.gradients(), strict=True):
+    for gradient, wanted in zip(gradients, by_hand.gradients(), strict=True):
         np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-7)
         assert np.abs(wanted).max() > 1e-3
     slopes = shared.layout.gather(module).zero_()
@@ -130,11 +137,7 @@ def test_scores_are_those_of_a_step(on_device: bool) -> None:
     stepper = Stepper(shared)
     step, sums, progressive = staged(shared, stepper), QualitySums(), QualitySums()
     stepper.score_with(shared.replica.flat.clone())
-    requests = shared.router.requests(
-        step.delivery.rows, step.delivery.bag_rows, step.delivery.bag_lengths, step.delivery.item_weights
-    )
-    replies = [leaf.detach().numpy() for leaf in step.vectors.leaves]
-    stepper.score(step.delivery, requests, replies, sums)
+    stepper.score(*drawn(shared), sums)
     stepper.launch(step)
     stepper.finish(step, progressive)
     assert sums.logloss == pytest.approx(progressive.logloss, rel=1e-5)

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.cuda import CudaDevice
+from shadowsync.nodes.replica.device import HostBatch
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.worker.step import DENSE_NOT_FINITE as DENSE_GRADIENT
-from shadowsync.nodes.worker.step import (
-    EMBEDDINGS_NOT_FINITE,
-    LOSS_NOT_FINITE,
-    STEP_NOT_FINITE,
-    Step,
-    Stepper,
-)
+from shadowsync.nodes.worker import computation
+from shadowsync.nodes.worker.computation import DENSE_NOT_FINITE as DENSE_GRADIENT
+from shadowsync.nodes.worker.computation import EMBEDDINGS_NOT_FINITE, LOSS_NOT_FINITE
+from shadowsync.nodes.worker.step import STEP_NOT_FINITE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.tables import EmbeddingSection
+from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import THIN_ELEMENTS
 from shadowsync.pipeline.types import BatchId, Float32Array
@@ -32,6 +30,8 @@ from shadowsync.tests.support.tables.shared import build_shared
 from torch.overrides import TorchFunctionMode
 
 BATCH, DENSE_NOT_FINITE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
+# A device has the rate in float32.
+EXACT_LR = 2.0**-7
 Make = Callable[..., TrainerContext]
 
 
@@ -106,7 +106,7 @@ def _steps(
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_device_gives_what_the_cpu_gives(ahead: int, weighted: bool) -> None:
     """To the bit, since the fake device computes on the CPU too; nothing is read before it is there."""
-    job = _job(optimizer="adam", clip_norm=0.05, weight_decay=0.01)
+    job = _job(optimizer="adam", lr=EXACT_LR, clip_norm=0.05, weight_decay=0.01)
     plain = build_shared(job)
     losses, gradients, stepper = _steps(plain, 6, ahead=0, weighted=weighted)
     shared, _ = _on_fake_device(build_shared(job))
@@ -157,22 +157,25 @@ def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
     shared, streams = _on_fake_device(build_shared(_job()))
     device_streams = [shared.device.open_stream() for _ in range(2)]
     labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE_NOT_FINITE), np.float32)
-    embeddings = [torch.zeros(BATCH, DIM, requires_grad=True) for _ in range(TABLES)]
+    requests = shared.router.requests(np.zeros((TABLES, BATCH), np.int32))
+    replies = [np.zeros(request.floats, np.float32) for request in requests]
+    indices, data = shared.router.gather(requests, replies)
     stream_names = []
     for stream in device_streams:
         with _Differentiable(streams) as noted:
-            staged = stream.stage(labels, None, dense, embeddings)
-        assert all(embedding.requires_grad for embedding in staged.embeddings)
-        streams.log.clear()
-        with stream.computing(staged):
-            compute = streams.current
+            staged = stream.stage(HostBatch(labels, None, dense, indices, data, (0.1,)))
+        assert not noted.made_on
+        with stream.computing(staged), _Differentiable(streams) as noted:
+            compute, inputs = streams.current, staged.inputs()
+            vectors = BatchEmbeddings(indices.layout, inputs.tensors, inputs.data)
+        assert all(embedding.requires_grad for embedding in vectors.embeddings)
         assert compute is not None
-        assert len(noted.made_on) > TABLES
+        assert noted.made_on
         assert set(noted.made_on) == {compute.name}
         stream_names.append(compute.name)
     assert len(set(stream_names)) == 2
     with _Differentiable(streams) as noted:
-        staged.embeddings[0].view(-1)
+        vectors.embeddings[0].view(-1)
     assert noted.made_on == ["the default stream"], "the control"
 
 
@@ -181,10 +184,10 @@ def test_results_are_not_there_before_the_wait() -> None:
     shared, _ = _on_fake_device(build_shared(_job()))
     stepper = Stepper(shared)
     step = _staged(shared, stepper, 1)
-    assert step.staged.labels.isnan().all()
+    assert step.staged.inputs().labels.isnan().all()
     stepper.launch(step)
-    assert not step.staged.labels.isnan().any()
-    host = step.pending._host  # type: ignore[union-attr]
+    assert not step.staged.inputs().labels.isnan().any()
+    host = step.pending.host  # type: ignore[union-attr]
     assert host.isnan().all()
     stepper.finish(step)
     assert not host.isnan().any()
@@ -344,7 +347,9 @@ def test_what_is_not_finite_changes_nothing(
 
 @pytest.mark.parametrize("what", ["dense", "rows", "neither"])
 @pytest.mark.parametrize("on_device", [False, True])
-def test_finite_gradients_whose_squares_are_not_change_nothing(on_device: bool, what: str) -> None:
+def test_finite_gradients_whose_squares_are_not_change_nothing(
+    on_device: bool, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Adagrad would keep an infinite sum of squares, of the dense parameters here and of the rows at a node,
     and never move these again."""
     shared = build_shared(_job(optimizer="adagrad"))
@@ -353,10 +358,16 @@ def test_finite_gradients_whose_squares_are_not_change_nothing(on_device: bool, 
     stepper, sizes = Stepper(shared), {"dense": (1e20, 1.0), "rows": (1.0, 1e20), "neither": (1e9, 1e9)}
     step = _staged(shared, stepper, 1)
     dense, rows = sizes[what]
-    for parameter in stepper._module.parameters():
+    for parameter in stepper.module.parameters():
         parameter.register_hook(lambda gradient: gradient * 0 + dense)  # type: ignore[no-untyped-call]
-    for leaf in step.staged.leaves or step.vectors.leaves:
-        leaf.register_hook(lambda gradient: gradient * 0 + rows)  # type: ignore[no-untyped-call]
+
+    def hooked(*given: Any) -> BatchEmbeddings:
+        vectors = BatchEmbeddings(*given)
+        for leaf in vectors.leaves:
+            leaf.register_hook(lambda gradient: gradient * 0 + rows)  # type: ignore[no-untyped-call]
+        return vectors
+
+    monkeypatch.setattr(computation, "BatchEmbeddings", hooked)
     before = _state(shared)
     stepper.launch(step)
     _, gradients = stepper.finish(step)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.embedding.lookup.item_lists import PaddedLists, WeightedBags
+from shadowsync.pipeline.embedding.lookup.item_lists import ItemList, list_layout
 from shadowsync.pipeline.embedding.lookup.request import NO_KEYS, NO_WEIGHTS, TableBags
-from shadowsync.pipeline.types import Float32Array
+from shadowsync.pipeline.types import Float32Array, IndexArray
 from shadowsync.tests.support.tables.embedding_cluster import DrawnRows, EmbeddingCluster, draw_rows
 from shadowsync.tests.support.tables.tables import make_table
 
-CPU = torch.device("cpu")
 LENGTHS = np.array([2, 0, 3, 1], np.int32)
 
 
@@ -22,17 +22,37 @@ def bags_of(pooling: str, weights: Float32Array = NO_WEIGHTS) -> TableBags:
     return TableBags(np.arange(6, dtype=np.int32), LENGTHS, pooling, weights, NO_KEYS)
 
 
+def laid_out(
+    bags: TableBags, padded: int = 0
+) -> tuple[ItemList, list[torch.Tensor], Callable[[IndexArray], IndexArray]]:
+    """The list, its index tensors, and what returns the places of rows; with so many rows more."""
+    tensors: list[torch.Tensor] = []
+
+    def add(array: NDArray[Any]) -> int:
+        tensors.append(torch.from_numpy(array))
+        return len(tensors) - 1
+
+    made, places = list_layout(0, bags, add, lambda _, size: size + padded)
+    return made, tensors, places
+
+
 def test_vectors_of_a_list_are_side_by_side_in_its_order() -> None:
-    lists = PaddedLists(bags_of("none"))
+    lists, tensors, places = laid_out(bags_of("none"))
     assert lists.vectors == 12
-    assert lists.places(np.arange(6)).tolist() == [0, 1, 6, 7, 8, 9]
+    assert lists.lengths is not None
+    assert tensors[lists.lengths].tolist() == LENGTHS.tolist()
+    assert places(np.arange(6)).tolist() == [0, 1, 6, 7, 8, 9]
+    longer, _, places = laid_out(bags_of("none"), padded=2)
+    assert longer.vectors == 20
+    assert places(np.arange(6)).tolist() == [0, 1, 10, 11, 12, 15]
     nothing = TableBags(np.zeros(0, np.int32), np.zeros(3, np.int32), "none", NO_WEIGHTS, NO_KEYS)
-    empty = PaddedLists(nothing)
-    assert empty.join(torch.zeros(empty.vectors, 5)).shape == (3, 1, 5)
+    empty, tensors, _ = laid_out(nothing)
+    assert empty.join(torch.zeros(empty.vectors, 5), tensors).shape == (3, 1, 5)
 
 
+@pytest.mark.parametrize("padded", [0, 3])
 @pytest.mark.parametrize("pooling", ["weighted_sum", "weighted_mean"])
-def test_weights_by_closed_form(pooling: str) -> None:
+def test_weights_by_closed_form(pooling: str, padded: int) -> None:
     """Sums of w v, means divided by the sum of w, zeros for all-zero weights; so are the gradients."""
     weights = np.array([0.5, 1.5, 0.0, 2.0, 4.0, 0.0], np.float32)
     owners = np.repeat(np.arange(4), LENGTHS)
@@ -44,14 +64,16 @@ def test_weights_by_closed_form(pooling: str) -> None:
         factor = weights[at] / (1.0 if pooling == "weighted_sum" else totals[owner] or 1.0)
         wanted[owner] += factor * vectors[at]
         gradient[at] = factor * upstream[owner]
-    pooled = WeightedBags(bags_of(pooling, weights), CPU)
-    got = pooled.join(torch.from_numpy(vectors.astype(np.float32)))
+    pooled, tensors, _ = laid_out(bags_of(pooling, weights), padded)
+    given = torch.zeros(6 + padded, 3)
+    given[:6] = torch.from_numpy(vectors)
+    got = pooled.join(given, tensors)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     assert got[1].tolist() == got[3].tolist() == [0.0] * 3
-    back = pooled.split(torch.from_numpy(upstream.astype(np.float32)))
-    np.testing.assert_allclose(back, gradient, rtol=1e-5, atol=1e-6)
-    even = WeightedBags(bags_of(pooling, np.ones(6, np.float32)), CPU)
-    assert np.abs(even.join(torch.from_numpy(vectors.astype(np.float32))).numpy() - wanted).max() > 0.1
+    back = pooled.split(torch.from_numpy(upstream.astype(np.float32)), tensors)
+    np.testing.assert_allclose(back[:6], gradient, rtol=1e-5, atol=1e-6)
+    even, tensors, _ = laid_out(bags_of(pooling, np.ones(6, np.float32)), padded)
+    assert np.abs(even.join(given, tensors).numpy() - wanted).max() > 0.1
 
 
 def gradients_by_differences(

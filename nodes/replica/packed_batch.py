@@ -1,0 +1,119 @@
+"""A batch in one block of a device's memory, and its results in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+import torch
+
+from ...pipeline.embedding.lookup.gather_indices import GatherLayout, Span
+from ...pipeline.embedding.lookup.vectors import copy_spans
+from ...pipeline.types import Float32Array
+from .device import Computed, HostBatch, StagedInputs, StepResult
+
+# Tensors of int64 begin at a multiple of their size, and kernels read 16 bytes at once.
+_ALIGNED_FLOATS: Final = 4
+_FLOAT_BYTES: Final = 4
+
+Part = tuple[int, torch.dtype, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Where the parts of a batch are in a block of floats.
+
+    Batches of one layout can be trained by one captured step.
+
+    Attributes:
+        head: of labels, weights if there are any, dense features, numbers, and index tensors: where each
+            begins, its type and its shape.
+        replies: where each node's reply begins.
+        gather: layout of the vectors.
+        weighted: whether there are weights.
+        head_floats: floats of `head`.
+        floats: floats of the block.
+    """
+
+    head: tuple[Part, ...]
+    replies: tuple[int, ...]
+    gather: GatherLayout
+    weighted: bool
+    head_floats: int
+    floats: int
+
+    @classmethod
+    def of(cls, batch: HostBatch) -> BlockLayout:
+        """Return the layout of a batch."""
+        head, start = [], 0
+        for tensor in _head(batch):
+            head.append((start, tensor.dtype, tuple(tensor.shape)))
+            start += _aligned(tensor.numel() * tensor.itemsize // _FLOAT_BYTES)
+        head_floats, replies, gather = start, [], batch.indices.layout
+        for floats in gather.floats:
+            replies.append(start)
+            start += _aligned(floats)
+        return cls(tuple(head), tuple(replies), gather, batch.weights is not None, head_floats, start)
+
+    def write_head(self, batch: HostBatch, block: torch.Tensor) -> None:
+        """Write the head of a batch into memory of the host, float32 [head_floats]."""
+        for (start, dtype, shape), tensor in zip(self.head, _head(batch), strict=True):
+            _part(block, start, dtype, shape).copy_(tensor)
+
+    def views(self, block: torch.Tensor) -> StagedInputs:
+        """Return the parts as views of the block."""
+        parts = iter([_part(block, *part) for part in self.head])
+        return StagedInputs(
+            labels=next(parts),
+            weights=next(parts) if self.weighted else None,
+            dense=next(parts),
+            numbers=next(parts),
+            tensors=list(parts),
+            data=list(self.data(block)),
+        )
+
+    def data(self, block: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the nodes' replies as views of the block."""
+        for start, floats in zip(self.replies, self.gather.floats, strict=True):
+            yield block[start : start + floats]
+
+
+def _head(batch: HostBatch) -> Iterable[torch.Tensor]:
+    arrays = (batch.labels, batch.weights, batch.dense, np.array(batch.numbers, np.float32))
+    return (*(torch.from_numpy(array) for array in arrays if array is not None), *batch.indices.tensors)
+
+
+def _aligned(floats: int) -> int:
+    return -(-floats // _ALIGNED_FLOATS) * _ALIGNED_FLOATS
+
+
+def _part(block: torch.Tensor, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    part = block[start : start + prod(shape) * dtype.itemsize // _FLOAT_BYTES]
+    return (part if dtype == torch.float32 else part.view(dtype)).view(shape)
+
+
+def results_of(packed: torch.Tensor, computed: Computed, spans: Sequence[Sequence[Span]]) -> StepResult:
+    """Return the results of a step from a copy of what `Computed.pack` returns, on the host.
+
+    The gradients are views of it, or copies where the layout has padded rows.
+    """
+    sizes = [gradient.numel() for gradient in computed.gradients]
+    loss, norm, logits, *gradients = torch.split(packed, [1, 1, computed.logits.numel(), *sizes])
+    return StepResult(
+        float(loss),
+        float(norm),
+        logits.view(computed.logits.shape).numpy(),
+        [_compact(gradient, of_node) for gradient, of_node in zip(gradients, spans, strict=False)],
+    )
+
+
+def _compact(padded: torch.Tensor, spans: Sequence[Span]) -> Float32Array:
+    floats = sum(length for _, _, length in spans)
+    if floats == len(padded):
+        return padded.numpy()
+    gradients = torch.empty(floats)
+    copy_spans(spans, padded, gradients, back=True)
+    return gradients.numpy()

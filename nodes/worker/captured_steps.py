@@ -1,0 +1,241 @@
+"""A worker's steps as graphs that its device replays: a few calls of the host in place of hundreds.
+
+CUDA graphs: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, runtime_checkable
+
+import torch
+
+from ...pipeline.models.optimizers import SharedOptimizer
+from ..replica.cuda import PackedBatch
+from ..replica.device import Computed, StagedInputs
+from ..replica.packed_batch import BlockLayout
+from ..replica.replica import TrainerContext
+from .computation import BatchWork, Computation
+
+EAGER_STEPS: Final = 3
+"""Steps of a layout before its capture, in which libraries reserve what they need."""
+
+MOST_GRAPHS: Final = 16
+"""Graphs of a worker; batches of further layouts are computed without one."""
+
+_TOLERANCE: Final = 1e-2
+_SPARE_SHARE: Final = 8
+_BUCKET_ROWS: Final = 64
+
+
+@runtime_checkable
+class StepCapture(Protocol):
+    """A stream that can capture work; `nodes.replica.cuda.CudaStream` is one."""
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Capture what the function enqueues, without running it; return what enqueues it again."""
+        ...
+
+
+class CaptureError(Exception):
+    """A captured step is not the step itself."""
+
+
+def no_event(what: str) -> None:
+    """Tell nobody."""
+
+
+class Padding:
+    """Sizes of batches, padded so that a few layouts do for all.
+
+    Rows are padded to the largest number so far and a bit more; lists of rows to the next power of two. Only
+    the worker's thread may call.
+    """
+
+    def __init__(self) -> None:
+        self._largest: dict[str, int] = {}
+
+    def __call__(self, what: str, size: int) -> int:
+        """Return the padded size of what is called so; see `gather_indices.Pad`."""
+        if what.startswith("list"):
+            return 1 << (size - 1).bit_length()
+        if size > self._largest.get(what, -1):
+            spare = size + size // _SPARE_SHARE
+            self._largest[what] = -(-spare // _BUCKET_ROWS) * _BUCKET_ROWS
+        return self._largest[what]
+
+
+@dataclass(slots=True)
+class _StaticBatch:
+    """A batch in memory that never moves."""
+
+    layout: BlockLayout
+    block: torch.Tensor
+
+    def inputs(self) -> StagedInputs:
+        return self.layout.views(self.block)
+
+
+@dataclass(slots=True)
+class _Graph:
+    """A captured step.
+
+    Attributes:
+        block: its batch.
+        computed: its results, each time in the same memory.
+        packed: the same in one.
+        updates: dense updates that it makes.
+    """
+
+    block: torch.Tensor
+    replay: Callable[[], None]
+    computed: Computed
+    packed: torch.Tensor
+    updates: int
+
+    def run(self, block: torch.Tensor) -> Computed:
+        self.block.copy_(block)
+        self.replay()
+        # The next replay overwrites it, maybe before it is fetched.
+        return replace(self.computed, packed=self.packed.clone())
+
+
+class CapturedSteps:
+    """Run the steps of one worker, captured where that is possible.
+
+    Steps of a layout that was not seen before are computed eagerly at first. Then the step is captured with
+    weights of its own, and compared with an eager one over two batches; if it is equal, the step is captured
+    with the weights of the replica, and replayed from then on. If it is not, or if it cannot be captured, all
+    further steps are eager, and the reason is told. A replay of a batch makes no update, and is always eager.
+
+    Only the worker's thread may call, within `DeviceStream.computing`.
+
+    Args:
+        context: the trainer's.
+        computation: the worker's.
+        stream: the worker's.
+        event: called with the reason why steps are eager.
+
+    Attributes:
+        pad: see `GatherIndices.of`; None once steps are eager.
+        replays: number of steps that were captured ones.
+    """
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        computation: Computation,
+        stream: StepCapture,
+        event: Callable[[str], None] = no_event,
+    ) -> None:
+        self._context, self._computation, self._stream = context, computation, stream
+        self._event = event
+        self._graphs: dict[object, _Graph] = {}
+        # Their batches so far, of which the last ones are compared.
+        self._seen: dict[object, list[torch.Tensor]] = {}
+        self.pad: Padding | None = Padding()
+        self.replays = 0
+
+    def run(self, work: BatchWork) -> None:
+        """Enqueue the step of a batch, which then has results."""
+        graph = None if self.pad is None or work.is_replay else self._graph_of(work)
+        if graph is None:
+            self._computation.run(work)
+            return
+        staged = work.staged
+        assert isinstance(staged, PackedBatch)
+        work.computed = graph.run(staged.block)
+        work.updates = graph.updates
+        self.replays += 1
+
+    def _graph_of(self, work: BatchWork) -> _Graph | None:
+        staged = work.staged
+        assert isinstance(staged, PackedBatch)
+        key = (staged.layout, work.micro_batches, self._context.optimizer.is_uneven)
+        graph = self._graphs.get(key)
+        if graph is not None or len(self._graphs) == MOST_GRAPHS:
+            return graph
+        if key not in self._seen and len(self._seen) == MOST_GRAPHS:
+            self._seen.clear()
+        seen = self._seen.setdefault(key, [])
+        seen.append(staged.block)
+        if len(seen) <= EAGER_STEPS:
+            return None
+        del self._seen[key]
+        try:
+            if self._is_equal(work, seen[-2:]):
+                graph = self._graphs[key] = self._capture(self._computation, work)
+        except Exception as error:  # noqa: BLE001 - a user's model may raise anything here, and trains without
+            self._refuse(error)
+        return graph
+
+    def _capture(self, computation: Computation, work: BatchWork) -> _Graph:
+        staged = work.staged
+        assert isinstance(staged, PackedBatch)
+        block = staged.block.clone()
+        own = BatchWork(_StaticBatch(staged.layout, block), work.layout, work.divided)
+        packed: list[torch.Tensor] = []
+
+        def step() -> None:
+            computation.run(own)
+            assert own.computed is not None
+            packed.append(own.computed.pack())
+
+        replay = self._stream.capture(step)
+        assert own.computed is not None
+        return _Graph(block, replay, own.computed, packed[0], own.updates)
+
+    def _is_equal(self, work: BatchWork, blocks: Sequence[torch.Tensor]) -> bool:
+        """Return whether a captured step was compared with an eager one, over these batches.
+
+        It is not if one of them has numbers that are not finite. Raises CaptureError for a difference.
+        """
+        context, staged = self._context, work.staged
+        assert isinstance(staged, PackedBatch)
+        eager, captured = context.optimizer.clone(), context.optimizer.clone()
+        before = eager.flat.clone()
+        graph = self._capture(_private(context, captured), work)
+        computation = _private(context, eager)
+        for block in blocks:
+            own = BatchWork(_StaticBatch(staged.layout, block), work.layout, work.divided)
+            with self._same_random_numbers():
+                computation.run(own)
+            with self._same_random_numbers():
+                computed = graph.run(block)
+            assert own.computed is not None
+            assert computed.packed is not None
+            expected = own.computed.pack()
+            if not expected.isfinite().all():
+                return False
+            _compare("results", expected, computed.packed)
+            _compare("weights", eager.flat - before, captured.flat - before)
+        return True
+
+    @contextmanager
+    def _same_random_numbers(self) -> Iterator[None]:
+        device = self._context.device.torch_device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            yield
+
+    def _refuse(self, error: Exception) -> None:
+        self.pad = None
+        self._graphs.clear()
+        kind = "" if isinstance(error, CaptureError) else f"{type(error).__name__}: "
+        self._event(f"steps are computed without a captured graph, which is slower: {kind}{error}")
+
+
+def _private(context: TrainerContext, optimizer: SharedOptimizer) -> Computation:
+    return Computation(context, optimizer.flat, optimizer, enqueues=True)
+
+
+def _compare(what: str, expected: torch.Tensor, computed: torch.Tensor) -> None:
+    """Raise CaptureError if numbers are further apart than by another order of sums."""
+    apart, size = float((expected - computed).norm()), float(expected.norm())
+    if not apart <= _TOLERANCE * size:
+        raise CaptureError(
+            f"a captured step of this model is not the step itself: its {what} differ by {apart:.3g}, of"
+            f" {size:.3g}"
+        )

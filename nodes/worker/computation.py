@@ -1,0 +1,243 @@
+"""Forward pass, backward pass and update of a batch, on its device."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+
+from ...pipeline.embedding.lookup.gather_indices import GatherLayout
+from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
+from ...pipeline.models.flat import BFloat16Weights, GradientWatch
+from ...pipeline.models.layers import clip_, mean_log_loss
+from ...pipeline.models.loss import TrainingLoss
+from ...pipeline.models.optimizers import SharedOptimizer
+from ...pipeline.types import Float32Array
+from ..replica.device import Computed, Staged
+from ..replica.replica import TrainerContext
+from .divided_batch import DividedBatch, MicroBatches, ModelInputs
+
+LOSS_NOT_FINITE = "its loss is not finite"
+DENSE_NOT_FINITE = "a gradient of its dense parameters is not finite"
+EMBEDDINGS_NOT_FINITE = "a gradient of its embeddings is not finite"
+
+
+@dataclass(slots=True)
+class _Started:
+    """The tensors of a batch that is being computed.
+
+    Attributes:
+        lr: learning rate, a scalar on the device; None on the host.
+        result: loss, norm and logits of the last micro-batch.
+    """
+
+    vectors: BatchEmbeddings
+    inputs: ModelInputs
+    lr: torch.Tensor | None
+    micro_batches: MicroBatches | None
+    result: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+
+
+@dataclass(slots=True)
+class BatchWork:
+    """What is computed of a batch, as far as it is.
+
+    Attributes:
+        staged: the batch on its device.
+        layout: of its vectors.
+        divided: its micro-batches, if it is cut.
+        is_replay: whether its updates were made before.
+        dense_scale: factor for the learning rate of the dense parameters.
+        targets: memory for each node's gradients on the CPU, float32; see `BatchEmbeddings.gradients_into`.
+        updates: number of dense updates made from it so far.
+        bad: on a device, a scalar that is true if a number is not finite.
+        used: which parameters have a gradient, see `GradientWatch`; None for all.
+        left_out: why it changes nothing, where the host may ask; else empty.
+        computed: its results, after the last update.
+    """
+
+    staged: Staged
+    layout: GatherLayout
+    divided: DividedBatch | None = None
+    is_replay: bool = False
+    dense_scale: float = 1.0
+    targets: Sequence[Float32Array | None] = ()
+    updates: int = 0
+    bad: torch.Tensor | None = None
+    used: tuple[bool, ...] | None = None
+    left_out: str = ""
+    computed: Computed | None = None
+    started: _Started | None = field(default=None, repr=False)
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of dense updates that the whole batch makes."""
+        return 1 if self.divided is None else len(self.divided.bounds)
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether there is something left to compute."""
+        return not self.left_out and self.updates < self.micro_batches
+
+
+class Computation:
+    """A module with gradients of its own, which updates shared weights.
+
+    Owned by one worker thread; call it on the worker's stream.
+
+    A batch changes nothing if its loss or gradients are NaN or infinite, or so large that their squares are.
+
+    Args:
+        context: the trainer's.
+        flat: the weights, float32 [numel], on the device.
+        optimizer: their optimizer.
+        enqueues: whether a device does the work later. Then nothing here waits for it: the learning rate and
+            shares of micro-batches are read there, and a bad batch's update does nothing. Otherwise such a
+            batch is left out before the update.
+    """
+
+    def __init__(
+        self, context: TrainerContext, flat: torch.Tensor, optimizer: SharedOptimizer, *, enqueues: bool
+    ) -> None:
+        device = context.device.torch_device
+        self._settings = context.job.trainer
+        self._loss = TrainingLoss(context.job.model, context.job.data.loss_weights)
+        self._enqueues = enqueues
+        self._device_type = device.type
+        self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
+        self._no_norm = torch.zeros((), device=device)
+        self.module = copy.deepcopy(context.template).to(device)
+        context.constants.attach(self.module)
+        self._rounded: BFloat16Weights | None = None
+        if context.precision == "bfloat16":
+            self._rounded = BFloat16Weights(context.layout, self.module, flat, self._gradient)
+        else:
+            context.layout.attach(self.module, flat, self._gradient)
+        self._watch = GradientWatch(context.layout, self.module)
+        self.module.train()
+        self._optimizer = optimizer.for_worker(self._gradient)
+
+    def run(self, work: BatchWork) -> None:
+        """Compute and update until nothing is left."""
+        while work.is_computing:
+            self.compute(work)
+            if not work.left_out:
+                self.update(work)
+
+    def compute(self, work: BatchWork) -> None:
+        """Run forward and backward of the next micro-batch."""
+        if work.started is None:
+            work.started = self._start(work)
+        started = work.started
+        inputs = started.inputs if started.micro_batches is None else next(started.micro_batches)
+        if self._rounded is not None:
+            self._rounded.refresh()
+        with self._precision():
+            logits = self.module(inputs.dense, inputs.of_model)
+        logits = logits.float()
+        loss, log_loss = self._losses(logits, inputs)
+        if not self._enqueues and not math.isfinite(loss.detach()):
+            work.left_out = LOSS_NOT_FINITE
+            return
+        self._backward(loss)
+        work.used = self._watch.used()
+        reported_loss = self._check_finite(work, inputs.leaves, log_loss)
+        if work.left_out:
+            return
+        limit = self._settings.clip_norm
+        norm = self._no_norm if limit is None else clip_(self._gradient, limit)
+        started.result = reported_loss, norm, logits.detach()
+
+    def update(self, work: BatchWork) -> None:
+        """Update the weights with the last computed gradient.
+
+        A replay makes no update. After the last one there are results.
+        """
+        started = work.started
+        assert started is not None
+        assert started.result is not None
+        if not work.is_replay:
+            self._optimizer.step(work.dense_scale, work.bad, work.used, started.lr)
+        work.updates += 1
+        result = started.result
+        if started.micro_batches is not None:
+            started.micro_batches.add(*result)
+            if work.is_computing:
+                return
+            result = started.micro_batches.whole()
+        work.computed = Computed(*result, gradients=started.vectors.leaf_gradients())
+        work.started = None
+
+    def _start(self, work: BatchWork) -> _Started:
+        inputs = work.staged.inputs()
+        vectors = BatchEmbeddings(work.layout, inputs.tensors, inputs.data)
+        if work.targets and self._device_type == "cpu" and not self._enqueues:
+            vectors.gradients_into(
+                [None if target is None else torch.from_numpy(target) for target in work.targets]
+            )
+        whole = ModelInputs(
+            inputs.labels, inputs.weights, inputs.dense, vectors.embeddings, vectors.lengths, vectors.leaves
+        )
+        lr, micro_batches = None, None
+        numbers = () if inputs.numbers is None else inputs.numbers.unbind()
+        if self._enqueues and numbers:
+            lr = numbers[0]
+        if work.divided is not None:
+            shares = numbers[1:] if lr is not None else work.divided.shares
+            micro_batches = MicroBatches(whole, work.divided.bounds, shares)
+        return _Started(vectors, whole, lr, micro_batches)
+
+    def _losses(self, logits: torch.Tensor, inputs: ModelInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss to minimize and, without a graph, the log loss to report.
+
+        That of the first label, if there are several.
+        """
+        if self._loss.is_plain:
+            loss = mean_log_loss(logits, inputs.labels, inputs.weights)
+            return loss, loss.detach()
+        calibrated, labels = logits.detach() + self._loss.logit_offset, inputs.labels
+        if labels.ndim > 1:
+            calibrated, labels = calibrated[:, 0], labels[:, 0]
+        reported = mean_log_loss(calibrated, labels, inputs.weights)
+        return self._loss.mean(logits, inputs.labels, inputs.weights), reported
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._rounded is None:
+            return nullcontext()
+        return torch.autocast(self._device_type, dtype=torch.bfloat16)
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        """Compute the flat gradient of the loss, and the embeddings' gradients."""
+        if self._rounded is None:
+            self._gradient.zero_()
+        else:
+            self._rounded.clear()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._rounded is not None:
+            self._rounded.collect()
+
+    def _check_finite(
+        self, work: BatchWork, leaves: Sequence[torch.Tensor], loss: torch.Tensor
+    ) -> torch.Tensor:
+        """Check that the gradients' squares are finite, and the loss on a device.
+
+        On the host the result is `work.left_out`. On a device it is `work.bad`, true from the first
+        non-finite micro-batch on. Returns the loss to report, which is then NaN.
+        """
+        # Squares, because optimizers keep those: 1e20 is finite, but its float32 square is not.
+        dense = self._gradient.dot(self._gradient)
+        flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
+        rows = [gradient.dot(gradient) for gradient in flat]
+        if self._enqueues:
+            bad = ~torch.isfinite(torch.stack([loss, dense, *rows])).all()
+            work.bad = bad if work.bad is None else work.bad | bad
+            return loss.masked_fill(work.bad, math.nan)
+        if not math.isfinite(dense):
+            work.left_out = DENSE_NOT_FINITE
+        elif not all(math.isfinite(square) for square in rows):
+            work.left_out = EMBEDDINGS_NOT_FINITE
+        return loss

@@ -1,0 +1,309 @@
+"""Captured steps, on the streams of a device that is not there: what eager ones give, to the bit.
+
+The fake device's graph does again what torch did in the capture, on the same memory: what a step takes from
+Python would stay as it was then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.nodes.replica.cuda import CudaDevice
+from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker import captured_steps
+from shadowsync.nodes.worker.captured_steps import EAGER_STEPS, MOST_GRAPHS
+from shadowsync.nodes.worker.step import Stepper
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.embedding.lookup.request import LookupPlan
+from shadowsync.pipeline.types import BatchId, Float32Array
+from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.tests.support.fake_streams import FakeStreams
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.unit.nodes.worker import test_sequence_step as sequences
+from torch import nn
+
+BATCH, DENSE, TABLES, ROWS, COUNT = 16, 3, 4, 11, 9
+Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]
+
+
+class Reads(nn.Module):
+    """A logistic regression; its forward pass asks for a value of the device, as no graph can."""
+
+    def __init__(self, dense_features: int, embedding_dims: list[int]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dense_features + sum(embedding_dims), 1)
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [B]."""
+        logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
+        return logits * (1.0 if float(dense.detach().sum()) > 0 else 0.5)
+
+
+class Remembers(Reads):
+    """Its forward pass depends on a number of Python, which a graph does not see changing."""
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [B]."""
+        self.passes = getattr(self, "passes", 0) + 1
+        logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
+        return logits * self.passes
+
+
+class Draws(Reads):
+    """Drops out half of its input."""
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [B]."""
+        inputs = nn.functional.dropout(torch.cat([dense, *embeddings], dim=1), training=self.training)
+        logits: torch.Tensor = self.linear(inputs).squeeze(1)
+        return logits
+
+
+def job_of(model: dict[str, Any] | None = None, **trainer: Any) -> Job:
+    columns: dict[str, Any] = {"y": "label"} | {f"d{at}": "dense" for at in range(DENSE)}
+    columns |= {f"x{at}": "categorical" for at in range(TABLES)}
+    return Job.model_validate(
+        {
+            "data": {"format": "parquet", "path": ["x"], "columns": columns},
+            "model": {"embedding_dim": 2, "table_rows": ROWS} | (model or {"bottom": [6], "top": [5]}),
+            # Split by rows, so that the nodes' parts of a batch differ from one to the next.
+            "embedding": {"nodes": 2},
+            "trainer": {"precision": "float32"} | trainer,
+        }
+    )
+
+
+def own(model: type[nn.Module]) -> dict[str, Any]:
+    return {"name": f"{__name__}:{model.__name__}"}
+
+
+def on_fake_device(job: Job) -> TrainerContext:
+    shared = build_shared(job)
+    device = CudaDevice(FakeStreams())
+    replica = device.replica(shared.replica.flat, shared.examples)
+    return dataclasses.replace(shared, device=device, replica=replica)
+
+
+def drawn(shared: TrainerContext, number: int, *, weighted: bool = False, batch: int = BATCH) -> Drawn:
+    generator = np.random.default_rng(number)
+    delivery = Delivery(
+        sequence=number,
+        pass_number=0,
+        id=BatchId(0, 0, number, 1),
+        labels=(generator.random(batch) < 0.4).astype(np.float32),
+        dense=generator.normal(0, 1, (batch, DENSE)).astype(np.float32),
+        rows=generator.integers(0, ROWS, (TABLES, batch), dtype=np.int32),
+        weights=generator.exponential(1.0, batch if weighted else 0).astype(np.float32),
+    )
+    requests = shared.router.requests(delivery.rows)
+    return delivery, requests, [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+
+
+@dataclasses.dataclass
+class Trained:
+    """Losses and gradients of each batch, weights and state at the end, and what a user was told."""
+
+    losses: list[float]
+    gradients: list[list[Float32Array]]
+    flat: torch.Tensor
+    state: dict[str, torch.Tensor]
+    captured: int
+    events: list[str]
+
+
+def train(shared: TrainerContext, batches: list[Drawn]) -> Trained:
+    """Two steps are launched before the first is finished, as a worker does."""
+    events: list[str] = []
+    stepper = Stepper(shared, events.append)
+    launched, losses, gradients = [], [], []
+    for batch in [*batches, None]:
+        if batch is not None:
+            launched.append(stepper.stage(*batch))
+            stepper.launch(launched[-1])
+            shared.examples[0] += len(batch[0].labels)
+        while len(launched) > (0 if batch is None else stepper.ahead):
+            loss, parts = stepper.finish(launched.pop(0))
+            losses.append(loss)
+            gradients.append([part.copy() for part in parts])
+    return Trained(
+        losses, gradients, shared.replica.flat, shared.optimizer.state, stepper.captured_steps, events
+    )
+
+
+def eager(shared: TrainerContext, batches: list[Drawn]) -> Trained:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captured_steps, "EAGER_STEPS", 1000)
+        trained = train(shared, batches)
+    assert not trained.captured
+    return trained
+
+
+def assert_equal(one: Trained, other: Trained) -> None:
+    """To the bit."""
+    assert one.losses == other.losses
+    for mine, yours in zip(one.gradients, other.gradients, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(mine, yours, strict=True))
+    assert torch.equal(one.flat, other.flat)
+    assert all(torch.equal(value, other.state[name]) for name, value in one.state.items())
+
+
+SCHEDULE = {"kind": "linear", "warmup_examples": 3 * BATCH, "decay_examples": 30 * BATCH}
+JOBS: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": "sgd", "lr": 0.1},
+    "adagrad": {"optimizer": "adagrad"},
+    "adam": {"optimizer": "adam"},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.01},
+    "clipped, decays": {"optimizer": "adagrad", "clip_norm": 0.05, "weight_decay": 0.01},
+    "a schedule": {"optimizer": "adam", "schedule": SCHEDULE},
+    "distinct rows": {"distinct_rows": True},
+    "bfloat16": {"precision": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("settings", list(JOBS))
+def test_captured_steps_are_eager_ones(settings: str, weighted: bool, micro_batches: float) -> None:
+    job, results = job_of(**JOBS[settings]), []
+    for run in (eager, train):
+        shared = on_fake_device(job)
+        shared.micro_batches.set(micro_batches)
+        results.append(run(shared, [drawn(shared, number, weighted=weighted) for number in range(COUNT)]))
+    assert_equal(*results)
+    assert results[1].captured == COUNT - EAGER_STEPS
+    assert results[1].events == []
+    untrained = build_shared(job).replica.flat
+    assert not torch.equal(untrained, results[1].flat), "the control"
+
+
+@pytest.mark.parametrize("name", ["dcn_v2", "dlrm", "mmoe", "shared_bottom", "wide_deep"])
+def test_models_are_captured(name: str) -> None:
+    results = []
+    for run in (eager, train):
+        shared = on_fake_device(job_of({"name": name}))
+        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
+    assert_equal(*results)
+    assert results[1].captured == COUNT - EAGER_STEPS
+
+
+def test_sequences_have_a_graph_for_each_power_of_two() -> None:
+    results = []
+    for run in (eager, train):
+        shared = sequences.context(on_device=True)
+        results.append(run(shared, [sequences.drawn(shared, number) for number in range(4 * COUNT)]))
+    assert_equal(*results)
+    assert results[1].captured > 2 * COUNT
+
+
+def test_a_model_that_draws_random_numbers_is_captured() -> None:
+    shared = on_fake_device(job_of(own(Draws)))
+    trained = train(shared, [drawn(shared, number) for number in range(COUNT)])
+    assert (trained.captured, trained.events) == (COUNT - EAGER_STEPS, [])
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"), [(Reads, "_local_scalar_dense"), (Remembers, "is not the step itself")]
+)
+def test_a_model_that_no_graph_can_hold_trains_eagerly_and_the_user_is_told_once(
+    model: type[nn.Module], reason: str
+) -> None:
+    results = []
+    for run in (eager, train):
+        shared = on_fake_device(job_of(own(model)))
+        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
+    assert_equal(*results)
+    (event,) = results[1].events
+    assert reason in event
+    assert results[1].captured == 0
+
+
+def test_a_graph_without_memory_leaves_steps_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("tried to allocate 1 GiB")
+
+    monkeypatch.setattr(FakeStreams, "graph", full)
+    shared = on_fake_device(job_of())
+    trained = train(shared, [drawn(shared, number) for number in range(COUNT)])
+    assert trained.captured == 0
+    assert "tried to allocate 1 GiB" in trained.events[0]
+    monkeypatch.undo()
+    again = on_fake_device(job_of())
+    assert_equal(trained, eager(again, [drawn(again, number) for number in range(COUNT)]))
+
+
+@pytest.mark.parametrize("settings", ["sgd", "adagrad", "adam", "adamw"])
+def test_a_bad_batch_changes_nothing_in_a_captured_step(settings: str) -> None:
+    results = []
+    for bad in (True, False):
+        shared = on_fake_device(job_of(**JOBS[settings]))
+        batches = [drawn(shared, number) for number in range(COUNT)]
+        if bad:
+            worse = drawn(shared, 100)
+            worse[0].dense[2, 1] = np.nan
+            batches.insert(6, worse)
+        results.append(train(shared, batches))
+    with_bad, without = results
+    assert with_bad.captured == without.captured + 1
+    assert (with_bad.losses.pop(6), with_bad.gradients.pop(6)) == (0.0, [])
+    if settings == "adagrad":
+        # Nothing goes by its number of steps.
+        del with_bad.state["step"], without.state["step"]
+    assert_equal(with_bad, without)
+
+
+def test_a_bad_batch_at_the_time_of_the_capture_only_puts_it_off() -> None:
+    shared = on_fake_device(job_of())
+    batches = [drawn(shared, number) for number in range(3 * COUNT)]
+    batches[EAGER_STEPS][0].dense[2, 1] = np.nan
+    trained = train(shared, batches)
+    assert trained.events == []
+    assert trained.captured == 3 * COUNT - 2 * EAGER_STEPS - 1
+
+
+def test_a_replay_makes_no_update_and_is_followed_by_captured_steps() -> None:
+    results = []
+    for run in (eager, train):
+        shared = on_fake_device(job_of())
+        batches = [drawn(shared, number) for number in range(COUNT)]
+        again, requests, replies = batches[6]
+        batches[6] = (dataclasses.replace(again, replay=True), requests, replies)
+        results.append(run(shared, batches))
+    assert_equal(*results)
+    assert results[1].captured == COUNT - EAGER_STEPS - 1
+
+
+def test_a_shorter_batch_is_eager() -> None:
+    results = []
+    for run in (eager, train):
+        shared = on_fake_device(job_of())
+        batches = [drawn(shared, number, batch=5 if number == 7 else BATCH) for number in range(COUNT)]
+        results.append(run(shared, batches))
+    assert_equal(*results)
+    assert results[1].captured == COUNT - EAGER_STEPS - 1
+
+
+def test_there_are_so_many_graphs_and_no_more() -> None:
+    shared = on_fake_device(job_of())
+    sizes = range(BATCH, BATCH + MOST_GRAPHS + 2)
+    batches = [drawn(shared, number, batch=size) for size in sizes for number in range(EAGER_STEPS + 1)]
+    assert train(shared, batches).captured == MOST_GRAPHS
+
+
+def test_padded_rows_get_no_gradient_and_cost_no_other_its_own() -> None:
+    """The gradients of distinct, padded rows are those of rows that are not padded."""
+    results = []
+    for distinct in (True, False):
+        job = job_of(distinct_rows=distinct)
+        padded, plain = on_fake_device(job), build_shared(job)
+        gradients = []
+        for shared in (padded, plain):
+            stepper = Stepper(shared)
+            gradients.append(stepper.train(*drawn(shared, 1))[1])
+        for mine, yours in zip(*gradients, strict=True):
+            np.testing.assert_array_equal(mine, yours)
+        results.append(sum(len(part) for part in gradients[0]))
+    assert results[0] < results[1], "the control: rows repeat"
