@@ -89,8 +89,8 @@ def one_step(
     parts.timed("encode the lookup", lambda: encode(Lookup(1, request.rows, request.counts)))
     reply = frames_of(Vectors(1, 0, values))
     vectors = parts.timed("decode the vectors", lambda: decode(reply)).values
-    step = parts.timed("join the vectors", lambda: stepper.stage(delivery, requests, [vectors]))
-    parts.timed("forward, backward, update", lambda: stepper.launch(step))
+    step = parts.timed("stage the batch", lambda: stepper.stage(delivery, requests, [vectors]))
+    parts.timed("join, forward, backward, update", lambda: stepper.launch(step))
     _, gradients = parts.timed("take the gradients", lambda: stepper.finish(step))
     push = Push(1, delivery.id, 0, request.rows, gradients[0], 1.0, request.counts)
     parts.timed("encode the push", lambda: encode(push))

@@ -23,6 +23,7 @@ from ...pipeline.wire.control.messages import (
     NodeFailed,
     Ready,
     RejoinGroup,
+    ReportEvent,
     ReportReader,
     ReportSlowPeer,
     Scale,
@@ -90,6 +91,7 @@ class RequestHandler:
             Interrupt: self._interrupt,
             Leave: self._leave,
             ReportSlowPeer: server.report_slow_peer,
+            ReportEvent: self._report_event,
             ReportReader: self._report_reader,
             RejoinGroup: server.rejoin_group,
         }
@@ -305,6 +307,10 @@ class RequestHandler:
         if self._idle_readers and self._state.ledger.has_replays:
             self._idle_readers.clear()
             self._server.spawn(offer_spans(self._server))
+
+    async def _report_event(self, member: Member, request: ReportEvent) -> Done:
+        self._server.event(member.info.name, request.what)
+        return Done()
 
     async def _report_reader(self, member: Member, request: ReportReader) -> Done:
         self._accuse(member, request.reader, request.why)

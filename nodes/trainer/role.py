@@ -18,7 +18,7 @@ from ...pipeline.models.flat import digest_of
 from ...pipeline.models.state_check import check_stateless
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
-from ...pipeline.wire.control.messages import NodeFacts, ReportReader
+from ...pipeline.wire.control.messages import NodeFacts, ReportEvent, ReportReader
 from ...pipeline.wire.control.orders import (
     Begin,
     ComposeModel,
@@ -72,6 +72,8 @@ DRAIN_SECONDS = 5.0
 # For a round at an interrupt.
 ROUND_SECONDS = 1.0
 END_SECONDS = 3.0
+# Of an error in a user's model.
+EVENT_CHARACTERS = 500
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +236,7 @@ class TrainerRole(SynchronizedRole):
                 await self._seed(sync, restored.model if restored is not None else None)
         assert self._pool is not None
         rounds = self._sync.fixed if self._sync else []
-        self._pool.connect(members, self._ack_sender.put, self._on_refused, rounds)
+        self._pool.connect(members, self._ack_sender.put, self._on_refused, self._on_event, rounds)
         self._workers = self._pool.workers
         return Done()
 
@@ -393,9 +395,15 @@ class TrainerRole(SynchronizedRole):
 
     def _on_refused(self, reader: str, why: str) -> None:
         """Report a reader that delivered what cannot be; any thread may call."""
+        self._report(ReportReader(reader, why))
+
+    def _on_event(self, what: str) -> None:
+        """Put something into the events of the job; any thread may call."""
+        self._report(ReportEvent(what[:EVENT_CHARACTERS]))
+
+    def _report(self, report: Request[Done]) -> None:
         node = self._node
         assert node is not None
-        report = ReportReader(reader, why)
 
         def on_control() -> None:
             self._reports.start(node.coordinator.call(report, timeout_seconds=node.patience_seconds))

@@ -53,13 +53,14 @@ class WorkerPool:
         members: Sequence[MemberInfo],
         trained: Callable[[BatchAck], None],
         refused: Callable[[str, str], None],
+        event: Callable[[str], None],
         rounds: Sequence[FixedRate],
     ) -> None:
         """Make the workers, for these members of the job.
 
-        `trained` and `refused` may be called by any thread; `refused` with the name of a reader that
-        delivered what cannot be, and why. `rounds` has one element per worker, or none if workers take no
-        part in rounds.
+        `trained`, `refused` and `event` may be called by any thread; `refused` with the name of a reader that
+        delivered what cannot be, and why; `event` with what a user should know. `rounds` has one element per
+        worker, or none if workers take no part in rounds.
         """
         node = self._node
         self.workers += [
@@ -72,6 +73,7 @@ class WorkerPool:
                 node.grant_key,
                 trained,
                 refused,
+                event,
                 rounds[index] if rounds else None,
                 node.fail,
             )

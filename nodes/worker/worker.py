@@ -40,7 +40,8 @@ class Worker(Service):
     The loop: receive messages, look up the vectors of the batches ahead, compute the batch whose vectors have
     arrived, push its gradients. A batch is passed to `trained` once every embedding node has answered its
     push. A batch with non-finite loss or gradients is passed at once, as left out, and nothing is pushed. A
-    delivery that cannot be is thrown away, and `refused` is called with its reader's name and the reason. In
+    delivery that cannot be is thrown away, and `refused` is called with its reader's name and the reason;
+    `event` is called with what a user should know. In
     deterministic mode nothing is looked up ahead, so that embedding nodes see lookups and pushes in the order
     of the batches. On a GPU the next step is launched before the results of the last are awaited and pushed.
     At the start of a job (`Job.start_examples`) the first worker trains alone, each batch with rows
@@ -57,6 +58,7 @@ class Worker(Service):
         grant_key: str,
         trained: Callable[[BatchAck], None],
         refused: Callable[[str, str], None],
+        event: Callable[[str], None],
         fixed_rate: FixedRate | None,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -69,6 +71,7 @@ class Worker(Service):
         self._early = True
         self._trained = trained
         self._refused = refused
+        self._event = event
         self._check = DeliveryCheck(context.job, context.router, grant_key)
         self._fixed_rate = fixed_rate
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
@@ -178,6 +181,7 @@ class Worker(Service):
             "wait_for_sync_seconds": self._waiting_for_round.seconds,
             "compute_seconds": self._computing.seconds,
             "compute_cpu_seconds": self._computing.cpu_seconds,
+            "captured_steps": self._stepper.captured_steps,
             "clipped_steps": self._stepper.clipped_steps,
             "left_out_batches": self._left_out_batches,
             **self._connections.metrics(),
@@ -189,7 +193,7 @@ class Worker(Service):
         connections = self._connections
         self._shards = connections.shards
         try:
-            self._stepper = Stepper(self._context)
+            self._stepper = Stepper(self._context, self._event)
             self._has_begun = True
             while not self.stopping:
                 # Before it waits: with one batch in flight, the next one has arrived, but is not looked up.

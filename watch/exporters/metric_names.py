@@ -81,6 +81,7 @@ TRAINER = (
     _counter("trained_examples", "trained_examples", "examples trained by this trainer"),
     _counter("iterations", "iterations", "steps of all workers"),
     _counter("dense_updates", "dense_updates", "dense updates of all workers, more where batches are cut"),
+    _counter("captured_steps", "captured_steps", "steps that a GPU replayed from a captured graph"),
     _counter("clipped_steps", "clipped_steps", "steps whose gradient norm exceeded trainer.clip_norm"),
     _counter("left_out_batches", "left_out_batches", "batches left out, as not finite"),
     _counter("repeated_deliveries", "repeated_deliveries", "duplicate deliveries from readers"),

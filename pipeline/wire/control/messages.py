@@ -237,6 +237,13 @@ class ReportReader(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportEvent(Request[Done]):
+    """A trainer has something to say in the events of the job."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class RejoinGroup(Request[Done]):
     """A trainer that was excluded from the group is back."""
 

@@ -49,13 +49,13 @@ class Machines:
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         """As a fault of a cluster."""
-        compute, metrics = Stepper.compute, TrainerRole.metrics
+        launch, metrics = Stepper.launch, TrainerRole.metrics
 
         def slower(stepper: Stepper, step: Step) -> None:
             node = current_node()
             assert node is not None
-            self._take_turn(node.name, step)
-            compute(stepper, step)
+            self._take_turn(node.name)
+            launch(stepper, step)
 
         def seen(role: TrainerRole) -> dict[str, Any]:
             counts, node = metrics(role), current_node()
@@ -63,7 +63,7 @@ class Machines:
                 self._beat(node.name, counts)
             return counts
 
-        patch.setattr(Stepper, "compute", slower)
+        patch.setattr(Stepper, "launch", slower)
         patch.setattr(TrainerRole, "metrics", seen)
 
     def _beat(self, name: str, counts: dict[str, Any]) -> None:
@@ -74,22 +74,21 @@ class Machines:
                 self.balanced = True
             self._changed.notify_all()
 
-    def _take_turn(self, name: str, step: Step) -> None:
-        cost = TIMES_SLOWER / step.micro_batches
+    def _take_turn(self, name: str) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._may_go_on(name, cost), ENOUGH_SECONDS)
+            self._changed.wait_for(lambda: self._may_go_on(name), ENOUGH_SECONDS)
             if name == SLOW:
-                self._passed -= cost
+                self._passed -= TIMES_SLOWER
             else:
                 self._allowed[name] = self._allowed.get(name, 0) - 1
                 self._passed += 0.5
-            self._left -= not step.updates
+            self._left -= 1
             self._changed.notify_all()
 
-    def _may_go_on(self, name: str, cost: float) -> bool:
+    def _may_go_on(self, name: str) -> bool:
         if self.balanced or self._left <= LAST_BATCHES:
             return True
-        return self._passed >= cost if name == SLOW else self._allowed.get(name, 0) > 0
+        return self._passed >= TIMES_SLOWER if name == SLOW else self._allowed.get(name, 0) > 0
 
 
 def finished(

@@ -143,6 +143,9 @@ def test_what_a_device_finds_out_late_is_left_out_too(cluster: ClusterMaker) -> 
     assert run.report.bad_batches is not None
     assert run.report.bad_batches.count == len(ids(run, "left_out")) > 1
     assert list(run.report.examples.reasons) == [f"{BECAUSE}its loss or a gradient is not finite"]
+    # The model asks for a value of the device, which no captured step can hold; each worker says so.
+    said = [event for event in run.report.events if "without a captured graph" in event.what]
+    assert [event.node for event in said] == ["trainer-0"] * 2
     assert run.report.eval is not None
     assert run.report.eval.ne is not None
 

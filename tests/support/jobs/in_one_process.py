@@ -72,9 +72,12 @@ class Training:
         def refused(reader: str, why: str) -> None:
             fail(ValueError(f"{reader}: {why}"))
 
+        def told(what: str) -> None:
+            fail(ValueError(what))
+
         shared = build_shared(job)
         self.worker = Worker(
-            0, shared, context, members, TOKEN, GRANT_KEY, self._on_trained, refused, None, fail
+            0, shared, context, members, TOKEN, GRANT_KEY, self._on_trained, refused, told, None, fail
         )
         self._proof = proof_of(GRANT_KEY, "reader-0", 0, 0, MOST_EXAMPLES)
         self.threads: list[Service] = [self._reader, ShardService(listeners[1], store, fail), self.worker]

@@ -7,6 +7,8 @@ Python would stay as it was then.
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,12 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.tests.support.fake_graph import captured
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.tables.shared import build_shared
 from shadowsync.tests.unit.nodes.worker import test_sequence_step as sequences
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 BATCH, DENSE, TABLES, ROWS, COUNT = 16, 3, 4, 11, 9
 Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]
@@ -291,6 +295,57 @@ def test_there_are_so_many_graphs_and_no_more() -> None:
     sizes = range(BATCH, BATCH + MOST_GRAPHS + 2)
     batches = [drawn(shared, number, batch=size) for size in sizes for number in range(EAGER_STEPS + 1)]
     assert train(shared, batches).captured == MOST_GRAPHS
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what torch is asked for, and of it what is more than another view of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.all = self.work = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.all += 1
+        self.work += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def operations(tables: int, *, eager_only: bool) -> tuple[int, int]:
+    """Operations of stage, launch and finish of a step of `dlrm`, all and without views."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "TABLES", tables)
+        if eager_only:
+            patch.setattr(captured_steps, "EAGER_STEPS", 1000)
+        # What a device does by itself when it replays is no operation of the host.
+        patch.setattr(FakeStreams, "graph", lambda *given: _quietly(captured(given[2])))
+        shared = on_fake_device(job_of(clip_norm=1.0))
+        stepper = Stepper(shared)
+        for number in range(2 * EAGER_STEPS):
+            stepper.train(*drawn(shared, number))
+        assert bool(stepper.captured_steps) is not eager_only
+        batch = drawn(shared, 100)
+        with _Operations() as counted:
+            stepper.train(*batch)
+    return counted.all, counted.work
+
+
+def _quietly(replay: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        with _disable_current_modes():
+            replay()
+
+    return run
+
+
+def test_a_captured_step_is_few_operations_and_none_for_a_table() -> None:
+    (few, _), (many, _) = (operations(tables, eager_only=False) for tables in (4, 26))
+    assert few == many <= 45
+
+
+def test_an_eager_step_on_a_device_has_no_work_for_a_table() -> None:
+    (_, few), (views, many) = (operations(tables, eager_only=True) for tables in (4, 26))
+    assert few == many <= 130
+    assert views > 130, "the control: what is counted"
 
 
 def test_padded_rows_get_no_gradient_and_cost_no_other_its_own() -> None:
