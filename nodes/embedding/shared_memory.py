@@ -6,6 +6,7 @@ import heapq
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,15 +97,20 @@ class SharedMemoryClient:
 
     Args:
         blocks: number of blocks of a segment.
+        page_lock: called with the memory of each segment, see `nodes.replica.device.Device.page_lock`.
 
     Attributes:
         shared_bytes: bytes of vectors and gradients that went through it.
         refused: whether this node cannot attach the offered memory.
     """
 
-    def __init__(self, node: str, blocks: int) -> None:
+    def __init__(
+        self, node: str, blocks: int, page_lock: Callable[[Float32Array], object] | None = None
+    ) -> None:
         self._node = node
         self._count = blocks
+        self._page_lock = page_lock
+        self._lock: object = None
         self._segment: CreatedSegment | None = None
         self._number = 0
         self._block_floats = 0
@@ -125,7 +131,7 @@ class SharedMemoryClient:
         Old leases are not valid in the new one.
         """
         self.close()
-        made = SharedMemoryClient(node, self._count)
+        made = SharedMemoryClient(node, self._count, self._page_lock)
         # No segment of the new one may have the number of a lease that is still held.
         made._number = self._number + 1
         return made
@@ -139,7 +145,11 @@ class SharedMemoryClient:
         if self._segment is None or not self._free:
             return None
         number, offset = self._number, heapq.heappop(self._free)
-        values = lend(self._segment.floats(offset, floats), lambda: self._returned.append((number, offset)))
+
+        def take_back(_: object = self._lock) -> None:
+            self._returned.append((number, offset))
+
+        values = lend(self._segment.floats(offset, floats), take_back)
         return Lease(number, offset, values)
 
     def has(self, lease: Lease) -> bool:
@@ -192,7 +202,7 @@ class SharedMemoryClient:
         self._closed = True
         self._offer, self._free = None, []
         self._close_descriptor()
-        self._segment = None
+        self._segment, self._lock = None, None
 
     def _make_segment(self) -> bool:
         floats = int(self._needed_floats * (1 + SPARE_SHARE))
@@ -206,6 +216,8 @@ class SharedMemoryClient:
             return False
         self._retired = set()
         self._segment, self._block_floats, self._number = segment, floats, self._number + 1
+        if self._page_lock is not None:
+            self._lock = self._page_lock(segment.floats(HEAD_BYTES, self._count * floats))
         self._offer = Attach(
             segment=self._number,
             pid=os.getpid(),

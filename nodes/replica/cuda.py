@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 
 from ...pipeline.embedding.lookup.gather_indices import Span
 from ...pipeline.embedding.lookup.vectors import copy_spans
-from ...pipeline.types import Int64Array
+from ...pipeline.types import Float32Array, Int64Array
 from ...sync_algos.base import Slice
 from .buffer import FlatReplica
 from .device import Computed, DeviceStream, HostBatch, PendingResult, Staged, StagedInputs, StepResult
@@ -80,8 +81,20 @@ class Streams(Protocol):
         """Return pinned host memory, float32 [elements], for asynchronous copies."""
         ...
 
+    def lock(self, memory: torch.Tensor) -> bool:
+        """Page-lock memory of the host; return whether it is, as after `pinned`."""
+        ...
+
+    def unlock(self, memory: torch.Tensor) -> None:
+        """Undo `lock`, before the memory is unmapped."""
+        ...
+
+    def is_locked(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is within locked memory."""
+        ...
+
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue a copy between pinned memory and the device; returns at once."""
+        """Enqueue a copy between pinned or locked memory and the device; returns at once."""
         ...
 
     def used_on(self, stream: Any, tensor: torch.Tensor) -> None:
@@ -110,6 +123,7 @@ class CudaStreams:
 
     def __init__(self, index: int) -> None:
         self.torch_device = torch.device("cuda", index)
+        self._locked: dict[int, int] = {}
 
     def stream(self) -> torch.cuda.Stream:
         stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
@@ -132,6 +146,22 @@ class CudaStreams:
         # Otherwise torch would open the first GPU too, for a job on the second.
         with torch.cuda.device(self.torch_device):
             return torch.empty(elements, dtype=torch.float32, pin_memory=True)
+
+    def lock(self, memory: torch.Tensor) -> bool:
+        start, size = memory.data_ptr(), memory.nbytes
+        with torch.cuda.device(self.torch_device):
+            if int(_cudart().cudaHostRegister(start, size, 0)):
+                return False
+        self._locked[start] = start + size
+        return True
+
+    def unlock(self, memory: torch.Tensor) -> None:
+        if self._locked.pop(memory.data_ptr(), None) is not None:
+            _cudart().cudaHostUnregister(memory.data_ptr())
+
+    def is_locked(self, tensor: torch.Tensor) -> bool:
+        start = tensor.data_ptr()
+        return any(first <= start < end for first, end in tuple(self._locked.items()))
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
         with torch.cuda.stream(stream):
@@ -278,9 +308,25 @@ class CudaDevice:
         self._replica = DeviceReplica(buffer, examples, self._streams, weights)
         return self._replica
 
+    def page_lock(self, memory: Float32Array) -> object | None:
+        """Lock shared memory, from which batches then go to the device without a copy of the host's."""
+        tensor = torch.from_numpy(memory)
+        return PageLock(tensor, self._streams) if self._streams.lock(tensor) else None
+
     def open_stream(self) -> DeviceStream:
         assert self._replica is not None
         return CudaStream(self._streams, self._replica)
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+class PageLock:
+    """Locked memory, which is unlocked when nothing refers to this object, and mapped until then."""
+
+    def __init__(self, memory: torch.Tensor, streams: Streams) -> None:
+        weakref.finalize(self, streams.unlock, memory).atexit = False
 
 
 @dataclass(slots=True)
@@ -292,12 +338,14 @@ class PackedBatch:
         block: float32, on the device.
         arrived: when the block is filled.
         spans: see `GatherIndices`.
+        replies: those of the nodes, which the device may still be reading.
     """
 
     layout: BlockLayout
     block: torch.Tensor
     arrived: StreamEvent
     spans: Sequence[Sequence[Span]]
+    replies: Sequence[torch.Tensor]
 
     def inputs(self) -> StagedInputs:
         return self.layout.views(self.block)
@@ -323,14 +371,21 @@ class CudaStream:
         arrived = self._streams.event()
         with self._streams.on(self._copies):
             block = torch.empty(layout.floats, dtype=torch.float32, device=self._streams.torch_device)
-        pinned = self._streams.pinned(layout.floats)
-        layout.write_head(batch, pinned[: layout.head_floats])
-        for place, reply, of_node in zip(layout.data(pinned), batch.replies, spans, strict=True):
-            copy_spans(of_node, reply, place, back=False)
-        self._streams.copy(self._copies, block, pinned)
+        locked = [self._streams.is_locked(reply) for reply in batch.replies]
+        pinned = self._streams.pinned(layout.head_floats if all(locked) else layout.floats)
+        layout.write_head(batch, pinned)
+        if not all(locked):
+            for place, reply, of_node in zip(layout.data(pinned), batch.replies, spans, strict=True):
+                copy_spans(of_node, reply, place, back=False)
+        self._streams.copy(self._copies, block[: len(pinned)], pinned)
+        if all(locked):
+            for place, reply, of_node in zip(layout.data(block), batch.replies, spans, strict=True):
+                for start, padded, floats in of_node:
+                    part = place[padded : padded + floats]
+                    self._streams.copy(self._copies, part, reply[start : start + floats])
         arrived.record(self._copies)
         self._streams.used_on(self._compute, block)
-        return PackedBatch(layout, block, arrived, spans)
+        return PackedBatch(layout, block, arrived, spans, batch.replies)
 
     @contextmanager
     def computing(self, staged: Staged) -> Iterator[None]:

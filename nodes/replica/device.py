@@ -160,6 +160,14 @@ class Device(Protocol):
         """
         ...
 
+    def page_lock(self, memory: Float32Array) -> object | None:
+        """Keep memory of the host in place, so that the device copies it by itself.
+
+        It is in place as long as the result is referred to, and stays mapped as long. None if it cannot be,
+        or if that is of no use.
+        """
+        ...
+
     def open_stream(self) -> DeviceStream:
         """Return a stream for the worker whose thread calls.
 
@@ -182,6 +190,9 @@ class CpuDevice:
         self, buffer: torch.Tensor | ScatteredBuffer, examples: Int64Array, weights: int | None = None
     ) -> FlatReplica:
         return FlatReplica(buffer, examples, weights)
+
+    def page_lock(self, memory: Float32Array) -> None:
+        """Do nothing: the CPU reads memory where it is."""
 
     def open_stream(self) -> DeviceStream:
         return _CpuStream()

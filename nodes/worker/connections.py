@@ -17,6 +17,7 @@ import zmq
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.text.format import duration
+from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
@@ -93,6 +94,7 @@ class WorkerConnections(Generic[B]):
         identity: the worker's identity for the nodes that it connects to.
         waker: a descriptor that ends a `poll` when it is readable.
         waits: whether readers are to send nothing before `widen_credit`.
+        page_lock: called with the memory that is shared with embedding nodes, see `Device.page_lock`.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class WorkerConnections(Generic[B]):
         waker: int,
         *,
         waits: bool = False,
+        page_lock: Callable[[Float32Array], object] | None = None,
     ) -> None:
         def connect(member: MemberInfo) -> Connection:
             return Connection(context, member.endpoint, identity)
@@ -119,7 +122,8 @@ class WorkerConnections(Generic[B]):
         # Blocks for lookups ahead, the current batch, unanswered pushes, and a few to spare. A depth that
         # grows is for long round trips, which memory does not have; without a block, the socket is used.
         blocks = self.prefetch.lookups_ahead + LEAST_PENDING_PUSHES + SPARE_BLOCKS
-        segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
+        shared = names if job.network.shares_memory else []
+        segments = [SharedMemoryClient(name, blocks, page_lock) for name in shared]
         self.shards = EmbeddingClient[B](
             [connected[m] for m in shards], names, job.codecs.embedding(), segments
         )

@@ -66,7 +66,12 @@ class Worker(Service):
         self.index = index
         self._context = context
         self._connect = partial(
-            WorkerConnections[InFlightBatch], zmq_context, members, f"{token}/{index}", context.job
+            WorkerConnections[InFlightBatch],
+            zmq_context,
+            members,
+            f"{token}/{index}",
+            context.job,
+            page_lock=context.device.page_lock,
         )
         self._early = True
         self._trained = trained

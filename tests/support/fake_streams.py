@@ -51,12 +51,16 @@ class FakeStreams:
     Attributes:
         log: what was asked for, in order.
         host_waits: how often a thread blocked.
+        locked: page-locked memory, where each begins and ends.
+        last_unlocked: what the memory held that was unlocked last.
     """
 
     torch_device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.locked: dict[int, int] = {}
+        self.last_unlocked: torch.Tensor | None = None
         self.host_waits = 0
         self._number = 0
         self._current = threading.local()
@@ -120,6 +124,20 @@ class FakeStreams:
         # The next tensor at this place may be one of the device.
         weakref.finalize(memory, self._pinned.discard, place)
         return memory
+
+    def lock(self, memory: torch.Tensor) -> bool:
+        """See `Streams.lock`."""
+        self.locked[memory.data_ptr()] = memory.data_ptr() + memory.nbytes
+        return True
+
+    def unlock(self, memory: torch.Tensor) -> None:
+        """See `Streams.unlock`; what the memory holds can still be read."""
+        self.last_unlocked = memory.clone()
+        del self.locked[memory.data_ptr()]
+
+    def is_locked(self, tensor: torch.Tensor) -> bool:
+        """See `Streams.is_locked`."""
+        return any(start <= tensor.data_ptr() < end for start, end in tuple(self.locked.items()))
 
     def copy(self, stream: FakeStream, target: torch.Tensor, source: torch.Tensor) -> None:
         """See `Streams.copy`."""

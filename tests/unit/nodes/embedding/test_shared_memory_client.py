@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -13,8 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.nodes.embedding.shared_memory import PAGE_FLOATS, Lease, SharedMemoryClient
+from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.pipeline.wire.messages import Attach, Attached
 from shadowsync.pipeline.wire.rpc.retransmission import ATTACH
+from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.leaks import memory_descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
@@ -225,3 +228,24 @@ def test_descriptors_do_not_pile_up(shared: SharedMemoryClient) -> None:
         shared.receive_reply(Attached(round_, shared=True, why=""))
     del lent
     assert memory_descriptors() == before
+
+
+def test_memory_is_locked_until_nothing_of_it_is_lent_and_mapped_until_it_is_unlocked() -> None:
+    streams = FakeStreams()
+    device = CudaDevice(streams)
+    shared = SharedMemoryClient("e", BLOCKS, device.page_lock)
+    attach(shared)
+    lease = shared.take(10)
+    assert lease is not None
+    lease.values[:] = 7.0
+    tensor = torch.from_numpy(lease.values[2:])
+    assert streams.is_locked(tensor)
+    assert not streams.is_locked(torch.zeros(3))
+    shared.close()
+    del lease
+    assert len(streams.locked) == 1, "the tensor is of this memory"
+    del tensor
+    gc.collect()
+    assert not streams.locked
+    assert streams.last_unlocked is not None
+    assert streams.last_unlocked[:10].tolist() == [7.0] * 10

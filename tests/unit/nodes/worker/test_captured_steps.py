@@ -297,6 +297,25 @@ def test_there_are_so_many_graphs_and_no_more() -> None:
     assert train(shared, batches).captured == MOST_GRAPHS
 
 
+@pytest.mark.parametrize("distinct", [False, True])
+def test_locked_memory_goes_to_the_device_from_where_it_is(distinct: bool) -> None:
+    job, results, copies = job_of(distinct_rows=distinct), [], []
+    for is_locked in (False, True):
+        shared, streams = build_shared(job), FakeStreams()
+        device = CudaDevice(streams)
+        replica = device.replica(shared.replica.flat, shared.examples)
+        shared = dataclasses.replace(shared, device=device, replica=replica)
+        batches = [drawn(shared, number) for number in range(COUNT)]
+        locks = [device.page_lock(reply) for _, _, replies in batches for reply in replies if is_locked]
+        results.append(train(shared, batches))
+        copies.append(sum(line.startswith("copy") for line in streams.log))
+        del locks
+    assert_equal(*results)
+    # One to the device and one back for each batch; locked, one more for each node's part.
+    assert copies[0] == 2 * COUNT
+    assert copies[1] == 4 * COUNT
+
+
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what torch is asked for, and of it what is more than another view of memory."""
 
