@@ -92,7 +92,7 @@ variants: install-dev
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
 	$(PYTEST) -m gpu
-	$(BIN)/python benchmarks/speed/gpu.py --out benchmarks/speed/results/gpu.json
+	$(BIN)/python benchmarks/speed/gpu.py --seconds 480 --out benchmarks/speed/results/gpu.json
 
 ray: $(VENV)/.ray
 	$(PYTEST) -m ray tests/integration

@@ -1,43 +1,59 @@
-"""Trainers on a GPU: their speed and its busy share.
+"""Trainers on a GPU: steps, whole jobs, quality by depth, and the device's busy share.
 
-    python benchmarks/speed/gpu.py [--device cuda] [--rounds 10] [--batch 2048] \\
+    python benchmarks/speed/gpu.py [--device cuda] [--seconds 600] [--parts steps loops ...] \\
         [--out benchmarks/speed/results/gpu.json]
 
-Compared are the GPU with the CPU, bfloat16 with float32, 2 and 4 workers with 1, and shadow EASGD with no
-synchronization.
+Parts, in this order, each written as it ends; one that would begin after `--seconds` is left out:
 
-"steps" are a worker's steps alone, over a batch in memory: the speed of the device. "job" is a whole job,
-whose reader or embedding node may limit a GPU. All runs alternate, and each comparison is a paired ratio with
-a 95% bootstrap interval. The busy share is nvidia-smi's utilization, sampled five times a second while a job
-runs, start and end included: a lower bound.
+- `steps`: a worker's steps alone, over a batch in memory, in float32 and bfloat16, captured and eager;
+- `loops`: the same model in plain torch with its tables on the GPU, see gpu_loops.py;
+- `torchrec`: whether TorchRec is there;
+- `jobs`: a whole job, whose reader or embedding node may limit a GPU, with 1, 2 and 4 embedding threads;
+- `depth`: NE of a whole job, three seeds with 0, 1 and 8 lookups ahead.
+
+The busy share of `steps` is the time between events around each step, over all time; that of `jobs` is
+nvidia-smi's utilization, start and end included: a lower bound.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from shadowsync.benchmarks.job_runs import log_or_generated, on_log, run_job
-from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, show_ratio, table
+from shadowsync.benchmarks.pairs import save
+from shadowsync.benchmarks.speed.gpu_loops import KINDS, examples_per_second
 from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker import captured_steps
 from shadowsync.nodes.worker.step import Step, Stepper
+from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.jobfile.load import validate_job
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 
 ROWS, TABLES, DENSE = 50_000, 26, 13
-STEP_SECONDS = 5.0
+STEP_SECONDS = 4.0
+BATCHES = (2048, 8192)
+SEEDS = (1, 2, 3)
+WARM_STEPS = 20
+
+
+def job_of(device: str, batch: int, precision: str = "float32") -> Job:
+    """Return the job whose steps are measured."""
+    trainer = {"device": device, "batch": batch, "precision": precision}
+    data = {"format": "parquet", "path": ["none"]}
+    return validate_job({"data": data, "model": {"table_rows": ROWS}, "trainer": trainer}, where="steps")
 
 
 def _delivery(batch: int) -> Delivery:
@@ -52,55 +68,102 @@ def _delivery(batch: int) -> Delivery:
     )
 
 
-def steps(device: str, workers: int, batch: int, precision: str) -> Figures:
-    """Examples/s of the workers' steps alone, on the same batch again and again."""
-    trainer = {"device": device, "workers": workers, "batch": batch, "precision": precision}
-    data = {"format": "parquet", "path": ["none"]}
-    job = validate_job({"data": data, "model": {"table_rows": ROWS}, "trainer": trainer}, where="steps")
-    shared = TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
-    start = threading.Barrier(workers)
+class _Events:
+    """Device time between the begin and the end of each step."""
 
-    def work() -> tuple[int, float]:
-        torch.set_num_threads(1)
-        stepper, delivery = Stepper(shared), _delivery(batch)
-        requests = shared.router.requests(delivery.rows)
-        replies = [np.full(request.floats, 0.01, np.float32) for request in requests]
-        launched: list[Step] = []
+    def __init__(self, device: str) -> None:
+        self._counts = device.startswith("cuda")
+        self._pairs: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def around(self, stepper: Stepper) -> Iterator[None]:
+        """Measure what the block enqueues on the worker's stream."""
+        if not self._counts:
+            yield
+            return
+        stream = stepper._stream._compute  # type: ignore[attr-defined]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record(stream)
+        yield
+        end.record(stream)
+        self._pairs.append((begin, end))
+
+    def seconds(self) -> float:
+        """Return the sum, once all is done."""
+        return sum(begin.elapsed_time(end) for begin, end in self._pairs) / 1e3
+
+
+def step_figures(device: str, batch: int, precision: str, *, captured: bool) -> dict[str, float]:
+    """Measure one worker's steps, on the same batch again and again."""
+    job = job_of(device, batch, precision)
+    shared = TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+    delivery, launched, told = _delivery(batch), list[Step](), list[str]()
+    requests = shared.router.requests(delivery.rows)
+    replies = [np.full(request.floats, 0.01, np.float32) for request in requests]
+    locks = [shared.device.page_lock(reply) for reply in replies]
+    with mock.patch.object(captured_steps, "EAGER_STEPS", 3 if captured else 10**9):
+        stepper, events = Stepper(shared, told.append), _Events(device)
 
         def one() -> None:
             launched.append(stepper.stage(delivery, requests, replies))
-            stepper.launch(launched[-1])
+            with events.around(stepper):
+                stepper.launch(launched[-1])
             while len(launched) > stepper.ahead:
                 stepper.finish(launched.pop(0))
 
-        for _ in range(10):
+        for _ in range(WARM_STEPS):
             one()
-        start.wait()
-        began, done = time.perf_counter(), 0
+        events = _Events(device)
+        began, cpu, done = time.perf_counter(), time.thread_time(), 0
         while time.perf_counter() - began < STEP_SECONDS:
             one()
-            done += batch
+            done += 1
         while launched:
             stepper.finish(launched.pop(0))
-        return done, time.perf_counter() - began
-
-    with ThreadPoolExecutor(workers) as threads:
-        ended = [future.result() for future in [threads.submit(work) for _ in range(workers)]]
-    return {"examples/s": sum(done for done, _ in ended) / max(seconds for _, seconds in ended)}
-
-
-def job(log: Path, device: str, workers: int, batch: int, precision: str, algorithm: str) -> Figures:
-    """One job's figures: one trainer with this many workers on the device."""
-    sections: dict[str, dict[str, Any]] = on_log(log, seed=1)
-    sections["model"] = {"table_rows": ROWS}
-    sections["trainer"] = {
-        "count": 1,
-        "workers": workers,
-        "batch": batch,
-        "device": device,
-        "precision": precision,
+    seconds, host = time.perf_counter() - began, time.thread_time() - cpu
+    del locks
+    return {
+        "examples/s": done * batch / seconds,
+        "milliseconds": 1e3 * seconds / done,
+        "host CPU milliseconds": 1e3 * host / done,
+        "busy": events.seconds() / seconds,
+        "captured": float(stepper.captured_steps > 0),
     }
-    sections["sync"] = {"algorithm": algorithm}
+
+
+def steps(device: str, log: Path) -> Iterator[tuple[str, Any]]:  # noqa: ARG001
+    """Yield figures of steps, by name."""
+    for batch in BATCHES:
+        for precision in ("float32", "bfloat16"):
+            for captured in (True, False):
+                name = f"{batch} {precision} {'captured' if captured else 'eager'}"
+                yield name, step_figures(device, batch, precision, captured=captured)
+
+
+def loops(device: str, log: Path) -> Iterator[tuple[str, Any]]:  # noqa: ARG001
+    """Yield examples/s of plain torch, by name."""
+    for batch in BATCHES:
+        for kind in KINDS if device.startswith("cuda") else KINDS[:2]:
+            yield (
+                f"{batch} {kind}",
+                examples_per_second(job_of(device, batch), kind, device, batch, STEP_SECONDS),
+            )
+
+
+def torchrec(device: str, log: Path) -> Iterator[tuple[str, Any]]:  # noqa: ARG001
+    """Yield whether TorchRec can be imported; benchmarks/peers measures it."""
+    yield "is there", importlib.util.find_spec("torchrec") is not None
+
+
+def whole_job(
+    log: Path, device: str, trainer: dict[str, Any], threads: int = 1, seed: int = 1
+) -> dict[str, float]:
+    """Return figures of a job with one trainer on the device."""
+    sections: dict[str, dict[str, Any]] = on_log(log, seed=seed)
+    sections["model"] = {"table_rows": ROWS}
+    sections["trainer"] = {"count": 1, "workers": 1, "batch": 2048, "device": device} | trainer
+    sections["embedding"] = {"threads": threads, "warmup_iterations": 30}
+    sections["sync"] = {"algorithm": "none"}
     with _busy_share(device) as busy:
         report = run_job(sections)
     assert report.eval is not None
@@ -134,70 +197,54 @@ def _busy_share(device: str) -> Iterator[list[float]]:
             reader.join()
 
 
-def runs_on(log: Path, device: str, batch: int) -> dict[str, Callable[[], Figures]]:
-    """The runs by name."""
-    runs: dict[str, Callable[[], Figures]] = {}
-    for where, workers, precision in (
-        ("cpu", 1, "float32"),
-        (device, 1, "float32"),
-        (device, 2, "float32"),
-        (device, 4, "float32"),
-        (device, 1, "bfloat16"),
-    ):
-        name = f"{where} {workers} {precision}"
-        runs[f"steps {name}"] = partial(steps, where, workers, batch, precision)
-        runs[f"job {name} none"] = partial(job, log, where, workers, batch, precision, "none")
-    runs[f"job {device} 1 float32 easgd"] = partial(job, log, device, 1, batch, "float32", "easgd")
-    return runs
+def jobs(device: str, log: Path) -> Iterator[tuple[str, Any]]:
+    """Yield figures of whole jobs, by name."""
+    for threads in (1, 2, 4):
+        yield f"{threads} embedding threads", whole_job(log, device, {}, threads)
+    yield "on the CPU", whole_job(log, "cpu", {})
 
 
-def compare(results: Results, device: str) -> dict[str, dict[str, float]]:
-    """The ratios between the runs, each with its interval."""
+def depth(device: str, log: Path) -> Iterator[tuple[str, Any]]:
+    """Yield NE by depth and seed."""
+    for seed in SEEDS:
+        for ahead in (0, 1, 8):
+            trainer = {"lookups_ahead": ahead, "credit": ahead + 4}
+            yield f"{ahead} lookups ahead, seed {seed}", whole_job(log, device, trainer, seed=seed)["NE"]
 
-    def over(first: str, second: str) -> dict[str, float]:
-        one, other = ([row["examples/s"] for row in results[name]] for name in (first, second))
-        return ratio(one, other)
 
-    plain = f"{device} 1 float32"
-    ratios = {"job, easgd in the shadow / none": over(f"job {plain} easgd", f"job {plain} none")}
-    for what, end in (("steps", ""), ("job", " none")):
-        ratios[f"{what}, GPU / CPU"] = over(f"{what} {plain}{end}", f"{what} cpu 1 float32{end}")
-        ratios[f"{what}, bfloat16 / float32"] = over(
-            f"{what} {device} 1 bfloat16{end}", f"{what} {plain}{end}"
-        )
-        for workers in (2, 4):
-            several = f"{what} {device} {workers} float32{end}"
-            ratios[f"{what}, {workers} workers / 1"] = over(several, f"{what} {plain}{end}")
-    return ratios
+PARTS: dict[str, Callable[[str, Path], Iterator[tuple[str, Any]]]] = {
+    "steps": steps,
+    "loops": loops,
+    "torchrec": torchrec,
+    "jobs": jobs,
+    "depth": depth,
+}
 
 
 def main() -> None:
-    """Measure, print and write; the file is written after each round."""
+    """Measure, print and write; the file is written after each figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--log", type=Path, help="a generated log; one is made without it")
-    parser.add_argument("--examples", type=int, default=2_000_000)
-    parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    device = options.device
-
-    def keep(results: Results) -> None:
-        if options.out is None:
-            return
-        gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else "none"
-        settings = {"rounds": options.rounds, "batch": options.batch, "examples": options.examples}
-        what, ratios = (__doc__ or "").splitlines()[0], compare(results, device)
-        save(options.out, what, {"gpu": gpu, "runs": results, "ratios": ratios, "settings": settings})
-
-    with log_or_generated(options.log, options.examples, eval_examples=50_000) as log:
-        results = alternate(runs_on(log, device, options.batch), options.rounds, keep)
-    print(table(results))
-    for name, value in compare(results, device).items():
-        print(show_ratio(name, value))
+    parser.add_argument("--examples", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    began, found = time.monotonic(), dict[str, Any]()
+    gpu = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else "none"
+    with log_or_generated(given.log, given.examples, eval_examples=50_000) as log:
+        for part in given.parts:
+            for name, figures in PARTS[part](given.device, log):
+                found.setdefault(part, {})[name] = figures
+                print(f"{part}: {name}: {figures}", flush=True)
+                save(given.out, (__doc__ or "").splitlines()[0], {"gpu": gpu, "found": found})
+                if time.monotonic() - began > given.seconds:
+                    print(f"stopped after {given.seconds:.0f} s, in {part}")
+                    return
 
 
 if __name__ == "__main__":

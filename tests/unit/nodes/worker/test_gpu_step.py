@@ -14,6 +14,8 @@ import pytest
 import torch
 from shadowsync.nodes.replica.cuda import DeviceReplica
 from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker import captured_steps
+from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics.quality import QualitySums
@@ -27,9 +29,10 @@ pytestmark = needs_gpu
 BATCH, DENSE, TABLES, DIM, ROWS, STEPS = 256, 13, 8, 16, 100, 20
 
 
-def _shared(device: str, **trainer: Any) -> TrainerContext:
+def _shared(device: str, name: str = "dlrm", **trainer: Any) -> TrainerContext:
     data = {"format": "parquet", "path": ["x"], "dense_features": DENSE, "categorical_features": TABLES}
-    model = {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [64], "top": [64]}
+    model = {"name": name, "embedding_dim": DIM, "table_rows": ROWS, "top": [64]}
+    model |= {"bottom": [64]} if name == "dlrm" else {}
     sections = {"data": data, "model": model, "trainer": {"device": device, "lr": 0.01} | trainer}
     return build_shared(Job.model_validate(sections))
 
@@ -104,19 +107,43 @@ def test_it_trains_as_the_cpu_does(optimizer: str, micro_batches: float) -> None
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 @pytest.mark.parametrize("micro_batches", [1.0, 3.0])
-def test_no_step_makes_the_host_wait(optimizer: str, precision: str, micro_batches: float) -> None:
+@pytest.mark.parametrize("captured", [False, True])
+def test_no_step_makes_the_host_wait(
+    optimizer: str, precision: str, micro_batches: float, captured: bool
+) -> None:
     shared = _shared(GPU, optimizer=optimizer, precision=precision, clip_norm=1.0)
     shared.micro_batches.set(micro_batches)
     stepper = Stepper(shared)
-    stepper.finish(_launch(shared, stepper, 0))
-    steps = []
+    for number in range(EAGER_STEPS + 1 if captured else 1):
+        stepper.finish(_launch(shared, stepper, number))
+    steps, before = [], stepper.captured_steps
     with _no_hidden_waits():
-        for number in range(1, 4):
+        for number in range(10, 12):
             steps.append(_launch(shared, stepper, number))
             shared.replica.add_(Slice(0, 10), torch.ones(10), 1e-6)
+    assert stepper.captured_steps - before == (2 if captured else 0)
     assert all(np.isfinite(stepper.finish(step)[0]) for step in steps)
     with _no_hidden_waits(), pytest.raises(RuntimeError, match="synchroniz"):
         shared.replica.flat.sum().item()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
+@pytest.mark.parametrize("name", ["dlrm", "dcn_v2", "wide_deep"])
+def test_captured_steps_are_eager_ones(
+    name: str, optimizer: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, told = [], list[str]()
+    for eager in (False, True):
+        if eager:
+            monkeypatch.setattr(captured_steps, "EAGER_STEPS", 10**9)
+        shared = _shared(GPU, name, optimizer=optimizer, precision=precision, clip_norm=0.5)
+        stepper = Stepper(shared, told.append)
+        losses.append([stepper.finish(_launch(shared, stepper, number))[0] for number in range(STEPS)])
+        assert (stepper.captured_steps > 0) is not eager
+    assert told == []
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2 if precision == "bfloat16" else 1e-4)
+    assert losses[0][0] != pytest.approx(losses[0][-1], rel=1e-2), "the control: it learns"
 
 
 def _launch(shared: TrainerContext, stepper: Stepper, number: int) -> Step:
@@ -150,7 +177,7 @@ def test_a_snapshot_is_behind_the_steps(ordered: bool, monkeypatch: pytest.Monke
     whole = shared.replica.whole
     before = shared.replica.snapshot(whole)
     if not ordered:
-        monkeypatch.setattr(DeviceReplica, "_behind_workers", lambda _: None)
+        monkeypatch.setattr(DeviceReplica, "_locate", lambda _: None)
     _sleep_on(stepper._stream._compute)  # type: ignore[attr-defined]
     step = _launch(shared, stepper, 3)
     seen = shared.replica.snapshot(whole)
