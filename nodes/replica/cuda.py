@@ -171,13 +171,11 @@ class CudaStreams:
         tensor.record_stream(stream)
 
     def graph(self, stream: Any, function: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
         # Other threads of the trainer allocate memory and wait for events meanwhile; they may.
-        with (
-            _CAPTURING,
-            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
-        ):
-            function()
+        with _CAPTURING, torch.cuda.device(self.torch_device):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                function()
         return graph.replay
 
 

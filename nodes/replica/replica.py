@@ -121,13 +121,15 @@ class TrainerContext(ReplicaContext):
         job: Job,
         plan: TablePlan,
         label_rates: Sequence[float] = (),
+        index: int = 0,
     ) -> TrainerContext:
         """Build the context from the job.
 
-        `plan` is the coordinator's: which embedding node has which rows; so is `label_rates`. Raises
+        `plan` is the coordinator's: which embedding node has which rows; so is `label_rates`. `index` is the
+        trainer's. Raises
         JobFileError for a model that cannot be built, or for a missing device.
         """
-        device = find_device(job.trainer.device)
+        device = find_device(job.trainer.device, index)
         template = build_model(job, label_rates)
         layout = FlatLayout(template)
         names = STATE_NAMES[job.trainer.optimizer]
@@ -175,20 +177,22 @@ def _counters(count: int) -> Int64Array:
     return np.zeros(count, dtype=np.int64)
 
 
-def find_device(name: str) -> Device:
-    """Return the device that `trainer.device` names.
+def find_device(name: str, index: int = 0) -> Device:
+    """Return the device that `trainer.device` names, for the trainer with this index.
 
-    "auto" is the first GPU, else the CPU. Raises JobFileError for a device that this machine does not have;
+    "cuda" is one of the GPUs, by the index, so that trainers of one machine have one each; "auto" is the
+    same, and the CPU where there is no GPU. Raises JobFileError for a device that this machine does not have;
     the error names those that it has.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not gpus):
         return CpuDevice()
-    index = int(name.partition(":")[2] or 0)
-    if index >= gpus:
+    number = name.partition(":")[2]
+    device = int(number) if number else index % max(1, gpus)
+    if device >= gpus:
         devices = [
             "cpu",
-            *(f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(gpus)),
+            *(f"cuda:{gpu} ({torch.cuda.get_device_name(gpu)})" for gpu in range(gpus)),
         ]
         built = "" if torch.version.cuda else "; this torch is built without CUDA"
         raise JobFileError(
@@ -198,7 +202,7 @@ def find_device(name: str) -> Device:
         )
     from .cuda import CudaDevice, CudaStreams
 
-    return CudaDevice(CudaStreams(index))
+    return CudaDevice(CudaStreams(device))
 
 
 _UNIT = 1000

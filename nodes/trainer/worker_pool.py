@@ -44,7 +44,7 @@ class WorkerPool:
         require_memory(self._job, available_memory_bytes())
         node = self._node
         self._context = await asyncio.to_thread(
-            TrainerContext.build, self._job, node.plan, label_rates=node.label_rates
+            TrainerContext.build, self._job, node.plan, label_rates=node.label_rates, index=node.index
         )
         return self._context
 

@@ -180,7 +180,7 @@ def lose_push_replies(patch: pytest.MonkeyPatch) -> None:
 def fake_device(patch: pytest.MonkeyPatch) -> None:
     """No fault, but a trainer on a device that is not there: it launches a step before it finishes the last,
     and its copies come as late as they may."""
-    patch.setattr(replica, "find_device", lambda _: CudaDevice(FakeStreams()))
+    patch.setattr(replica, "find_device", lambda *_: CudaDevice(FakeStreams()))
     launch, due = Stepper.launch, once("a step was launched ahead", at=1)
 
     def seen(self: Stepper, step: Step) -> None:
