@@ -90,7 +90,7 @@ class _Events:
 
     def seconds(self) -> float:
         """Return the sum, once all is done."""
-        return sum(begin.elapsed_time(end) for begin, end in self._pairs) / 1e3
+        return sum(float(begin.elapsed_time(end)) for begin, end in self._pairs) / 1e3
 
 
 def step_figures(device: str, batch: int, precision: str, *, captured: bool) -> dict[str, float]:

@@ -59,6 +59,7 @@ class PlainLoop:
         leaves = [self._rows[places[table]].requires_grad_() for table in range(self._tables)]
         self._backward(leaves)
         for table, leaf in enumerate(leaves):
+            assert leaf.grad is not None
             self._rows.index_add_(0, places[table], leaf.grad, alpha=-LR)
 
     def fused(self) -> None:
@@ -95,7 +96,11 @@ def examples_per_second(job: Job, kind: str, device: str, batch: int, seconds: f
     where = torch.device(device)
     loop = PlainLoop(job, where, batch)
     step = loop.captured() if kind == "captured" else {"eager": loop.eager, "fused": loop.fused}[kind]
-    synchronize = torch.cuda.synchronize if where.type == "cuda" else lambda: None
+
+    def synchronize() -> None:
+        if where.type == "cuda":
+            torch.cuda.synchronize()
+
     for _ in range(WARM_STEPS):
         loop.copy()
         step()

@@ -24,7 +24,7 @@ def test_trainers_of_a_machine_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch, 
 def test_a_number_is_that_gpu_for_every_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     _gpus(monkeypatch, 3)
     assert {str(find_device("cuda:1", index).torch_device) for index in range(5)} == {"cuda:1"}
-    with pytest.raises(JobFileError, match="'cuda:3' given; this machine has: cpu, cuda:0 .GPU 0.*GPU 2"):
+    with pytest.raises(JobFileError, match=r"'cuda:3' given; this machine has: cpu, cuda:0 .GPU 0.*GPU 2"):
         find_device("cuda:3", 1)
 
 

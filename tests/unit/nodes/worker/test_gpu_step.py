@@ -29,10 +29,10 @@ pytestmark = needs_gpu
 BATCH, DENSE, TABLES, DIM, ROWS, STEPS = 256, 13, 8, 16, 100, 20
 
 
-def _shared(device: str, name: str = "dlrm", **trainer: Any) -> TrainerContext:
+def _shared(device: str, model_name: str = "dlrm", /, **trainer: Any) -> TrainerContext:
     data = {"format": "parquet", "path": ["x"], "dense_features": DENSE, "categorical_features": TABLES}
-    model = {"name": name, "embedding_dim": DIM, "table_rows": ROWS, "top": [64]}
-    model |= {"bottom": [64]} if name == "dlrm" else {}
+    model = {"name": model_name, "embedding_dim": DIM, "table_rows": ROWS, "top": [64]}
+    model |= {"bottom": [64]} if model_name == "dlrm" else {}
     sections = {"data": data, "model": model, "trainer": {"device": device, "lr": 0.01} | trainer}
     return build_shared(Job.model_validate(sections))
 
@@ -89,7 +89,7 @@ def _no_hidden_waits() -> Iterator[None]:
 @pytest.mark.parametrize("micro_batches", [1.0, 2.5])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
 def test_it_trains_as_the_cpu_does(optimizer: str, micro_batches: float) -> None:
-    settings = {"optimizer": optimizer, "clip_norm": 0.5, "weight_decay": 0.001}
+    settings: dict[str, Any] = {"optimizer": optimizer, "clip_norm": 0.5, "weight_decay": 0.001}
     plain, on_gpu = _shared("cpu", **settings), _shared(GPU, **settings)
     plain.micro_batches.set(micro_batches)
     on_gpu.micro_batches.set(micro_batches)
