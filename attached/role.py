@@ -311,7 +311,7 @@ class LoopRole(SynchronizedRole):
         sync = Synchronizer(context, algorithm, node, members, socket, request.group, due=self._due)
         if counts := self._counts_before:
             sync.rounds.continue_from(counts["iterations"] - counts.get("gap_open", 0))
-        self._start_sync(sync)
+        self.start_sync(sync)
         if not request.late:
             # A checkpoint's, if the hub has resumed one.
             await sync.seed(first)
@@ -331,7 +331,7 @@ class LoopRole(SynchronizedRole):
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:
-        self._lose_peer(lost)
+        self.lose_peer(lost)
         return Done()
 
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:

@@ -72,7 +72,7 @@ class ControlSocket(JobWaits, ABC):
         """Answer the request of this number of a node or a watcher."""
 
     @abstractmethod
-    def _beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
+    def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         """Take a heartbeat, and reply to it."""
 
     @abstractmethod
@@ -150,7 +150,7 @@ class ControlSocket(JobWaits, ABC):
             return
         self.sessions.record_seen(identity, asyncio.get_running_loop().time())
         if isinstance(message, Heartbeat):
-            self._beat(identity, token, message)
+            self.beat(identity, token, message)
             return
         session = self.sessions.of(identity)
         if session is None:

@@ -44,3 +44,11 @@ class Divergence:
             return None
         value = float(np.mean(np.sqrt(self._distances))) / math.sqrt(self._mean_square)
         return value if math.isfinite(value) else None
+
+
+def divergence_of(replicas: Sequence[Float32Array]) -> float | None:
+    """Return the divergence of samples, float32 [n] each; None without any, or as `Divergence.value`."""
+    sums = Divergence(len(replicas))
+    if replicas:
+        sums.add(replicas)
+    return sums.value()

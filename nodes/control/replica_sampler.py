@@ -8,7 +8,7 @@ import numpy as np
 
 from ...pipeline.types import is_finite
 from ...pipeline.wire.control.orders import FLOAT_BYTES, SampleReplica, SetSync
-from .divergence import SAMPLED_ELEMENTS, Divergence
+from .divergence import SAMPLED_ELEMENTS, divergence_of
 from .server import ControlServer
 from .sync_controller import ReplicaPoint
 from .sync_law import SyncSettings
@@ -35,7 +35,6 @@ class ReplicaSampler:
 
     async def run(self, dense_elements: int) -> None:
         """Sample until cancelled, whenever there is more than one trainer."""
-        stride = -(-dense_elements // SAMPLED_ELEMENTS)
         control, curve = self._state.control, self._state.divergence
         point_due = self._state.seconds() + curve.period_seconds
         while True:
@@ -45,17 +44,23 @@ class ReplicaSampler:
                 # Another trainer may join.
                 point_due = max(point_due, self._state.seconds() + IDLE_SECONDS)
                 continue
-            replicas = await self._sample(stride, dense_elements)
+            replicas = await self.sample(dense_elements)
             now = self._state.seconds()
             if now >= point_due:
                 point_due = now + curve.period_seconds
-                self._add_point(replicas)
+                value = divergence_of([replica.values for replica in replicas.values()])
+                if value is not None:
+                    curve.add(now, value)
             if control is not None and replicas:
                 control.add(now, replicas)
                 await self._order(control.settings)
 
-    async def _sample(self, stride: int, elements: int) -> dict[str, ReplicaPoint]:
-        """Return the replicas by trainer; none unless all replied with finite values."""
+    async def sample(self, elements: int) -> dict[str, ReplicaPoint]:
+        """Return samples of the replicas, of so many elements each, by trainer.
+
+        There are none unless all replied with finite values.
+        """
+        stride = -(-elements // SAMPLED_ELEMENTS)
         trainers = self._state.members.alive("trainer")
         replies = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
         expected_bytes = FLOAT_BYTES * len(range(0, elements, stride))
@@ -76,13 +81,6 @@ class ReplicaSampler:
         }
         # A model that has diverged is told by its losses.
         return points if all(is_finite(point.values) for point in points.values()) else {}
-
-    def _add_point(self, replicas: dict[str, ReplicaPoint]) -> None:
-        sums = Divergence(len(replicas))
-        if replicas:
-            sums.add([replica.values for replica in replicas.values()])
-        if (value := sums.value()) is not None:
-            self._state.divergence.add(self._state.seconds(), value)
 
     async def _order(self, settings: SyncSettings) -> None:
         """Send the settings to nodes that have not confirmed them."""

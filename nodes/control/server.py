@@ -172,7 +172,7 @@ class ControlServer(ControlSocket):
         replies = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
         return {m.info.name: a for m, a in zip(targets, replies, strict=True) if a is not None}
 
-    def _beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
+    def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         """Take a heartbeat, and reply to it."""
         member, why = self.state.members.known(token), self.no_member
         if member is not None:

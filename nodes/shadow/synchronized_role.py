@@ -44,14 +44,14 @@ class SynchronizedRole(Role):
             SampleReplica: self._sample_replica,
         }
 
-    def _start_sync(self, sync: Synchronizer) -> None:
+    def start_sync(self, sync: Synchronizer) -> None:
         """Start the synchronizer; nodes may have died before it was there."""
         self._sync = sync
         sync.shadow.start()
         for lost in self._lost_peers:
-            self._lose_peer(lost)
+            self.lose_peer(lost)
 
-    def _lose_peer(self, lost: NodeLost) -> None:
+    def lose_peer(self, lost: NodeLost) -> None:
         """Expect nothing more of a sync node or trainer; other roles change nothing."""
         if self._sync is None:
             self._lost_peers.append(lost)

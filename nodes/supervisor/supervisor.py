@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,6 +37,7 @@ from .emulation import Emulation
 from .job_check import have_checked
 from .job_exit import JobExit, job_exit
 from .launcher import COORDINATOR, Launcher, LocalLauncher, NodeKey, NodeStart, RunningNode, end_all
+from .silent_nodes import SilentNodes
 from .starter import Starter
 
 STOP_SECONDS = 9.0
@@ -93,7 +94,7 @@ class Supervisor:
         # Set once the coordinator has ended, and no other takes over.
         self._over = asyncio.Event()
         self._restarts: Counter[NodeKey] = Counter()
-        self._dead_since: dict[str, float] = {}
+        self._silent = SilentNodes(job.run)
         self._starting: list[asyncio.Task[RunningNode]] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
         # For the coordinator; the others read the copy that it puts into the run's folder.
@@ -337,19 +338,6 @@ class Supervisor:
                 return None
         return None
 
-    def _end_dead(self, tokens: Iterable[str]) -> None:
-        """Kill children that the coordinator declared dead, and that do not come back.
-
-        Such a child is stopped or cut off. Its rows are alive, so it has another node timeout until another
-        one takes its place, but no more than half the time that the job waits for one.
-        """
-        now, run = asyncio.get_running_loop().time(), self._job.run
-        self._dead_since = {token: self._dead_since.get(token, now) for token in tokens}
-        patience = min(run.node_timeout_seconds, run.rejoin_seconds / 2)
-        for child in self._children:
-            if now - self._dead_since.get(child.token, now) > patience:
-                child.signal(signal.SIGKILL)
-
     async def _show_progress(self, channel: RpcChannel) -> None:
         logged = False
         while True:
@@ -358,7 +346,7 @@ class Supervisor:
                 reply = await channel.call(self._status, timeout_seconds=5.0)
             except (ConnectionLost, RemoteError):
                 continue
-            self._end_dead(reply.dead)
+            self._silent.end(reply.dead, self._children, asyncio.get_running_loop().time())
             try:
                 self._progress(reply.status)
             except Exception:

@@ -231,7 +231,7 @@ class TrainerRole(SynchronizedRole):
             sync = Synchronizer(
                 self._context, self._algorithm, node, members, self._socket, request.group, state
             )
-            self._start_sync(sync)
+            self.start_sync(sync)
             if node.index == 0 and not request.late:
                 await self._seed(sync, restored.model if restored is not None else None)
         assert self._pool is not None
@@ -264,7 +264,7 @@ class TrainerRole(SynchronizedRole):
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:
-        self._lose_peer(lost)
+        self.lose_peer(lost)
         if lost.role in ("reader", "embedding"):
             for worker in self._workers:
                 worker.node_lost(lost.name)

@@ -26,7 +26,8 @@ _SCARCE: Final = 0.1
 _LEAST_SECONDS: Final = 0.002
 """Less than this says nothing of how scarce they are."""
 
-_TIMES: Final = Path("/proc/thread-self/schedstat")
+TIMES: Final = Path("/proc/thread-self/schedstat")
+"""Where the system says for how long the calling thread ran and waited."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def own_times() -> ThreadTimes | None:
     Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
     """
     try:
-        ran, waited, _ = _TIMES.read_text(encoding="ascii").split()
+        ran, waited, _ = TIMES.read_text(encoding="ascii").split()
         return ThreadTimes(threading.get_native_id(), int(ran) / 1e9, int(waited) / 1e9)
     except (OSError, ValueError):
         _say_uncounted()
@@ -55,7 +56,7 @@ def own_times() -> ThreadTimes | None:
 
 @functools.cache
 def _say_uncounted() -> None:
-    log.info("checkpoints do not yield to training: the system counts no waiting threads (%s)", _TIMES)
+    log.info("checkpoints do not yield to training: the system counts no waiting threads (%s)", TIMES)
 
 
 class Yielding:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shadowsync.nodes.control.divergence import CHUNK_ELEMENTS
+from shadowsync.nodes.control.divergence import CHUNK_ELEMENTS, divergence_of
 from shadowsync.nodes.control.replica_sampler import ReplicaSampler
 from shadowsync.nodes.coordinator.evaluation import Evaluator, read_progressive, sum_scores
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
@@ -201,9 +201,8 @@ COUNTED = (
 @pytest.mark.parametrize("balance", ["off", "updates"])
 def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(balance: str, tmp_path: Path) -> None:
     async def work() -> None:
-        server = Told(tmp_path, trainer={"count": 2, "balance": balance})
         now = [0.0]
-        server.state._clock = lambda: now[0]
+        server = Told(tmp_path, clock=lambda: now[0], trainer={"count": 2, "balance": balance})
         before = server.accounts
         for value in (MOST_COUNT, 0, 0.5, float(MOST_COUNT), 1):
             for name in (None, *COUNTED):
@@ -211,12 +210,12 @@ def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(balance: str, tm
                 counts = counts if name is None else {"micro_batches": 1, name: value}
                 for token in ("token-trainer-0", LIAR, "token-reader-0", "token-embedding-0"):
                     now[0] += 0.7
-                    server._beat(token.encode(), token, Heartbeat(counts))
+                    server.beat(token.encode(), token, Heartbeat(counts))
                 encode(ReplyMessage(1, True, encode_body(StatusReply(_status(server)))))
-        server._require_no_lost_batches()
+        await server.look(now[0])
         assert server.accounts == before
         assert not server.failures
-        await server._tasks.close()
+        await server.close()
         await server.store.close()
 
     run(work)
@@ -240,8 +239,9 @@ async def _diverge(server: Told) -> None:
 
 async def _sample(server: Told) -> None:
     sampler = ReplicaSampler(server)
-    points = await sampler._sample(1, ELEMENTS)
-    sampler._add_point(points)
+    points = await sampler.sample(ELEMENTS)
+    divergence = divergence_of([point.values for point in points.values()])
+    assert divergence is None or math.isfinite(divergence)
     if points and server.state.control is not None:
         server.state.control.add(1.0, points)
 
@@ -300,7 +300,7 @@ def test_a_reply_that_cannot_be_costs_its_sender_and_no_account(what: str, tmp_p
         if not liar.alive:
             assert liar.lost_because.startswith(f"{IMPOSSIBLE}: "), place
             died.append(place)
-        await server._tasks.close()
+        await server.close()
         await server.store.close()
 
     async def work() -> None:

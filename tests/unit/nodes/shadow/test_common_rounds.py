@@ -9,15 +9,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from shadowsync.lab.virtual.trainer import VirtualTrainer
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.timing import Timing
 from shadowsync.nodes.replica.buffer import FlatReplica
 from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
 from shadowsync.nodes.shadow.fixed_rate import CenterRounds, GatedRounds
 from shadowsync.nodes.shadow.rounds import RoundCounter
-from shadowsync.nodes.shadow.synchronizer import Synchronizer
 from shadowsync.pipeline.config.sections import SyncSection
+from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.sync_algos.easgd import EASGD
+from shadowsync.tests.support.jobs.runs import JobMaker
+from shadowsync.tests.support.sync.made_synchronizer import made_synchronizer
 
 WORKERS = 2
 
@@ -45,21 +48,22 @@ def replica_context(name: str) -> Any:
 
 @every_algorithm
 def test_of_a_trainer(name: str, common: bool) -> None:
-    own = Synchronizer.__new__(Synchronizer)
-    own._context, own._algorithm = replica_context(name), make_algorithm(name, {})
-    own.rounds, own._connection_config, own.fixed, own._gate = cast(Any, (None, None, [], None))
-    own._set_up_fixed_rate()
+    own = made_synchronizer(replica_context(name), make_algorithm(name, {}))
     assert [type(one) for one in own.fixed] == [GatedRounds if common else CenterRounds] * WORKERS
-    assert (own._gate is not None) == common
 
 
 @every_algorithm
-def test_of_an_emulated_trainer(name: str, common: bool) -> None:
-    own = VirtualTrainer.__new__(VirtualTrainer)
-    own.index, own.context, own.algorithm = 0, replica_context(name), make_algorithm(name, {})
-    own._job, own._gate = own.context.job, None
-    own.connect(cast(Any, None))
-    assert (own._gate is not None) == common
+def test_of_an_emulated_trainer(name: str, common: bool, job_file: JobMaker) -> None:
+    job = job_file(
+        {
+            "sync": {"algorithm": name, "mode": "fixed", "every": 3, "nodes": 0 if name == "ma" else 1},
+            "trainer": {"count": 2, "workers": WORKERS, "batch": 512},
+        }
+    )
+    found = run_virtual(load_job(str(job)), Timing(step_seconds=0.02, round_cpu_seconds=0.001))
+    turns = sum(done // (3 * WORKERS) for done in found.iterations)
+    # Each trainer has one more, at the end.
+    assert found.rounds == turns * (1 if common else WORKERS) + len(found.iterations)
 
 
 def test_a_pause_of_the_process_does_not_use_up_the_time_of_a_worker_s_round() -> None:

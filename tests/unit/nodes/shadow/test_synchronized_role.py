@@ -43,10 +43,10 @@ def test_sync_nodes_and_trainers_that_are_gone_are_told_of_once(early: bool) -> 
     lost = [NodeLost(f"token-{name}", name, f"{name}-0") for name in ("reader", "sync", "trainer")]
     lost.append(NodeLost("token-other", "trainer", "trainer-1", left=True))
     if not early:
-        role._start_sync(cast(Synchronizer, told))
+        role.start_sync(cast(Synchronizer, told))
     for one in lost:
-        role._lose_peer(one)
+        role.lose_peer(one)
     if early:
-        role._start_sync(cast(Synchronizer, told))
+        role.start_sync(cast(Synchronizer, told))
     gone = [("sync", "token-sync"), ("trainer", "token-trainer"), ("trainer that left", "token-other")]
     assert told.what == [("start", ""), *gone]

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
-from shadowsync.nodes.shadow.synchronizer import Synchronizer
+from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.sync_algos.base import ModelOrigin
+from shadowsync.tests.support.sync.made_synchronizer import made_synchronizer
 
 
 class Between:
@@ -35,10 +36,17 @@ def test_a_global_model_is_copied_where_no_round_changes_it() -> None:
         copied_between.append(shadow.runs)
         return held
 
-    own = Synchronizer.__new__(Synchronizer)
-    own.shadow, own._model = cast(Any, shadow), None
-    own._algorithm = cast(Any, SimpleNamespace(model=ModelOrigin.GLOBAL, global_model=global_model))
-    own._context = cast(Any, SimpleNamespace(layout=SimpleNamespace(numel=4)))
+    algorithm = SimpleNamespace(
+        model=ModelOrigin.GLOBAL, global_model=global_model, state_names=(), start=lambda _: None
+    )
+    context = SimpleNamespace(
+        layout=SimpleNamespace(numel=4),
+        job=SimpleNamespace(sync=SyncSection()),
+        replica=None,
+        total_iterations=lambda: 0,
+    )
+    own = made_synchronizer(context, algorithm)
+    own.shadow = cast(Any, shadow)
     model = asyncio.run(own.model())
     assert model is not None
     held.zero_()

@@ -127,38 +127,6 @@ def test_a_coordinator_that_takes_over_has_as_long_as_its_nodes_wait_for_it() ->
     run_in_virtual_time(main())
 
 
-class Silent(Ended):
-    """A node that goes on, and is told signals."""
-
-    def __init__(self, start: NodeStart) -> None:
-        super().__init__(start, 0)
-        self.signals: list[int] = []
-
-    def signal(self, number: int) -> None:
-        self.signals.append(number)
-
-
-def test_what_was_declared_dead_and_lives_may_come_back_before_it_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    job = a_job(run={"node_timeout_seconds": 15.0, "rejoin_seconds": 60.0})
-
-    async def main() -> None:
-        supervisor = Supervisor(job, lambda _: None, CheckStarter())
-        one, other = (Silent(NodeStart("embedding", at, f"e{at}", Path("job"))) for at in range(2))
-        supervisor._children += [one, other]
-        # When it is asked, and who is dead then: one comes back, and later it is silent once more.
-        for now, dead in ((0.0, ["e0", "e1"]), (14.0, ["e1"]), (16.0, ["e0", "e1"])):
-            monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda now=now: now)
-            assert (one.signals, other.signals) == ([], [])
-            supervisor._end_dead(dead)
-        monkeypatch.undo()
-        assert (one.signals, other.signals) == ([], [signal.SIGKILL])
-        supervisor._clear_scratch()
-
-    asyncio.run(main())
-
-
 def test_a_device_is_looked_for_where_the_trainers_run() -> None:
     """Here there is no such GPU: an engine whose trainers run elsewhere does not mind."""
     job = a_job(trainer={"device": "cuda:77"})

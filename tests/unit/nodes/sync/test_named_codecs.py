@@ -82,7 +82,7 @@ class Thread:
     def exchange(self, values: Float32Array, step: Step) -> bool:
         """Return whether its answer was received."""
         if step.fate == "new session":
-            self.center._sessions.clear()
+            self.center.await_seeds()
         self.number += 1
         codec = CHOICES.codec(step.codec)
         self.reference.begin(codec)

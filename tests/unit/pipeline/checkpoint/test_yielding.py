@@ -71,12 +71,12 @@ def test_another_threads_times_say_nothing() -> None:
 
 
 def test_it_does_not_rest_for_ever() -> None:
-    own = Yielding(counted([(10.0, 10.0)]), lambda _: None)
-    list(own.between(PIECES))
-    assert own.rested_seconds == MOST_REST_SECONDS
-    # Of the next file nothing is left.
     slept: list[float] = []
-    own._rest = slept.append
+    own = Yielding(counted([(10.0, 10.0)]), slept.append)
+    list(own.between(PIECES))
+    assert own.rested_seconds == sum(slept) == MOST_REST_SECONDS
+    # Of the next file nothing is left.
+    slept.clear()
     list(own.between(PIECES))
     assert slept == []
 
@@ -84,7 +84,7 @@ def test_it_does_not_rest_for_ever() -> None:
 def test_it_does_not_rest_where_nobody_counts_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(yielding, "_TIMES", tmp_path / "none")
+    monkeypatch.setattr(yielding, "TIMES", tmp_path / "none")
     yielding._say_uncounted.cache_clear()
     caplog.set_level(logging.INFO, yielding.log.name)
     slept: list[float] = []
@@ -95,7 +95,7 @@ def test_it_does_not_rest_where_nobody_counts_and_says_so_once(
     yielding._say_uncounted.cache_clear()
 
 
-@pytest.mark.skipif(not yielding._TIMES.exists(), reason="this system does not count them")
+@pytest.mark.skipif(not yielding.TIMES.exists(), reason="this system does not count them")
 def test_times_are_those_of_the_thread_that_asks() -> None:
     before = own_times()
     assert before is not None

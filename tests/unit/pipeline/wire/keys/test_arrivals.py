@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 import zmq
 from shadowsync.pipeline.wire import sockets
 from shadowsync.pipeline.wire.keys import arrivals as arrivals_module
-from shadowsync.pipeline.wire.keys.arrivals import Accepted, Arrivals, received_bytes, wire_bytes
+from shadowsync.pipeline.wire.keys.arrivals import Arrivals, received_bytes, wire_bytes
 from shadowsync.pipeline.wire.keys.curve import ZapAuthenticator
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.pipeline.wire.sockets import Listener, configure_socket, connect
@@ -332,6 +334,11 @@ def held_by(*connections: tuple[socket.socket, socket.socket], sizes: Sequence[i
         writer.join(60.0)
 
 
+def message_on(accepted: socket.socket) -> Any:
+    """The last frame of a message that came over a connection, which says over which."""
+    return SimpleNamespace(get=lambda _: accepted.fileno())
+
+
 def test_a_descriptor_that_is_used_again_is_not_shut_down(accepting: Accepting, tmp_path: Path) -> None:
     bounds = Arrivals(MIB, of_place=MIB)
     accepted, client = accepting.pair()
@@ -353,9 +360,11 @@ def test_a_descriptor_that_is_used_again_is_not_shut_down(accepting: Accepting, 
         os.dup2(first.fileno(), descriptor)
         assert bounds.accept(descriptor, accepting.port) is None
         assert bounds.count() == (0, 0), "a socket without a port"
+    descriptor = accepting.pair()[0].fileno()
+    bounds.accept(descriptor, accepting.port)
     with open(tmp_path / "file", "w", encoding="ascii") as file:
         os.dup2(file.fileno(), descriptor)
-        bounds._connections[descriptor] = Accepted(descriptor, 1)
+        assert bounds.count() == (1, 1)
         assert bounds.shut_down_excessive(everyone=True) == []
         assert bounds.accept(descriptor, accepting.port) is None
 
@@ -366,7 +375,8 @@ def test_who_has_a_place_is_looked_at_with_everyone_and_may_hold_more(accepting:
     connections = [accepting.pair() for _ in range(3)]
     for accepted, _ in connections:
         bounds.accept(accepted.fileno(), accepting.port)
-    bounds._with_place.update(one.cookie for one in list(bounds._connections.values())[:2])
+    for accepted, _ in connections[:2]:
+        bounds.take([message_on(accepted)], [], has_place=True)
     held_by(*connections, sizes=[11 * MIB, 13 * MIB, MIB])
     assert bounds.count() == (3, 1)
     assert bounds.shut_down_excessive(everyone=False) == []
@@ -379,11 +389,11 @@ def test_who_has_a_place_is_looked_at_with_everyone_and_may_hold_more(accepting:
 def test_what_was_taken_is_not_held(accepting: Accepting) -> None:
     """Also if more was taken than came, which can only be of a connection before."""
     bounds = Arrivals(MIB, of_place=MIB)
+    bounds.is_watched = True
     one = accepting.pair()
     bounds.accept(one[0].fileno(), accepting.port)
-    (known,) = bounds._connections.values()
     held_by(one, sizes=[9 * MIB])
-    bounds._taken[known.cookie] = 20 * MIB
+    bounds.take([message_on(one[0])], [20 * MIB], has_place=False)
     assert bounds.shut_down_excessive(everyone=True) == []
     held_by(one, sizes=[3 * MIB])
     assert bounds.shut_down_excessive(everyone=True) == []
