@@ -6,10 +6,11 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 BIN = $(VENV)/bin
-# How many tests run at once: more than the two cores of a small machine, because half of a test's time is waiting;
-# fewer where all are kills. Files with whole jobs come first, so that none is left for the end.
+# How many tests run at once: more than the two cores of a small machine, because half of a test's time is waiting,
+# and of a variant's two thirds. Files with whole jobs come first, so that none is left for the end.
 JOBS ?= 4
-FAULT_JOBS ?= 3
+FAULT_JOBS ?= 4
+VARIANT_JOBS ?= 6
 # What is imported is compiled once: a variable that forbids it would cost every process of the suite a second.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
 # Jobs in a test's own process keep to one core there; `make faults` and whole processes have all of them.
@@ -82,12 +83,13 @@ in-one-process: install-dev
 docs: $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
 
+# One test of tests/fuzz takes a quarter of the time, so it begins first; the others are spread over all processes.
 faults: install-dev
-	$(PYTEST) -n $(FAULT_JOBS) $(BY_FILE) -m "matrix and not no_kill" tests/faults tests/fuzz
+	$(PYTEST) -n $(FAULT_JOBS) --dist worksteal -m "matrix and not no_kill" tests/fuzz tests/faults
 
 # One file there has a third of the seconds, in tests that mostly wait: they are spread over all.
 variants: install-dev
-	$(ONE_CORE) $(PYTEST) -n $(JOBS) --dist worksteal -m "matrix and no_kill" $(WHOLE_JOBS) tests/unit/lab/virtual tests/unit/pipeline/saved_model
+	$(ONE_CORE) $(PYTEST) -n $(VARIANT_JOBS) --dist worksteal -m "matrix and no_kill" $(WHOLE_JOBS) tests/unit/lab/virtual tests/unit/pipeline/saved_model
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
