@@ -89,7 +89,7 @@ faults: install-dev
 
 # One file there has a third of the seconds, in tests that mostly wait: they are spread over all.
 variants: install-dev
-	$(ONE_CORE) $(PYTEST) -n $(VARIANT_JOBS) --dist worksteal -m "matrix and no_kill" $(WHOLE_JOBS) tests/unit/lab/virtual tests/unit/pipeline/saved_model
+	$(ONE_CORE) $(PYTEST) -n $(VARIANT_JOBS) --dist worksteal -m "matrix and no_kill and not ray" $(WHOLE_JOBS) tests/unit/lab/virtual tests/unit/pipeline/saved_model
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
