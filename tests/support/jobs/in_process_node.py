@@ -131,14 +131,35 @@ def _await_stack(task: asyncio.Task[Any]) -> str:
     return "\n".join(found)
 
 
-class Context(zmq.Context[zmq.Socket[bytes]]):
-    """A node's context, which a kill may terminate while the node does so too."""
+class _Socket(zmq.Socket[bytes]):
+    """Sends nothing from the kill on.
 
+    ZeroMQ ends the sockets of a context one after the other: a thread that notices the end of one could tell
+    of it over another.
+    """
+
+    def send(self, *given: Any, **more: Any) -> Any:
+        """As a socket of a context that was terminated, once this one is being so."""
+        if isinstance(self.context, Context) and self.context.is_cut:
+            raise zmq.ContextTerminated
+        return super().send(*given, **more)
+
+
+class Context(zmq.Context[zmq.Socket[bytes]]):
+    """A node's context, which a kill may terminate while the node does so too.
+
+    Attributes:
+        is_cut: whether the kill has begun.
+    """
+
+    _socket_class = _Socket
+    is_cut: bool
     _once: threading.Lock
     _over: threading.Event
 
     def __init__(self) -> None:
         super().__init__(io_threads=1)
+        self.is_cut = False
         self._once = threading.Lock()
         self._over = threading.Event()
 
@@ -161,7 +182,11 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
             self._over.wait()
 
     def cut(self) -> None:
-        """Terminate on a thread of its own; from its return on no socket sends or receives."""
+        """Terminate on a thread of its own.
+
+        Nothing is sent any more, and from its return on nothing is received.
+        """
+        self.is_cut = True
         try:
             probe = self.socket(zmq.PAIR)
         except zmq.ZMQError:

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import zmq
 from shadowsync.pipeline.wire.messages import Push
 from shadowsync.tests.support.jobs import in_process_cluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.jobs.in_process_node import Context
 from shadowsync.tests.support.jobs.node_faults import die, drop
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
@@ -79,3 +81,35 @@ def test_a_thread_that_python_did_not_start_is_no_leak() -> None:
     with in_process_clusters():
         _thread.start_new_thread(call, ())
         assert asked.wait(60.0)
+
+
+def test_a_killed_node_says_nothing_while_its_sockets_end_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a thread that misses one socket could tell of it over another, and the node would have failed."""
+    begun, go_on, term = threading.Event(), threading.Event(), zmq.Context.term
+
+    def slow_term(own: zmq.Context[zmq.Socket[bytes]]) -> None:
+        begun.set()
+        assert go_on.wait(60.0)
+        term(own)
+
+    context = Context()
+    with context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
+        one.bind("inproc://talk")
+        other.connect("inproc://talk")
+        one.send_multipart([b"still", b"alive"])
+        assert other.recv_multipart() == [b"still", b"alive"]
+        monkeypatch.setattr(zmq.Context, "term", slow_term)
+        kill = threading.Thread(target=context.cut)
+        kill.start()
+        assert begun.wait(60.0)
+        try:
+            for send in (one.send, lambda part: one.send_multipart([part, part], zmq.NOBLOCK, copy=False)):
+                with pytest.raises(zmq.ContextTerminated):
+                    send(b"I have failed")
+            assert not other.poll(0)
+        finally:
+            go_on.set()
+    kill.join(60.0)
+    assert not kill.is_alive()
