@@ -20,7 +20,7 @@ REMEDIES: Final = {
     WORKERS: "more workers or trainers",
     LOCK: "more trainers, with fewer workers each",
     CORES: "more or larger machines",
-    IN_FLIGHT: "a larger trainer.lookups_ahead, or more workers",
+    IN_FLIGHT: "more workers, or larger trainer.lookups_ahead and trainer.credit where the job has numbers",
     READERS: "more readers, or input that shadowsync prepare wrote",
     EMBEDDING: "more embedding nodes",
     NETWORK: "a faster network card, or codecs for vectors and gradients",

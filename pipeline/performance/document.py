@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat
 
 from ..types import ResultModel
 from .measurements import LinkMeasurement, ProfileMeasurements
-from .reasons import ADVICE, MORE_CORES, PREPARE, reasons_of
+from .reasons import ADVICE, MORE_CORES, PREPARE, deeper, reasons_of
 from .worker_time import WorkerTime, worker_time
 
 FORMAT_VERSION: Final = 1
@@ -99,6 +99,8 @@ def judge(measured: ProfileMeasurements) -> Verdict:
         remedies = (MORE_CORES, *remedies)
     if bottleneck == "reader" and not measured.prepared:
         remedies = (PREPARE, *remedies)
+    if bottleneck == "network" and measured.depth_bounds:
+        remedies = (deeper(measured.depth_bounds), *remedies)
     reasons = reasons_of(measured, time, bottleneck)
     return Verdict(bottleneck=bottleneck, share=share, time=time, reasons=reasons, remedies=list(remedies))
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
+from ..config.job import Job
 from ..types import ResultModel
 from .plan_basis import PlanBasis
 
@@ -58,6 +59,7 @@ class ProfileMeasurements(ResultModel):
         workers, batch: the job's settings for each trainer.
         sync: the algorithm and its mode, in words.
         prepared: whether readers read a folder that `shadowsync prepare` wrote.
+        depth_bounds: settings by whose numbers a worker has no more batches in flight (`depth_bounds`).
         basis: what `shadowsync plan` needs besides.
     """
 
@@ -67,6 +69,7 @@ class ProfileMeasurements(ResultModel):
     batch: Annotated[int, Field(ge=1)]
     sync: str
     prepared: bool = False
+    depth_bounds: list[str] = Field(default_factory=list)
     basis: PlanBasis
     nodes: list[NodeMeasurements]
 
@@ -111,6 +114,17 @@ class ProfileMeasurements(ResultModel):
                     LinkMeasurement(trainer=trainer.name, other=other, sent=up, received=down, shared=shared)
                 )
         return links
+
+
+def depth_bounds(job: Job) -> list[str]:
+    """Return the settings by whose numbers a worker of this job has no more batches in flight.
+
+    None of a deterministic job, where a worker waits for each lookup whatever they are.
+    """
+    if job.run.deterministic:
+        return []
+    given = {"trainer.lookups_ahead": job.trainer.lookups_ahead, "trainer.credit": job.trainer.credit}
+    return [key for key, value in given.items() if value != "auto"]
 
 
 class LinkMeasurement(ResultModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..text.format import count, data_rate, duration, number, percent
@@ -31,7 +31,6 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "network": (
         "Fewer bytes: `codecs.vectors` and `codecs.gradients` as bfloat16 or int8, or a smaller"
         " `model.embedding_dim`.",
-        "More batches in flight, against a long delay: `trainer.lookups_ahead` and `trainer.credit`.",
         "Trainers and embedding nodes closer to each other, or more embedding nodes, if each has its own"
         " link.",
     ),
@@ -56,6 +55,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         " part alone gains little.",
     ),
 }
+
+
+def deeper(bounds: Sequence[str]) -> str:
+    """Return the advice to raise these settings; without numbers a worker hides delays by itself."""
+    settings = " and ".join(f"`{key}`" for key in bounds)
+    return f'More batches in flight, against a long delay: a larger number, or "auto", for {settings}.'
 
 
 def reasons_of(measured: ProfileMeasurements, time: WorkerTime, bottleneck: str) -> list[str]:

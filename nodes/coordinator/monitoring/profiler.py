@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ....pipeline.performance.document import Profile, TraceNote
-from ....pipeline.performance.measurements import NodeMeasurements, ProfileMeasurements, ThreadTime
+from ....pipeline.performance.measurements import (
+    NodeMeasurements,
+    ProfileMeasurements,
+    ThreadTime,
+    depth_bounds,
+)
 from ....pipeline.performance.memory import total_memory_bytes
 from ....pipeline.performance.plan_basis import PlanBasis
 from ....pipeline.performance.trace_events import NodeTrace, trace_events
@@ -199,6 +204,7 @@ class Profiler:
             workers=job.trainer.workers,
             batch=job.trainer.batch,
             prepared=bool(job.data.prepared),
+            depth_bounds=depth_bounds(job),
             sync=f"{job.sync.algorithm}, {job.sync.mode}" if synced else "none",
             basis=PlanBasis.of(job, total_memory_bytes()),
             nodes=nodes,

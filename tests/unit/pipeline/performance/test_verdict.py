@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.performance.document import WAITS, judge
-from shadowsync.pipeline.performance.measurements import ProfileMeasurements
-from shadowsync.pipeline.performance.reasons import ADVICE, MORE_CORES, PREPARE
+from shadowsync.pipeline.performance.measurements import ProfileMeasurements, depth_bounds
+from shadowsync.pipeline.performance.reasons import ADVICE, MORE_CORES, PREPARE, deeper
 from shadowsync.pipeline.performance.render import HEADLINES
 from shadowsync.pipeline.performance.worker_time import worker_time
 from shadowsync.tests.support.jobs.profile_measurements import measured, node, threads
 
+DEPTH_SETTINGS = ["trainer.lookups_ahead", "trainer.credit"]
 WAITING = {"compute_seconds": 8.0, "compute_cpu_seconds": 8.0}
 BUSY_SHARD = node("embedding", {"busy_seconds": 9.5, "handled_messages": 1000.0})
 STOPPED_SHARD = node("embedding", {"busy_seconds": 0.5}, stalled_share=0.9)
@@ -139,8 +140,43 @@ def test_shares_are_of_a_whole(
     assert (verdict.bottleneck in WAITS) == (max(parts[cause] for cause in WAITS) >= 1 / 3)
 
 
+def test_more_in_flight_is_advised_only_where_the_job_bounds_it_by_a_number() -> None:
+    measures = PLANTED["network"]
+    assert not any(key in remedy for remedy in judge(measures).remedies for key in DEPTH_SETTINGS)
+    for bounds in (DEPTH_SETTINGS[:1], DEPTH_SETTINGS[1:], DEPTH_SETTINGS):
+        bounded = judge(measures.model_copy(update={"depth_bounds": bounds}))
+        assert bounded.bottleneck == "network"
+        assert bounded.remedies[1:] == judge(measures).remedies
+        assert [key for key in DEPTH_SETTINGS if key in bounded.remedies[0]] == bounds
+    assert judge(PLANTED["compute"].model_copy(update={"depth_bounds": DEPTH_SETTINGS})).remedies == list(
+        ADVICE["compute"]
+    )
+
+
+def test_a_job_bounds_what_is_in_flight_by_the_numbers_of_its_file() -> None:
+    def bounds(*, deterministic: bool = False, **trainer: int | str) -> list[str]:
+        sections = {"trainer": trainer, "run": {"deterministic": deterministic}, "sync": {"mode": "fixed"}}
+        return depth_bounds(Job.model_validate(sections | {"data": {"format": "parquet", "path": ["/x"]}}))
+
+    assert bounds() == bounds(lookups_ahead="auto", credit="auto") == []
+    assert bounds(lookups_ahead=0) == DEPTH_SETTINGS[:1]
+    assert bounds(credit=4) == DEPTH_SETTINGS[1:]
+    assert bounds(lookups_ahead=2, credit=4) == DEPTH_SETTINGS
+    assert bounds(lookups_ahead=2, credit=4, deterministic=True) == [], "a worker waits for each lookup"
+
+
+def test_a_profile_of_an_earlier_version_bounds_nothing() -> None:
+    earlier = PLANTED["network"].model_dump(exclude={"depth_bounds"})
+    assert ProfileMeasurements.model_validate(earlier).depth_bounds == []
+
+
 def test_every_setting_that_is_advised_exists() -> None:
-    texts = [MORE_CORES, PREPARE, *(text for remedies in ADVICE.values() for text in remedies)]
+    texts = [
+        MORE_CORES,
+        PREPARE,
+        deeper(DEPTH_SETTINGS),
+        *(text for remedies in ADVICE.values() for text in remedies),
+    ]
     named = {name for text in texts for name in re.findall(r"`([a-z]+\.[a-z_]+)", text)}
     assert len(named) > 10
     for name in named:

@@ -44,7 +44,12 @@ class PlayedServer(FakeServer):
     """
 
     def __init__(self, folder: Path, ends_after: int, silent: str = "") -> None:
-        super().__init__(folder, [member("trainer", 0), member("reader", 0)], sync={"algorithm": "none"})
+        super().__init__(
+            folder,
+            [member("trainer", 0), member("reader", 0)],
+            sync={"algorithm": "none"},
+            trainer={"credit": 4},
+        )
         self.ends_after = ends_after
         self.silent = silent
         self.verbs: list[str] = []
@@ -111,6 +116,7 @@ def test_a_profile_measures_then_traces_then_ends_the_job(tmp_path: Path) -> Non
     profile, events = found
     assert isinstance(profile, Profile)
     assert {node.name for node in profile.measured.nodes} == {"trainer-0", "reader-0", "coordinator"}
+    assert profile.measured.depth_bounds == ["trainer.credit"]
     # All of the time that was asked for, and not the trace after it.
     assert profile.measured.seconds == pytest.approx(0.5 + 2 * ONE_WAY_SECONDS)
     assert profile.examples_per_second == pytest.approx(1000.0)
