@@ -142,8 +142,8 @@ class TrainerSection(Section):
         str,
         Field(
             pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$",
-            description='Device of the dense model: "cpu", "cuda:1", "cuda", for each trainer another GPU of its'
-            ' machine, or "auto", the same where there is a GPU; trainers may differ.'
+            description='Device of the dense model: "cpu", "cuda:1", "cuda", for each trainer another GPU of'
+            ' its machine, or "auto", the same where there is a GPU; trainers may differ.'
             " On a GPU `run.deterministic` reproduces results only up to rounding.",
         ),
     ] = "cpu"
