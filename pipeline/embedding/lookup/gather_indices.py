@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray
-from .item_lists import ItemList, list_layout
+from .item_lists import ItemList, lengthened, list_layout
 from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
 Pad: TypeAlias = Callable[[str, int], int]
@@ -239,27 +239,18 @@ class _Builder:
             known.append(self._places_of[table](positions) + self._starts[table])
         places: IndexArray = known[0] if len(known) == 1 else np.concatenate(known)
         size = self._pad(f"split {name}", len(places))
-        return _padded(places, size, self._split[bank.share.dim].vectors)
+        return lengthened(places, size, self._split[bank.share.dim].vectors)
 
     def _distinct(self, rows: DistinctRows, single: int, examples: int) -> tuple[int, int, int]:
         add, distinct, requested = self._tensors.add, len(rows.begins), len(rows.which)
-        which, order = _padded(rows.which, examples, distinct), rows.order
+        which, order = lengthened(rows.which, examples, distinct), rows.order
         if requested < examples:
             order = np.arange(examples, dtype=np.int64)
             order[:requested] = rows.order
-        begins = _padded(rows.begins, single, examples)
+        begins = lengthened(rows.begins, single, examples)
         # The first padded bag has the gradients of all padded rows.
         begins[distinct : distinct + 1] = requested
         return add(which), add(order), add(begins)
-
-
-def _padded(array: NDArray[Any], size: int, value: int) -> NDArray[Any]:
-    """Return the array itself if it has this size, else a longer copy with `value` at its end."""
-    if len(array) == size:
-        return array
-    longer = np.full(size, value, array.dtype)
-    longer[: len(array)] = array
-    return longer
 
 
 def _spans(lookups: Sequence[BankLookup], banks: Sequence[BankIndices]) -> list[Span]:

@@ -125,11 +125,19 @@ def _weighted(
         factors /= np.where(totals > 0, totals, 1.0)[owners]
     rows = pad(f"weighted {table}", len(owners))
     # Padded rows count nothing: they are in the last bag.
-    more = rows - len(owners)
     return WeightedBags(
         len(bags.lengths),
         rows,
-        owners=add(np.pad(owners, (0, more))),
+        owners=add(lengthened(owners, rows, 0)),
         begins=add(ends - bags.lengths),
-        factors=add(np.pad(factors.astype(np.float32), (0, more))),
+        factors=add(lengthened(factors.astype(np.float32), rows, 0)),
     )
+
+
+def lengthened(array: NDArray[Any], size: int, value: int) -> NDArray[Any]:
+    """Return the array itself if it has this size, else a longer copy with `value` at its end."""
+    if len(array) == size:
+        return array
+    longer = np.full(size, value, array.dtype)
+    longer[: len(array)] = array
+    return longer
