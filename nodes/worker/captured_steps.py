@@ -52,16 +52,22 @@ class Padding:
 
     Rows are padded to the largest number so far and a bit more; lists of rows to the next power of two. Only
     the worker's thread may call.
+
+    Attributes:
+        growths: how often a number of rows was larger than its padded size. No later batch has a layout from
+            before: all of these sizes are in every layout.
     """
 
     def __init__(self) -> None:
         self._largest: dict[str, int] = {}
+        self.growths = 0
 
     def __call__(self, what: str, size: int) -> int:
         """Return the padded size of what is called so; see `gather_indices.Pad`."""
         if what.startswith("list"):
             return 1 << (size - 1).bit_length()
         if size > self._largest.get(what, -1):
+            self.growths += what in self._largest
             spare = size + size // _SPARE_SHARE
             self._largest[what] = -(-spare // _BUCKET_ROWS) * _BUCKET_ROWS
         return self._largest[what]
@@ -87,6 +93,7 @@ class _Graph:
         computed: its results, each time in the same memory.
         packed: the same in one.
         updates: dense updates that it makes.
+        growths: those of the padding at its capture.
     """
 
     block: torch.Tensor
@@ -94,6 +101,7 @@ class _Graph:
     computed: Computed
     packed: torch.Tensor
     updates: int
+    growths: int
 
     def run(self, block: torch.Tensor) -> Computed:
         self.block.copy_(block)
@@ -133,8 +141,8 @@ class CapturedSteps:
         self._context, self._computation, self._stream = context, computation, stream
         self._event = event
         self._graphs: dict[object, _Graph] = {}
-        # Their batches so far, of which the last ones are compared.
-        self._seen: dict[object, list[torch.Tensor]] = {}
+        # Of layouts without a graph: eager steps so far, and the last batch.
+        self._seen: dict[object, tuple[int, torch.Tensor]] = {}
         self.pad: Padding | None = Padding()
         self.replays = 0
 
@@ -155,27 +163,37 @@ class CapturedSteps:
         assert isinstance(staged, PackedBatch)
         key = (staged.layout, work.micro_batches, self._context.optimizer.is_uneven)
         graph = self._graphs.get(key)
-        if graph is not None or len(self._graphs) == MOST_GRAPHS:
+        if graph is not None:
             return graph
-        if key not in self._seen and len(self._seen) == MOST_GRAPHS:
+        growths = self._growths
+        is_full = sum(known.growths == growths for known in self._graphs.values()) >= MOST_GRAPHS
+        if is_full or (key not in self._seen and len(self._seen) == MOST_GRAPHS):
             self._seen.clear()
-        seen = self._seen.setdefault(key, [])
-        seen.append(staged.block)
-        if len(seen) <= EAGER_STEPS:
+        if is_full:
+            return None
+        steps, last = self._seen.get(key, (0, staged.block))
+        if steps < EAGER_STEPS:
+            self._seen[key] = steps + 1, staged.block
             return None
         del self._seen[key]
         try:
-            if self._is_equal(work, seen[-2:]):
+            if self._is_equal(work, [last, staged.block]):
+                # The device is done with them: the comparison waited for it.
+                self._graphs = {k: known for k, known in self._graphs.items() if known.growths == growths}
                 graph = self._graphs[key] = self._capture(self._computation, work)
         except Exception as error:  # noqa: BLE001 - a user's model may raise anything here, and trains without
             self._refuse(error)
         return graph
 
+    @property
+    def _growths(self) -> int:
+        return 0 if self.pad is None else self.pad.growths
+
     def _capture(self, computation: Computation, work: BatchWork) -> _Graph:
         staged = work.staged
         assert isinstance(staged, PackedBatch)
         block = staged.block.clone()
-        own = BatchWork(_StaticBatch(staged.layout, block), work.layout, work.divided)
+        own = _work_on(block, work)
         packed: list[torch.Tensor] = []
 
         def step() -> None:
@@ -185,21 +203,25 @@ class CapturedSteps:
 
         replay = self._stream.capture(step)
         assert own.computed is not None
-        return _Graph(block, replay, own.computed, packed[0], own.updates)
+        return _Graph(block, replay, own.computed, packed[0], own.updates, self._growths)
 
     def _is_equal(self, work: BatchWork, blocks: Sequence[torch.Tensor]) -> bool:
         """Return whether a captured step was compared with an eager one, over these batches.
 
         It is not if one of them has numbers that are not finite. Raises CaptureError for a difference.
         """
-        context, staged = self._context, work.staged
-        assert isinstance(staged, PackedBatch)
+        context = self._context
         eager, captured = context.optimizer.clone(), context.optimizer.clone()
         before = eager.flat.clone()
-        graph = self._capture(_private(context, captured), work)
+        warmed = _private(context, captured)
+        # What the module or its optimizer keeps from its first step on is not made in the capture.
+        with self._same_random_numbers():
+            warmed.run(_work_on(blocks[0], work))
+        captured.take(eager)
+        graph = self._capture(warmed, work)
         computation = _private(context, eager)
         for block in blocks:
-            own = BatchWork(_StaticBatch(staged.layout, block), work.layout, work.divided)
+            own = _work_on(block, work)
             with self._same_random_numbers():
                 computation.run(own)
             with self._same_random_numbers():
@@ -223,8 +245,15 @@ class CapturedSteps:
     def _refuse(self, error: Exception) -> None:
         self.pad = None
         self._graphs.clear()
+        self._seen.clear()
         kind = "" if isinstance(error, CaptureError) else f"{type(error).__name__}: "
         self._event(f"steps are computed without a captured graph, which is slower: {kind}{error}")
+
+
+def _work_on(block: torch.Tensor, work: BatchWork) -> BatchWork:
+    """Return the same work on another batch of the same layout."""
+    assert isinstance(work.staged, PackedBatch)
+    return BatchWork(_StaticBatch(work.staged.layout, block), work.layout, work.divided)
 
 
 def _private(context: TrainerContext, optimizer: SharedOptimizer) -> Computation:

@@ -171,15 +171,14 @@ class BFloat16Weights:
         parameters = dict(module.named_parameters())
         rounded = set(roundable_weights(module))
         for (span, value), (_, slope) in zip(layout.views(self._values), layout.views(gradient), strict=True):
-            if span.frozen:
-                continue
             parameter = parameters[span.name]
-            if parameter in rounded:
+            if parameter in rounded and not span.frozen:
                 parameter.grad = None
                 parameter.data = value
                 self._matrices.append(parameter)
                 self._gradients.append(slope)
             else:
+                # A frozen one too: decay is added to its place, and the norm is of all places.
                 self._others.append(slope)
 
     def refresh(self) -> None:

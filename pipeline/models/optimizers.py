@@ -199,11 +199,16 @@ class SharedOptimizer:
 
     def clone(self) -> SharedOptimizer:
         """Return an optimizer with copies of the buffer and the state."""
-        made = SharedOptimizer(self.settings, self.flat.clone(), None, self.spans)
-        for name, value in self.state.items():
-            made.state[name].copy_(value)
-        made.is_uneven = self.is_uneven
+        made = SharedOptimizer(self.settings, torch.empty_like(self.flat), None, self.spans)
+        made.take(self)
         return made
+
+    def take(self, other: SharedOptimizer) -> None:
+        """Copy the buffer and the state of another optimizer of the same settings and parameters."""
+        self.flat.copy_(other.flat)
+        for name, value in other.state.items():
+            self.state[name].copy_(value)
+        self.is_uneven = other.is_uneven
 
     def for_worker(self, gradient: torch.Tensor) -> WorkerOptimizer:
         """Return an optimizer that reads the worker's flat `gradient`, float32 [numel]."""

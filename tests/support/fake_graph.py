@@ -47,7 +47,8 @@ class FakeGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         named = kwargs or {}
         name = func.overloadpacket.__name__
-        if name in NEEDS_A_VALUE:
+        # A tensor of Python's values is copied from memory that does not stay; a single value is not.
+        if name in NEEDS_A_VALUE or (name == "lift_fresh" and args[0].dim()):
             raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
         self._outer |= _places((args, named)) - self._own
         self._keep_outer(func, args, named)

@@ -1,0 +1,183 @@
+"""Captured steps on all kinds of tables, and of models that do not train all of their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker import captured_steps
+from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
+from shadowsync.nodes.worker.step import Stepper
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.tests.support.tables.embedding_cluster import draw_rows
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.unit.nodes.worker import test_captured_steps as steps
+from shadowsync.tests.unit.nodes.worker.test_captured_steps import Drawn, Trained
+from torch import nn
+
+BATCH, DENSE, COUNT, ROWS = 24, 2, 9, 40
+
+
+class Regression(nn.Module):
+    """A logistic regression on tables of any dimension, with an offset that is not trained."""
+
+    def __init__(self, dense_features: int, embedding_dims: list[int]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dense_features + sum(embedding_dims), 1)
+        self.offset = nn.Parameter(torch.tensor([0.25]), requires_grad=False)
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [B]."""
+        logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
+        return logits + self.offset
+
+
+class PartlyUsed(Regression):
+    """One layer of it takes no part in the loss."""
+
+    def __init__(self, dense_features: int, embedding_dims: list[int]) -> None:
+        super().__init__(dense_features, embedding_dims)
+        self.unused = nn.Linear(3, 2)
+        self.last = nn.Parameter(torch.tensor([0.5]))
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [B]."""
+        return super().forward(dense, embeddings) * self.last
+
+
+COLUMNS: dict[str, Any] = {
+    "y": "label",
+    "one": "categorical",
+    "grown": "categorical",
+    "wide": "categorical",
+    "grown_too": "categorical",
+    "sum": {"kind": "multi_hot", "pooling": "sum"},
+    "mean": {"kind": "multi_hot", "pooling": "mean"},
+    "weighted_sum": {"kind": "multi_hot", "pooling": "sum", "weights": "w1"},
+    "weighted_mean": {"kind": "multi_hot", "pooling": "mean", "weights": "w2"},
+    "d0": "dense",
+    "d1": "dense",
+}
+TABLES = {
+    "grown": {"kind": "growing", "rows": ROWS},
+    "grown_too": {"kind": "growing", "rows": ROWS},
+    "wide": {"dim": 5},
+    "mean": {"dim": 5},
+    "weighted_mean": {"dim": 5},
+}
+
+
+def job_of(nodes: int, model: type[nn.Module] = Regression, **trainer: Any) -> Job:
+    return Job.model_validate(
+        {
+            "data": {"format": "csv", "path": ["x"], "columns": COLUMNS},
+            "model": {"name": f"{__name__}:{model.__name__}", "embedding_dim": 2, "table_rows": ROWS},
+            "tables": TABLES,
+            "embedding": {"nodes": nodes},
+            "trainer": {"precision": "float32"} | trainer,
+        }
+    )
+
+
+def drawn(shared: TrainerContext, number: int, batch: int = BATCH) -> Drawn:
+    draw, tables = np.random.default_rng(number), shared.job.tables
+    rows = draw_rows(tables, batch, seed=number)
+    single = [table for table in tables if not table.pooling]
+    growing = [at for at, table in enumerate(single) if table.growth is not None]
+    delivery = Delivery(
+        sequence=number,
+        pass_number=0,
+        id=BatchId(0, 0, number, 1),
+        labels=(draw.random(batch) < 0.4).astype(np.float32),
+        dense=draw.normal(0, 1, (batch, DENSE)).astype(np.float32),
+        rows=rows.rows,
+        bag_rows=rows.bag_rows,
+        bag_lengths=rows.bag_lengths,
+        item_weights=rows.item_weights,
+        # A key has its row, so that the same node has it each time.
+        keys=rows.rows[growing].astype(np.uint64) * np.uint64(977) + np.uint64(1),
+    )
+    requests = shared.router.requests_of(delivery)
+    return delivery, requests, [draw.normal(0, 0.3, of.floats).astype(np.float32) for of in requests]
+
+
+def eager_and_captured(job: Job) -> list[Trained]:
+    results = []
+    for run in (steps.eager, steps.train):
+        shared = steps.on_fake_device(job)
+        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
+    steps.assert_equal(*results)
+    assert results[1].events == []
+    assert results[1].captured >= COUNT - 2 * EAGER_STEPS
+    return results
+
+
+@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_gradients_of_all_kinds_of_tables_are_those_of_the_cpu(
+    nodes: int, distinct: bool, micro_batches: float
+) -> None:
+    """One node has whole tables, of which growing ones are side by side; of three each has a part."""
+    job, results = job_of(nodes, optimizer="sgd", distinct_rows=distinct), []
+    for place in (steps.on_fake_device, build_shared):
+        shared = place(job)
+        shared.micro_batches.set(micro_batches)
+        results.append(steps.train(shared, [drawn(shared, number) for number in range(COUNT)]))
+    on_device, on_cpu = results
+    assert on_device.captured >= COUNT - 2 * EAGER_STEPS
+    for mine, yours, other in zip(
+        on_device.gradients, on_cpu.gradients, on_cpu.gradients[1:] + on_cpu.gradients[:1], strict=True
+    ):
+        for a, b, c in zip(mine, yours, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+            assert len(a) != len(c) or np.abs(a - c).max() > 1e-3, "the control"
+    torch.testing.assert_close(on_device.flat, on_cpu.flat)
+    assert not torch.equal(build_shared(job).replica.flat, on_device.flat), "the control"
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_captured_steps_of_all_kinds_of_tables_are_eager_ones(nodes: int, distinct: bool) -> None:
+    eager_and_captured(job_of(nodes, distinct_rows=distinct))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
+def test_parameters_without_a_gradient_stay_in_captured_steps(optimizer: str, precision: str) -> None:
+    job = job_of(2, PartlyUsed, optimizer=optimizer, precision=precision, weight_decay=0.01)
+    _, captured = eager_and_captured(job)
+    shared = build_shared(job)
+    before = shared.replica.flat
+    for (span, mine), (_, first) in zip(
+        shared.layout.views(captured.flat), shared.layout.views(before), strict=True
+    ):
+        # The place of a frozen parameter has no meaning.
+        if not span.frozen:
+            assert torch.equal(mine, first) is span.name.startswith("unused"), span.name
+    if optimizer.startswith("adam"):
+        missed = [
+            span.name
+            for span, steps_missed in zip(shared.layout.spans, captured.state["missed"], strict=True)
+            if steps_missed
+        ]
+        assert missed == ["unused.weight", "unused.bias"]
+
+
+def test_batches_that_grow_have_graphs_as_long_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of smaller batches, which no batch will have again, are none of those that there may be."""
+    monkeypatch.setattr(captured_steps, "MOST_GRAPHS", 2)
+    shared = steps.on_fake_device(job_of(2))
+    sizes = (8, 64, 256, 512)
+    batches = [drawn(shared, number, size) for size in sizes for number in range(COUNT)]
+    stepper = Stepper(shared)
+    for batch in batches:
+        before = stepper.captured_steps
+        stepper.train(*batch)
+    assert stepper.captured_steps > before, "the last one is captured"
+    assert stepper.captured_steps > 2 * (COUNT - 2 * EAGER_STEPS)
