@@ -11,9 +11,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
 
@@ -25,6 +25,10 @@ from .buffer import FlatReplica
 from .device import Computed, DeviceStream, HostBatch, PendingResult, Staged, StagedInputs, StepResult
 from .packed_batch import BlockLayout, results_of
 from .scattered import ScatteredBuffer
+
+OLDEST_TO_CAPTURE: Final = (2, 13)
+"""Version of torch from which on steps are captured. With earlier ones a capture that fails leaks memory from
+then on, and other threads that draw random numbers during a capture fail."""
 
 # Torch captures in one thread at a time.
 _CAPTURING = threading.Lock()
@@ -151,13 +155,17 @@ class CudaStreams:
         start, size = memory.data_ptr(), memory.nbytes
         with torch.cuda.device(self.torch_device):
             if int(_cudart().cudaHostRegister(start, size, 0)):
+                # CUDA keeps the error for the thread's next kernel, which torch would take for a failed one.
+                with suppress(RuntimeError):
+                    torch.ones(1, device=self.torch_device)
                 return False
         self._locked[start] = start + size
         return True
 
     def unlock(self, memory: torch.Tensor) -> None:
         if self._locked.pop(memory.data_ptr(), None) is not None:
-            _cudart().cudaHostUnregister(memory.data_ptr())
+            with torch.cuda.device(self.torch_device):
+                _cudart().cudaHostUnregister(memory.data_ptr())
 
     def is_locked(self, tensor: torch.Tensor) -> bool:
         start = tensor.data_ptr()
@@ -171,11 +179,28 @@ class CudaStreams:
         tensor.record_stream(stream)
 
     def graph(self, stream: Any, function: Callable[[], None]) -> Callable[[], None]:
+        if _torch_version() < OLDEST_TO_CAPTURE:
+            raise RuntimeError(
+                f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST_TO_CAPTURE))}, from which"
+                " on training goes on undisturbed after a capture that failed"
+            )
+        failed: list[Exception] = []
         # Other threads of the trainer allocate memory and wait for events meanwhile; they may.
         with _CAPTURING, torch.cuda.device(self.torch_device):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                function()
+            try:
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    try:
+                        function()
+                    except Exception as error:
+                        failed.append(error)
+                        raise
+            except RuntimeError as error:
+                # The end of a failed capture may fail too, and says less.
+                raise (failed or [error])[0] from None
+            finally:
+                # The error refers to this call, with all that the function holds.
+                failed.clear()
         return graph.replay
 
 
@@ -316,6 +341,10 @@ class CudaDevice:
         return CudaStream(self._streams, self._replica)
 
 
+def _torch_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
 def _cudart() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
@@ -369,7 +398,7 @@ class CudaStream:
         arrived = self._streams.event()
         with self._streams.on(self._copies):
             block = torch.empty(layout.floats, dtype=torch.float32, device=self._streams.torch_device)
-        locked = [self._streams.is_locked(reply) for reply in batch.replies]
+        locked = [self._streams.is_locked(reply) for reply in batch.replies if len(reply)]
         pinned = self._streams.pinned(layout.head_floats if all(locked) else layout.floats)
         layout.write_head(batch, pinned)
         if not all(locked):
