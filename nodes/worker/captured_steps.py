@@ -25,6 +25,12 @@ EAGER_STEPS: Final = 3
 MOST_GRAPHS: Final = 16
 """Graphs of a worker; batches of further layouts are computed without one."""
 
+TRIES: Final = 3
+"""Comparisons that differ before steps stay eager, if a trainer has several workers.
+
+The others may draw random numbers between those of a step and of its captured one.
+"""
+
 _TOLERANCE: Final = 1e-2
 _SPARE_SHARE: Final = 8
 _BUCKET_ROWS: Final = 64
@@ -113,10 +119,11 @@ class _Graph:
 class CapturedSteps:
     """Run the steps of one worker, captured where that is possible.
 
-    Steps of a layout that was not seen before are computed eagerly at first. Then the step is captured with
-    weights of its own, and compared with an eager one over two batches; if it is equal, the step is captured
-    with the weights of the replica, and replayed from then on. If it is not, or if it cannot be captured, all
-    further steps are eager, and the reason is told. A replay of a batch makes no update, and is always eager.
+    The first steps of a layout are computed eagerly. Then the step is captured with weights of its own, and
+    compared with an eager one over two batches. If it is equal, the step is captured with the weights of the
+    replica, and replayed from then on. If it is not, or cannot be captured, all further steps are eager,
+    and the reason is told; with several workers only after `TRIES` differences. A batch that is trained again
+    makes no update, and is always eager.
 
     Only the worker's thread may call, within `DeviceStream.computing`.
 
@@ -143,6 +150,7 @@ class CapturedSteps:
         self._graphs: dict[object, _Graph] = {}
         # Of layouts without a graph: eager steps so far, and the last batch.
         self._seen: dict[object, tuple[int, torch.Tensor]] = {}
+        self._differed = 0
         self.pad: Padding | None = Padding()
         self.replays = 0
 
@@ -181,6 +189,10 @@ class CapturedSteps:
                 # The device is done with them: the comparison waited for it.
                 self._graphs = {k: known for k, known in self._graphs.items() if known.growths == growths}
                 graph = self._graphs[key] = self._capture(self._computation, work)
+        except CaptureError as error:
+            self._differed += 1
+            if self._context.job.trainer.workers == 1 or self._differed == TRIES:
+                self._refuse(error)
         except Exception as error:  # noqa: BLE001 - a user's model may raise anything here, and trains without
             self._refuse(error)
         return graph

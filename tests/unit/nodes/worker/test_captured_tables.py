@@ -181,3 +181,22 @@ def test_batches_that_grow_have_graphs_as_long_as_they_grow(monkeypatch: pytest.
         stepper.train(*batch)
     assert stepper.captured_steps > before, "the last one is captured"
     assert stepper.captured_steps > 2 * (COUNT - 2 * EAGER_STEPS)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_difference_that_another_worker_may_have_made_is_tried_again(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differences = [captured_steps.CaptureError("another worker drew")]
+    compare = captured_steps._compare
+
+    def once(*given: Any) -> None:
+        if differences:
+            raise differences.pop()
+        compare(*given)
+
+    monkeypatch.setattr(captured_steps, "_compare", once)
+    shared = steps.on_fake_device(job_of(2, workers=workers))
+    trained = steps.train(shared, [drawn(shared, number) for number in range(2 * COUNT)])
+    assert bool(trained.captured) is (workers > 1)
+    assert len(trained.events) == (workers == 1)
