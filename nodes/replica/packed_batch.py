@@ -14,6 +14,7 @@ from ...pipeline.embedding.lookup.gather_indices import GatherLayout, Span
 from ...pipeline.embedding.lookup.vectors import copy_spans
 from ...pipeline.types import Float32Array
 from .device import Computed, HostBatch, StagedInputs, StepResult
+from .streams import StreamEvent
 
 # Tensors of int64 begin at a multiple of their size, and kernels read 16 bytes at once.
 _ALIGNED_FLOATS: Final = 4
@@ -79,6 +80,28 @@ class BlockLayout:
         """Yield the nodes' replies as views of the block."""
         for start, floats in zip(self.replies, self.gather.floats, strict=True):
             yield block[start : start + floats]
+
+
+@dataclass(slots=True)
+class PackedBatch:
+    """A staged batch in one block of device memory.
+
+    Attributes:
+        layout: its parts in the block.
+        block: float32, on the device.
+        arrived: when the block is filled.
+        spans: see `GatherIndices`.
+        replies: those of the nodes, which the device may still be reading.
+    """
+
+    layout: BlockLayout
+    block: torch.Tensor
+    arrived: StreamEvent
+    spans: Sequence[Sequence[Span]]
+    replies: Sequence[torch.Tensor]
+
+    def inputs(self) -> StagedInputs:
+        return self.layout.views(self.block)
 
 
 def _head(batch: HostBatch) -> Iterable[torch.Tensor]:

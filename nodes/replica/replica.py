@@ -200,7 +200,8 @@ def find_device(name: str, index: int = 0) -> Device:
             where="trainer.device",
             remedy='give one of these, or "auto"',
         )
-    from .cuda import CudaDevice, CudaStreams
+    from .cuda import CudaDevice
+    from .streams import CudaStreams
 
     return CudaDevice(CudaStreams(device))
 

@@ -13,9 +13,8 @@ from typing import Final, Protocol, runtime_checkable
 import torch
 
 from ...pipeline.models.optimizers import SharedOptimizer
-from ..replica.cuda import PackedBatch
 from ..replica.device import Computed, StagedInputs
-from ..replica.packed_batch import BlockLayout
+from ..replica.packed_batch import BlockLayout, PackedBatch
 from ..replica.replica import TrainerContext
 from .computation import BatchWork, Computation
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from shadowsync.nodes.replica import cuda
-from shadowsync.nodes.replica.cuda import CudaStreams
+from shadowsync.nodes.replica import streams as cuda_streams
+from shadowsync.nodes.replica.streams import CudaStreams
 
 
 class _Runtime:
@@ -78,6 +78,6 @@ def test_a_capture_that_fails_says_the_first_reason(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("runtime")
 def test_an_old_torch_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "OLDEST_TO_CAPTURE", (99, 0))
+    monkeypatch.setattr(cuda_streams, "OLDEST_TO_CAPTURE", (99, 0))
     with pytest.raises(RuntimeError, match=r"is older than 99\.0"):
         CudaStreams(0).graph(None, lambda: None)
