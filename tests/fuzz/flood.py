@@ -44,13 +44,16 @@ class Watched:
 
     def nodes(self) -> Iterator[tuple[str, psutil.Process]]:
         """Each node's process, by role."""
+        found: dict[int, tuple[str, psutil.Process, int]] = {}
         for child in psutil.Process(self._process.pid).children(recursive=True):
             try:
                 line = child.cmdline()
                 if runs(line, CLI):
-                    yield line[line.index(CLI) + 1], child
+                    found[child.pid] = line[line.index(CLI) + 1], child, child.ppid()
             except psutil.Error:
                 continue
+        # What a node starts has its command line until it runs a program of its own.
+        yield from ((role, node) for role, node, parent in found.values() if parent not in found)
 
     def endpoints(self) -> list[str]:
         """Every address on which a node listens."""

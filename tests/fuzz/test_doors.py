@@ -16,4 +16,4 @@ def test_strangers_at_page_and_metrics_change_nothing(tmp_path: Path) -> None:
     assert not found["problems"], found
     assert found["attacked"]["connections"] > 600
     assert found["attacked"]["bombs"] > 0
-    assert len(found["attacked"]["memory_megabytes"]) == NODES
+    assert len(found["attacked"]["memory_megabytes"]) == NODES, found["attacked"]["memory_megabytes"]
