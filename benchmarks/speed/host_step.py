@@ -10,7 +10,6 @@ copy the vectors and gradients through pinned memory.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,16 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 from shadowsync.benchmarks.pairs import save
-from shadowsync.benchmarks.peers.peer_log import DENSE, ROWS, TABLES
-from shadowsync.nodes.replica.cuda import CudaDevice
+from shadowsync.benchmarks.peers.peer_log import ROWS
+from shadowsync.benchmarks.speed.step import made_deliveries
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_streams import FakeStreams
+from shadowsync.tests.support.tables.shared import on_fake_device
 
 WARM_STEPS = 8
 
@@ -81,9 +79,7 @@ def context(batch: int, tables: str, distinct: bool) -> tuple[TrainerContext, Id
     plan = TablePlan.make(job.tables, 1 if tables == "whole" else 2)
     shared = TrainerContext.build(job, plan)
     streams = IdleStreams()
-    device = CudaDevice(streams)
-    replica = device.replica(shared.replica.flat, shared.examples)
-    return dataclasses.replace(shared, device=device, replica=replica), streams
+    return on_fake_device(shared, streams), streams
 
 
 def measure(batch: int, tables: str, distinct: bool, locked: bool, steps: int) -> dict[str, Any]:
@@ -94,15 +90,7 @@ def measure(batch: int, tables: str, distinct: bool, locked: bool, steps: int) -
     shared, streams = context(batch, tables, distinct)
     random = np.random.default_rng(0)
     stepper, batches, locks = Stepper(shared), [], []
-    for number in range(4):
-        delivery = Delivery(
-            sequence=number + 1,
-            pass_number=0,
-            id=BatchId(0, 0, number, 0),
-            labels=(random.random(batch) < 0.25).astype(np.float32),
-            dense=random.standard_normal((batch, DENSE)).astype(np.float32),
-            rows=(ROWS ** random.random((TABLES, batch)) - 1).astype(np.int32),
-        )
+    for delivery in made_deliveries(4, batch):
         requests = shared.router.requests(delivery.rows)
         replies = [random.random(request.floats, dtype=np.float32) * 0.1 for request in requests]
         batches.append((delivery, requests, replies))

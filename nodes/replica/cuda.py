@@ -22,7 +22,7 @@ from ...pipeline.types import Float32Array, Int64Array
 from ...sync_algos.base import Slice
 from .buffer import FlatReplica
 from .device import Computed, DeviceStream, HostBatch, PendingResult, Staged, StepResult
-from .packed_batch import BlockLayout, PackedBatch, results_of
+from .packed_batch import BlockLayout, PackedBatch, head_of, results_of
 from .scattered import ScatteredBuffer
 from .streams import StreamEvent, Streams
 
@@ -187,13 +187,14 @@ class CudaStream:
 
     def stage(self, batch: HostBatch) -> PackedBatch:
         """Copy the batch to the device: what is not page-locked by way of pinned memory."""
-        layout, spans = BlockLayout.of(batch), batch.indices.spans
+        head, spans = head_of(batch), batch.indices.spans
+        layout = BlockLayout.of(batch, head)
         arrived = self._streams.event()
         with self._streams.on(self._copies):
             block = torch.empty(layout.floats, dtype=torch.float32, device=self._streams.torch_device)
         locked = [self._streams.is_locked(reply) for reply in batch.replies if len(reply)]
         pinned = self._streams.pinned(layout.head_floats if all(locked) else layout.floats)
-        layout.write_head(batch, pinned)
+        layout.write_head(head, pinned)
         if not all(locked):
             for place, reply, of_node in zip(layout.data(pinned), batch.replies, spans, strict=True):
                 copy_spans(of_node, reply, place, back=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -32,7 +32,7 @@ class BlockLayout:
     Attributes:
         head: of labels, weights if there are any, dense features, numbers, and index tensors: where each
             begins, its type and its shape.
-        replies: where each node's reply begins.
+        replies: where each node's reply begins, and its floats.
         gather: layout of the vectors.
         weighted: whether there are weights.
         head_floats: floats of `head`.
@@ -40,29 +40,29 @@ class BlockLayout:
     """
 
     head: tuple[Part, ...]
-    replies: tuple[int, ...]
+    replies: tuple[tuple[int, int], ...]
     gather: GatherLayout
     weighted: bool
     head_floats: int
     floats: int
 
     @classmethod
-    def of(cls, batch: HostBatch) -> BlockLayout:
-        """Return the layout of a batch."""
+    def of(cls, batch: HostBatch, tensors: Sequence[torch.Tensor]) -> BlockLayout:
+        """Return the layout of a batch; `tensors` are those of `head_of`."""
         head, start = [], 0
-        for tensor in _head(batch):
+        for tensor in tensors:
             head.append((start, tensor.dtype, tuple(tensor.shape)))
             start += _aligned(tensor.numel() * tensor.itemsize // _FLOAT_BYTES)
         head_floats, replies, gather = start, [], batch.indices.layout
         for floats in gather.floats:
-            replies.append(start)
+            replies.append((start, floats))
             start += _aligned(floats)
         return cls(tuple(head), tuple(replies), gather, batch.weights is not None, head_floats, start)
 
-    def write_head(self, batch: HostBatch, block: torch.Tensor) -> None:
-        """Write the head of a batch into memory of the host, float32 [head_floats]."""
-        for (start, dtype, shape), tensor in zip(self.head, _head(batch), strict=True):
-            _part(block, start, dtype, shape).copy_(tensor)
+    def write_head(self, tensors: Sequence[torch.Tensor], block: torch.Tensor) -> None:
+        """Write the tensors of `head_of` into memory of the host, float32 [head_floats]."""
+        for part, tensor in zip(self.head, tensors, strict=True):
+            _part(block, *part).copy_(tensor)
 
     def views(self, block: torch.Tensor) -> StagedInputs:
         """Return the parts as views of the block."""
@@ -78,33 +78,43 @@ class BlockLayout:
 
     def data(self, block: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the nodes' replies as views of the block."""
-        for start, floats in zip(self.replies, self.gather.floats, strict=True):
+        for start, floats in self.replies:
             yield block[start : start + floats]
 
 
 @dataclass(slots=True)
-class PackedBatch:
-    """A staged batch in one block of device memory.
+class BatchInBlock:
+    """A batch in one block of device memory.
 
     Attributes:
         layout: its parts in the block.
         block: float32, on the device.
-        arrived: when the block is filled.
-        spans: see `GatherIndices`.
-        replies: those of the nodes, which the device may still be reading.
     """
 
     layout: BlockLayout
     block: torch.Tensor
-    arrived: StreamEvent
-    spans: Sequence[Sequence[Span]]
-    replies: Sequence[torch.Tensor]
 
     def inputs(self) -> StagedInputs:
         return self.layout.views(self.block)
 
 
-def _head(batch: HostBatch) -> Iterable[torch.Tensor]:
+@dataclass(slots=True)
+class PackedBatch(BatchInBlock):
+    """A batch that is being copied into its block.
+
+    Attributes:
+        arrived: when the block is filled.
+        spans: see `GatherIndices`.
+        replies: those of the nodes, which the device may still be reading.
+    """
+
+    arrived: StreamEvent
+    spans: Sequence[Sequence[Span]]
+    replies: Sequence[torch.Tensor]
+
+
+def head_of(batch: HostBatch) -> tuple[torch.Tensor, ...]:
+    """Return what a block has of a batch before the nodes' replies, on its memory; see `BlockLayout.head`."""
     arrays = (batch.labels, batch.weights, batch.dense, np.array(batch.numbers, np.float32))
     return (*(torch.from_numpy(array) for array in arrays if array is not None), *batch.indices.tensors)
 

@@ -13,8 +13,8 @@ from typing import Final, Protocol, runtime_checkable
 import torch
 
 from ...pipeline.models.optimizers import SharedOptimizer
-from ..replica.device import Computed, StagedInputs
-from ..replica.packed_batch import BlockLayout, PackedBatch
+from ..replica.device import Computed
+from ..replica.packed_batch import BatchInBlock, PackedBatch
 from ..replica.replica import TrainerContext
 from .computation import BatchWork, Computation
 
@@ -76,17 +76,6 @@ class Padding:
             spare = size + size // _SPARE_SHARE
             self._largest[what] = -(-spare // _BUCKET_ROWS) * _BUCKET_ROWS
         return self._largest[what]
-
-
-@dataclass(slots=True)
-class _StaticBatch:
-    """A batch in memory that never moves."""
-
-    layout: BlockLayout
-    block: torch.Tensor
-
-    def inputs(self) -> StagedInputs:
-        return self.layout.views(self.block)
 
 
 @dataclass(slots=True)
@@ -264,7 +253,7 @@ class CapturedSteps:
 def _work_on(block: torch.Tensor, work: BatchWork) -> BatchWork:
     """Return the same work on another batch of the same layout."""
     assert isinstance(work.staged, PackedBatch)
-    return BatchWork(_StaticBatch(work.staged.layout, block), work.layout, work.divided)
+    return BatchWork(BatchInBlock(work.staged.layout, block), work.layout, work.divided)
 
 
 def _private(context: TrainerContext, optimizer: SharedOptimizer) -> Computation:

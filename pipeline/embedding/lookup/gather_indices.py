@@ -21,18 +21,6 @@ Span: TypeAlias = tuple[int, int, int]
 """Floats of a reply: where they begin, where they begin in the padded one, and their number."""
 
 
-class Tensors:
-    """The index tensors of a batch, by number, on the host."""
-
-    def __init__(self) -> None:
-        self.all: list[torch.Tensor] = []
-
-    def add(self, array: NDArray[Any]) -> int:
-        """Keep an array without a copy; return its number."""
-        self.all.append(torch.from_numpy(array))
-        return len(self.all) - 1
-
-
 @dataclass(frozen=True, slots=True)
 class SplitTables:
     """The tables of one dimension whose vectors come from several places, one behind the other.
@@ -147,14 +135,14 @@ class _Builder:
     def __init__(self, requests: Sequence[LookupPlan], tables: int, pad: Pad | None) -> None:
         self._requests, self._tables, self._batch = requests, tables, requests[0].batch
         self._pad, self._is_padded = pad or _exact, pad is not None
-        self._tensors = Tensors()
+        self._tensors: list[torch.Tensor] = []
         bags = requests[0].bags
         self._lists: dict[int, ItemList] = {}
         self._places_of: dict[int, Callable[[IndexArray], IndexArray]] = {}
         for table, of_table in bags.items():
             if of_table.pooling not in ("sum", "mean"):
                 self._lists[table], self._places_of[table] = list_layout(
-                    table, of_table, self._tensors.add, self._pad
+                    table, of_table, self._add, self._pad
                 )
         self._starts: dict[int, int] = {}
         self._split = self._split_tables()
@@ -166,7 +154,7 @@ class _Builder:
         ]
         bags = self._requests[0].bags
         divisors = tuple(
-            (table, self._tensors.add(_divisor(of_table)))
+            (table, self._add(_divisor(of_table)))
             for table, of_table in bags.items()
             if of_table.pooling == "mean"
         )
@@ -181,7 +169,12 @@ class _Builder:
         spans = tuple(
             tuple(_spans(request.banks, banks)) for request, banks in zip(self._requests, nodes, strict=True)
         )
-        return GatherIndices(layout, self._tensors.all, spans)
+        return GatherIndices(layout, self._tensors, spans)
+
+    def _add(self, array: NDArray[Any]) -> int:
+        """Keep an index array without a copy; return its number."""
+        self._tensors.append(torch.from_numpy(array))
+        return len(self._tensors) - 1
 
     def _split_tables(self) -> dict[int, SplitTables]:
         """Lay out the split tables of each dimension, and note where each begins."""
@@ -223,7 +216,7 @@ class _Builder:
             batch=self._batch,
             distinct=None if distinct is None else self._distinct(distinct, single, examples),
             whole=bank.whole,
-            places=None if places is None else self._tensors.add(places),
+            places=None if places is None else self._add(places),
             bags=bank.bags,
         )
 
@@ -242,7 +235,7 @@ class _Builder:
         return lengthened(places, size, self._split[bank.share.dim].vectors)
 
     def _distinct(self, rows: DistinctRows, single: int, examples: int) -> tuple[int, int, int]:
-        add, distinct, requested = self._tensors.add, len(rows.begins), len(rows.which)
+        add, distinct, requested = self._add, len(rows.begins), len(rows.which)
         which, order = lengthened(rows.which, examples, distinct), rows.order
         if requested < examples:
             order = np.arange(examples, dtype=np.int64)

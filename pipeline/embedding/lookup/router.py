@@ -286,9 +286,12 @@ class ShardRouter:
         Raises:
             ValueError: there is not one reply for each node, or a reply has a wrong size or type.
         """
-        self._check_nodes(requests, replies)
-        return BatchEmbeddings.of_replies(
-            requests, replies, len(self.plan.tables), device or torch.device("cpu")
+        indices, data = self.gather(requests, replies)
+        where = device or torch.device("cpu")
+        return BatchEmbeddings(
+            indices.layout,
+            [tensor.to(where) for tensor in indices.tensors],
+            [values.to(where, non_blocking=True) for values in data],
         )
 
     def gather(
@@ -298,14 +301,11 @@ class ShardRouter:
 
         With `pad` see `GatherIndices.of`.
         """
-        self._check_nodes(requests, replies)
-        return GatherIndices.of(requests, len(self.plan.tables), pad), replies_of(requests, replies)
-
-    def _check_nodes(self, requests: Sequence[LookupPlan], replies: Sequence[FloatBuffer]) -> None:
         if len(requests) != self.plan.nodes or len(replies) != self.plan.nodes:
             raise ValueError(
                 f"{len(requests)} requests and {len(replies)} replies do not fit {self.plan.nodes} nodes"
             )
+        return GatherIndices.of(requests, len(self.plan.tables), pad), replies_of(requests, replies)
 
 
 def _check_of_each(name: str, values: NDArray[Any], dtype: np.dtype[Any], bag_rows: Int32Array) -> None:

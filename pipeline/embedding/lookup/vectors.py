@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from ...types import Float32Array
-from .gather_indices import BankIndices, GatherIndices, GatherLayout, Span, SplitTables
+from .gather_indices import BankIndices, GatherLayout, Span, SplitTables
 from .request import LookupPlan
 
 FloatBuffer: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytearray | bytes
@@ -80,23 +80,6 @@ class BatchEmbeddings:
         self._targets: list[torch.Tensor | None] = [None] * len(data)
         join = _Batch(layout, tensors, self._targets)
         self.embeddings: list[torch.Tensor] = list(_join(join, data, self.leaves))
-
-    @classmethod
-    def of_replies(
-        cls,
-        requests: Sequence[LookupPlan],
-        replies: Sequence[FloatBuffer],
-        tables: int,
-        device: torch.device,
-    ) -> BatchEmbeddings:
-        """Return the embeddings on a device; see `ShardRouter.assemble`."""
-        indices = GatherIndices.of(requests, tables)
-        data = replies_of(requests, replies)
-        return cls(
-            indices.layout,
-            [tensor.to(device) for tensor in indices.tensors],
-            [values.to(device, non_blocking=True) for values in data],
-        )
 
     def gradients_into(self, targets: Sequence[torch.Tensor | None]) -> None:
         """Set the memory that the nodes' gradients are written to.

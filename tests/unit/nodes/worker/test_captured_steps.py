@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker import captured_steps
 from shadowsync.nodes.worker.captured_steps import EAGER_STEPS, MOST_GRAPHS
@@ -25,7 +24,7 @@ from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_graph import captured
 from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
 from shadowsync.tests.unit.nodes.worker import test_sequence_step as sequences
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -83,13 +82,6 @@ def job_of(model: dict[str, Any] | None = None, **trainer: Any) -> Job:
 
 def own(model: type[nn.Module]) -> dict[str, Any]:
     return {"name": f"{__name__}:{model.__name__}"}
-
-
-def on_fake_device(job: Job) -> TrainerContext:
-    shared = build_shared(job)
-    device = CudaDevice(FakeStreams())
-    replica = device.replica(shared.replica.flat, shared.examples)
-    return dataclasses.replace(shared, device=device, replica=replica)
 
 
 def drawn(shared: TrainerContext, number: int, *, weighted: bool = False, batch: int = BATCH) -> Drawn:
@@ -174,7 +166,7 @@ JOBS: dict[str, dict[str, Any]] = {
 def test_captured_steps_are_eager_ones(settings: str, weighted: bool, micro_batches: float) -> None:
     job, results = job_of(**JOBS[settings]), []
     for run in (eager, train):
-        shared = on_fake_device(job)
+        shared = on_fake_device(build_shared(job))
         shared.micro_batches.set(micro_batches)
         results.append(run(shared, [drawn(shared, number, weighted=weighted) for number in range(COUNT)]))
     assert_equal(*results)
@@ -188,7 +180,7 @@ def test_captured_steps_are_eager_ones(settings: str, weighted: bool, micro_batc
 def test_models_are_captured(name: str) -> None:
     results = []
     for run in (eager, train):
-        shared = on_fake_device(job_of({"name": name}))
+        shared = on_fake_device(build_shared(job_of({"name": name})))
         results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
     assert_equal(*results)
     assert results[1].captured == COUNT - EAGER_STEPS
@@ -204,7 +196,7 @@ def test_sequences_have_a_graph_for_each_power_of_two() -> None:
 
 
 def test_a_model_that_draws_random_numbers_is_captured() -> None:
-    shared = on_fake_device(job_of(own(Draws)))
+    shared = on_fake_device(build_shared(job_of(own(Draws))))
     trained = train(shared, [drawn(shared, number) for number in range(COUNT)])
     assert (trained.captured, trained.events) == (COUNT - EAGER_STEPS, [])
 
@@ -217,7 +209,7 @@ def test_a_model_that_no_graph_can_hold_trains_eagerly_and_the_user_is_told_once
 ) -> None:
     results = []
     for run in (eager, train):
-        shared = on_fake_device(job_of(own(model)))
+        shared = on_fake_device(build_shared(job_of(own(model))))
         results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
     assert_equal(*results)
     (event,) = results[1].events
@@ -230,12 +222,12 @@ def test_a_graph_without_memory_leaves_steps_eager(monkeypatch: pytest.MonkeyPat
         raise torch.cuda.OutOfMemoryError("tried to allocate 1 GiB")
 
     monkeypatch.setattr(FakeStreams, "graph", full)
-    shared = on_fake_device(job_of())
+    shared = on_fake_device(build_shared(job_of()))
     trained = train(shared, [drawn(shared, number) for number in range(COUNT)])
     assert trained.captured == 0
     assert "tried to allocate 1 GiB" in trained.events[0]
     monkeypatch.undo()
-    again = on_fake_device(job_of())
+    again = on_fake_device(build_shared(job_of()))
     assert_equal(trained, eager(again, [drawn(again, number) for number in range(COUNT)]))
 
 
@@ -243,7 +235,7 @@ def test_a_graph_without_memory_leaves_steps_eager(monkeypatch: pytest.MonkeyPat
 def test_a_bad_batch_changes_nothing_in_a_captured_step(settings: str) -> None:
     results = []
     for bad in (True, False):
-        shared = on_fake_device(job_of(**JOBS[settings]))
+        shared = on_fake_device(build_shared(job_of(**JOBS[settings])))
         batches = [drawn(shared, number) for number in range(COUNT)]
         if bad:
             worse = drawn(shared, 100)
@@ -260,7 +252,7 @@ def test_a_bad_batch_changes_nothing_in_a_captured_step(settings: str) -> None:
 
 
 def test_a_bad_batch_at_the_time_of_the_capture_only_puts_it_off() -> None:
-    shared = on_fake_device(job_of())
+    shared = on_fake_device(build_shared(job_of()))
     batches = [drawn(shared, number) for number in range(3 * COUNT)]
     batches[EAGER_STEPS][0].dense[2, 1] = np.nan
     trained = train(shared, batches)
@@ -271,7 +263,7 @@ def test_a_bad_batch_at_the_time_of_the_capture_only_puts_it_off() -> None:
 def test_a_replay_makes_no_update_and_is_followed_by_captured_steps() -> None:
     results = []
     for run in (eager, train):
-        shared = on_fake_device(job_of())
+        shared = on_fake_device(build_shared(job_of()))
         batches = [drawn(shared, number) for number in range(COUNT)]
         again, requests, replies = batches[6]
         batches[6] = (dataclasses.replace(again, replay=True), requests, replies)
@@ -283,7 +275,7 @@ def test_a_replay_makes_no_update_and_is_followed_by_captured_steps() -> None:
 def test_a_shorter_batch_is_eager() -> None:
     results = []
     for run in (eager, train):
-        shared = on_fake_device(job_of())
+        shared = on_fake_device(build_shared(job_of()))
         batches = [drawn(shared, number, batch=5 if number == 7 else BATCH) for number in range(COUNT)]
         results.append(run(shared, batches))
     assert_equal(*results)
@@ -291,7 +283,7 @@ def test_a_shorter_batch_is_eager() -> None:
 
 
 def test_there_are_so_many_graphs_and_no_more() -> None:
-    shared = on_fake_device(job_of())
+    shared = on_fake_device(build_shared(job_of()))
     sizes = range(BATCH, BATCH + MOST_GRAPHS + 2)
     batches = [drawn(shared, number, batch=size) for size in sizes for number in range(EAGER_STEPS + 1)]
     assert train(shared, batches).captured == MOST_GRAPHS
@@ -301,12 +293,12 @@ def test_there_are_so_many_graphs_and_no_more() -> None:
 def test_locked_memory_goes_to_the_device_from_where_it_is(distinct: bool) -> None:
     job, results, copies = job_of(distinct_rows=distinct), [], []
     for is_locked in (False, True):
-        shared, streams = build_shared(job), FakeStreams()
-        device = CudaDevice(streams)
-        replica = device.replica(shared.replica.flat, shared.examples)
-        shared = dataclasses.replace(shared, device=device, replica=replica)
+        streams = FakeStreams()
+        shared = on_fake_device(build_shared(job), streams)
         batches = [drawn(shared, number) for number in range(COUNT)]
-        locks = [device.page_lock(reply) for _, _, replies in batches for reply in replies if is_locked]
+        locks = [
+            shared.device.page_lock(reply) for _, _, replies in batches for reply in replies if is_locked
+        ]
         results.append(train(shared, batches))
         copies.append(sum(line.startswith("copy") for line in streams.log))
         del locks
@@ -337,7 +329,7 @@ def operations(tables: int, *, eager_only: bool) -> tuple[int, int]:
             patch.setattr(captured_steps, "EAGER_STEPS", 1000)
         # What a device does by itself when it replays is no operation of the host.
         patch.setattr(FakeStreams, "graph", lambda *given: _quietly(captured(given[2])))
-        shared = on_fake_device(job_of(clip_norm=1.0))
+        shared = on_fake_device(build_shared(job_of(clip_norm=1.0)))
         stepper = Stepper(shared)
         for number in range(2 * EAGER_STEPS):
             stepper.train(*drawn(shared, number))
@@ -372,7 +364,7 @@ def test_padded_rows_get_no_gradient_and_cost_no_other_its_own() -> None:
     results = []
     for distinct in (True, False):
         job = job_of(distinct_rows=distinct)
-        padded, plain = on_fake_device(job), build_shared(job)
+        padded, plain = on_fake_device(build_shared(job)), build_shared(job)
         gradients = []
         for shared in (padded, plain):
             stepper = Stepper(shared)

@@ -15,7 +15,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.tables.embedding_cluster import draw_rows
-from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
 from shadowsync.tests.unit.nodes.worker import test_captured_steps as steps
 from shadowsync.tests.unit.nodes.worker.test_captured_steps import Drawn, Trained
 from torch import nn
@@ -109,7 +109,7 @@ def drawn(shared: TrainerContext, number: int, batch: int = BATCH) -> Drawn:
 def eager_and_captured(job: Job) -> list[Trained]:
     results = []
     for run in (steps.eager, steps.train):
-        shared = steps.on_fake_device(job)
+        shared = on_fake_device(build_shared(job))
         results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
     steps.assert_equal(*results)
     assert results[1].events == []
@@ -125,8 +125,7 @@ def test_gradients_of_all_kinds_of_tables_are_those_of_the_cpu(
 ) -> None:
     """One node has whole tables, of which growing ones are side by side; of three each has a part."""
     job, results = job_of(nodes, optimizer="sgd", distinct_rows=distinct), []
-    for place in (steps.on_fake_device, build_shared):
-        shared = place(job)
+    for shared in (on_fake_device(build_shared(job)), build_shared(job)):
         shared.micro_batches.set(micro_batches)
         results.append(steps.train(shared, [drawn(shared, number) for number in range(COUNT)]))
     on_device, on_cpu = results
@@ -172,7 +171,7 @@ def test_parameters_without_a_gradient_stay_in_captured_steps(optimizer: str, pr
 def test_batches_that_grow_have_graphs_as_long_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of smaller batches, which no batch will have again, are none of those that there may be."""
     monkeypatch.setattr(captured_steps, "MOST_GRAPHS", 2)
-    shared = steps.on_fake_device(job_of(2))
+    shared = on_fake_device(build_shared(job_of(2)))
     sizes = (8, 64, 256, 512)
     batches = [drawn(shared, number, size) for size in sizes for number in range(COUNT)]
     stepper = Stepper(shared)
@@ -196,7 +195,7 @@ def test_a_difference_that_another_worker_may_have_made_is_tried_again(
         compare(*given)
 
     monkeypatch.setattr(captured_steps, "_compare", once)
-    shared = steps.on_fake_device(job_of(2, workers=workers))
+    shared = on_fake_device(build_shared(job_of(2, workers=workers)))
     trained = steps.train(shared, [drawn(shared, number) for number in range(2 * COUNT)])
     assert bool(trained.captured) is (workers > 1)
     assert len(trained.events) == (workers == 1)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.computation import LOSS_NOT_FINITE
 from shadowsync.nodes.worker.step import STEP_NOT_FINITE, Step, Stepper
@@ -18,8 +17,7 @@ from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 BATCH, DENSE, TABLES, DIM, ROWS, LR = 16, 3, 4, 2, 11, 0.05
@@ -39,12 +37,6 @@ def _job(**trainer: Any) -> Job:
             "trainer": {"precision": "float32", "optimizer": "sgd", "lr": LR} | trainer,
         }
     )
-
-
-def _on_fake_device(shared: TrainerContext) -> TrainerContext:
-    device = CudaDevice(FakeStreams())
-    replica = device.replica(shared.replica.flat, shared.examples)
-    return dataclasses.replace(shared, device=device, replica=replica)
 
 
 Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]
@@ -140,7 +132,7 @@ def test_parts_give_what_they_give_by_hand(
     wanted = _by_hand(shared, BOUNDS[micro_batches], weighted)
     untrained = shared.replica.flat.clone()
     if on_device:
-        shared = _on_fake_device(shared)
+        shared = on_fake_device(shared)
     shared.micro_batches.set(micro_batches)
     stepper, sums = Stepper(shared), QualitySums()
     step = _staged(shared, stepper, weighted=weighted)
@@ -184,7 +176,7 @@ def test_a_bad_part_ends_its_batch(bad: int, part: int, on_device: bool, optimiz
     job = _job(optimizer=optimizer, clip_norm=1.0)
     shared, fine = build_shared(job), build_shared(job)
     if on_device:
-        shared = _on_fake_device(shared)
+        shared = on_fake_device(shared)
     for one in (shared, fine):
         one.micro_batches.set(4.0)
     stepper, other, sums = Stepper(shared), Stepper(fine), QualitySums()

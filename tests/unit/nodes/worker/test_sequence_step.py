@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
@@ -17,8 +15,7 @@ from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.sequences import with_lengths
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 BATCH, ROWS, LR = 12, 30, 0.05
@@ -46,11 +43,7 @@ def context(on_device: bool = False, **trainer: object) -> TrainerContext:
         "trainer": {"precision": "float32", "optimizer": "sgd", "lr": LR} | trainer,
     }
     shared = build_shared(Job.model_validate(settings))
-    if not on_device:
-        return shared
-    device = CudaDevice(FakeStreams())
-    replica = device.replica(shared.replica.flat, shared.examples)
-    return dataclasses.replace(shared, device=device, replica=replica)
+    return on_fake_device(shared) if on_device else shared
 
 
 Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]

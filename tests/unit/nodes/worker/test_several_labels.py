@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.computation import LOSS_NOT_FINITE
@@ -19,8 +18,7 @@ from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import mean_log_loss
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.fake_streams import FakeStreams
-from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
 
 BATCH, DENSE, DIM, ROWS = 16, 3, 2, 11
 
@@ -75,12 +73,6 @@ def trained(
     stepper.score_with(shared.replica.flat)
     stepper.score(delivery, *replies_of(shared, delivery), after)
     return losses, gradients, progressive, after
-
-
-def on_fake_device(shared: TrainerContext) -> TrainerContext:
-    device = CudaDevice(FakeStreams())
-    replica = device.replica(shared.replica.flat, shared.examples)
-    return dataclasses.replace(shared, device=device, replica=replica)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.device import HostBatch
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker import computation
@@ -26,7 +25,7 @@ from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.jobs.unruly_model import NAME as UNRULY
-from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
 from torch.overrides import TorchFunctionMode
 
 BATCH, DENSE_NOT_FINITE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
@@ -53,9 +52,7 @@ def _job(*, bottom: int = 6, **trainer: Any) -> Job:
 
 def _on_fake_device(shared: TrainerContext) -> tuple[TrainerContext, FakeStreams]:
     streams = FakeStreams()
-    device = CudaDevice(streams)
-    replica = device.replica(shared.replica.flat, shared.examples)
-    return dataclasses.replace(shared, device=device, replica=replica), streams
+    return on_fake_device(shared, streams), streams
 
 
 def _delivery(number: int, *, weighted: bool = False) -> tuple[Delivery, np.random.Generator]:
