@@ -6,11 +6,13 @@ The thread owns the node's rows, together with the writer threads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ...pipeline.codecs.formats import LinkCodecs
+from ...pipeline.embedding.in_flight.applied_pushes import AppliedPushes
 from ...pipeline.embedding.storage.applied import AppliedBatches
 from ...pipeline.embedding.storage.shard_work import ShardWork
 from ...pipeline.embedding.storage.store import ShardStore
@@ -61,6 +63,7 @@ class ShardService(ListeningService):
         self.store = store
         self.applied = applied or AppliedBatches()
         self._restored = len(self.applied)
+        self._applied_pushes = AppliedPushes()
         self._coding = RowCodec(codecs or LinkCodecs(), store.floats_of)
         self._vectors_coded = codecs is not None and codecs.down.lossy
         self._segments = SharedMemoryServer(allowed=shares)
@@ -146,27 +149,45 @@ class ShardService(ListeningService):
         done()
 
     def _look_up(self, identity: bytes, message: Lookup) -> None:
-        requested = len(message.rows) + len(message.keys)
-        floats = self.store.floats_of(requested, message.counts, message.bag_lengths)
-        if (size := floats * FLOAT_BYTES) > MAX_TENSOR_BYTES:
+        floats, state_floats = self._floats_of(message)
+        if (size := (floats + state_floats) * FLOAT_BYTES) > MAX_TENSOR_BYTES:
             raise ValueError(
                 f"{data_size(size)} of vectors requested; a message holds {data_size(MAX_TENSOR_BYTES)}"
             )
-        target = None if self._vectors_coded else self._segments.target(identity, message, floats)
-        buffer = self._pool.take(floats) if target is None else target
-        work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths, message.keys)
-        version = self._pushes
+        size = floats + state_floats
+        target = None if self._vectors_coded else self._segments.target(identity, message, size)
+        buffer = self._pool.take(size) if target is None else target
+        vectors, state = buffer[:floats], buffer[floats:]
+        work = self.store.lookup_work(
+            message.rows,
+            vectors,
+            message.counts,
+            message.bag_lengths,
+            message.keys,
+            state if message.with_state else None,
+        )
+        answer = Vectors(message.request, self._pushes, shared=target is not None)
+        if message.with_state:
+            # Of now: writer threads do this work after all pushes until now, and before all later ones.
+            applied = self._applied_pushes.of_trainer(token_of(identity))
+            answer = replace(answer, applied=applied, absent=work.absent)
 
         def reply() -> None:
             if target is not None:
                 self._segments.shared_bytes += target.nbytes
-                self.listener.send(identity, Vectors(message.request, version, shared=True))
-            elif not self._send(identity, message, Vectors(message.request, version, buffer)):
+                self.listener.send(identity, answer)
+            elif not self._send(identity, message, replace(answer, values=vectors, state=state)):
                 return
             self._lookups += 1
             self._looked_up_rows += work.rows
 
         self._run_work(work, reply)
+
+    def _floats_of(self, message: Lookup) -> tuple[int, int]:
+        """Return the floats of the vectors, and of the state that is asked for with them."""
+        of_request = len(message.rows) + len(message.keys), message.counts, message.bag_lengths
+        state_floats = self.store.state_floats_of(*of_request) if message.with_state else 0
+        return self.store.floats_of(*of_request), state_floats
 
     def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
         """Send the vectors over the socket; return False if they are too many."""
@@ -182,11 +203,14 @@ class ShardService(ListeningService):
         """Release the memory that workers of a lost process shared; on this thread."""
         self._lost.add(token)
         self._segments.drop(token)
+        self._applied_pushes.drop(token)
 
     def _push(self, identity: bytes, message: Push) -> None:
         repeated = message.id in self.applied
         reply = Pushed(request=message.request, repeated=repeated)
+        _require_order(identity, message)
         if repeated:
+            self._note_push(identity, message)
             self.applied.add(message.id)
             self.listener.send(identity, reply)
             return
@@ -201,11 +225,17 @@ class ShardService(ListeningService):
         )
         # Marked before the rows change: the writer threads work in order, so later messages find it applied.
         self.applied.add(message.id)
+        self._note_push(identity, message)
         staleness = min(max(0, self._pushes - message.version), self._pushes)
         self._staleness_sum += staleness
         self._staleness_max = max(self._staleness_max, staleness)
         self._pushes += 1
         self._run_work(work, lambda: self.listener.send(identity, reply))
+
+    def _note_push(self, identity: bytes, message: Push) -> None:
+        if message.sequence:
+            worker = _worker_of(identity)
+            self._applied_pushes.add(token_of(identity), worker, message.sequence, message.answered_below)
 
     def _gradients(self, identity: bytes, message: Push) -> Float32Array:
         if not message.segment:
@@ -213,3 +243,17 @@ class ShardService(ListeningService):
         requested = len(message.rows) + len(message.keys)
         floats = self.store.floats_of(requested, message.counts, message.bag_lengths)
         return self._segments.gradients(identity, message, floats)
+
+
+def _require_order(identity: bytes, push: Push) -> None:
+    """Raise ValueError for a push with a number that its worker cannot have given it."""
+    if push.answered_below > push.sequence:
+        raise ValueError(f"push {push.sequence} is said to be answered: all are below {push.answered_below}")
+    if push.sequence and _worker_of(identity) < 0:
+        raise ValueError(f"{identity!r} is no worker of a trainer, so its pushes have no order")
+
+
+def _worker_of(identity: bytes) -> int:
+    """Return the number of a worker, whose identity is TOKEN/NUMBER; -1 for another thread."""
+    worker = identity.decode("ascii", "replace").partition("/")[2]
+    return int(worker) if worker.isdecimal() else -1

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -53,31 +53,10 @@ class Lease:
 
     def carry(self, message: Lookup | Push) -> Lookup | Push:
         """Return the message with its place in the segment."""
+        segment, offset, floats = self.segment, self.offset, len(self.values)
         if isinstance(message, Lookup):
-            return Lookup(
-                message.request,
-                message.rows,
-                message.counts,
-                message.bag_lengths,
-                self.segment,
-                self.offset,
-                len(self.values),
-                message.keys,
-            )
-        return Push(
-            message.request,
-            message.id,
-            message.version,
-            message.rows,
-            _NO_FLOATS,
-            message.lr_scale,
-            message.counts,
-            message.bag_lengths,
-            self.segment,
-            self.offset,
-            len(self.values),
-            message.keys,
-        )
+            return replace(message, segment=segment, offset=offset, floats=floats)
+        return replace(message, gradients=_NO_FLOATS, segment=segment, offset=offset, floats=floats)
 
     def holds(self, values: Float32Array) -> bool:
         """Return whether these values begin where this lease begins."""

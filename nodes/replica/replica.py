@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...pipeline.config.job import Job
+from ...pipeline.embedding.in_flight.rows_in_flight import RowsInFlight
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import JobFileError
@@ -109,6 +110,7 @@ class TrainerContext(ReplicaContext):
     constants: Constants
     optimizer: SharedOptimizer
     router: ShardRouter
+    rows_in_flight: RowsInFlight | None
     updates: Int64Array
     examples: Int64Array
     count: ExampleCount
@@ -150,7 +152,8 @@ class TrainerContext(ReplicaContext):
             layout=layout,
             replica=device.replica(synchronized, examples, layout.numel),
             optimizer=optimizer,
-            router=ShardRouter(plan, distinct=job.trainer.distinct_rows),
+            router=ShardRouter(plan, distinct=job.requests_distinct_rows),
+            rows_in_flight=RowsInFlight(plan, job.run.seed) if job.exact_rows else None,
             iterations=_counters(job.trainer.workers),
             updates=_counters(job.trainer.workers),
             examples=examples,

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ...pipeline.embedding.in_flight.rows_in_flight import Answer
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.types import BatchId, Float32Array
@@ -18,10 +19,17 @@ from .reader_client import ReaderClient
 
 @dataclass(slots=True, kw_only=True)
 class RowRequests(ABC):
-    """The requests of one batch to all embedding nodes, and their answers."""
+    """The requests of one batch to all embedding nodes, and their answers.
+
+    Attributes:
+        answers: what exact rows need of the answers.
+        ticket: see `RowsInFlight`; 0 for none.
+    """
 
     requests: list[LookupPlan] = field(default_factory=list)
     replies: list[Float32Array] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    ticket: int = 0
     versions: list[int] = field(default_factory=list)
     targets: list[Lease | None] = field(default_factory=list)
     pending_lookups: int = 0
@@ -33,6 +41,11 @@ class RowRequests(ABC):
     @abstractmethod
     def id(self) -> BatchId:
         """The identity of its push, by which nodes recognize a repeat."""
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether its push may have been applied before, as that of another delivery."""
+        return False
 
 
 @dataclass(slots=True)
@@ -50,6 +63,10 @@ class InFlightBatch(RowRequests):
     @property
     def id(self) -> BatchId:
         return self.delivery.id
+
+    @property
+    def is_replay(self) -> bool:
+        return self.delivery.replay
 
     @property
     def losses(self) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from typing import Final, Generic
 import zmq
 
 from ...pipeline.config.job import Job
+from ...pipeline.embedding.in_flight.rows_in_flight import RowsInFlight
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.text.format import duration
 from ...pipeline.types import Float32Array
@@ -95,6 +96,7 @@ class WorkerConnections(Generic[B]):
         waker: a descriptor that ends a `poll` when it is readable.
         waits: whether readers are to send nothing before `widen_credit`.
         page_lock: called with the memory that is shared with embedding nodes, see `Device.page_lock`.
+        rows, worker: see `EmbeddingClient`.
     """
 
     def __init__(
@@ -107,6 +109,8 @@ class WorkerConnections(Generic[B]):
         *,
         waits: bool = False,
         page_lock: Callable[[Float32Array], object] | None = None,
+        rows: RowsInFlight | None = None,
+        worker: int = 0,
     ) -> None:
         def connect(member: MemberInfo) -> Connection:
             return Connection(context, member.endpoint, identity)
@@ -125,7 +129,7 @@ class WorkerConnections(Generic[B]):
         shared = names if job.network.shares_memory else []
         segments = [SharedMemoryClient(name, blocks, page_lock) for name in shared]
         self.shards = EmbeddingClient[B](
-            [connected[m] for m in shards], names, job.codecs.embedding(), segments
+            [connected[m] for m in shards], names, job.codecs.embedding(), segments, rows, worker
         )
         # Connections to replaced embedding nodes: their counts still matter.
         self._former: list[tuple[str, Connection]] = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from ...pipeline.codecs.formats import CodecError, LinkCodecs
+from ...pipeline.embedding.in_flight.id_finder import IdFinder
+from ...pipeline.embedding.in_flight.rows_in_flight import NO_ANSWER, Answer, RowsInFlight
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.types import Float32Array
@@ -21,6 +23,7 @@ from ..embedding.shared_memory import Lease, SharedMemoryClient
 from .batches import RowRequests
 
 B = TypeVar("B", bound=RowRequests)
+_NO_FLOATS: Final = np.zeros(0, np.float32)
 
 
 class LookupRefused(ShadowSyncError):
@@ -41,6 +44,7 @@ class _PendingRequest(Generic[B]):
     lease: Lease | None = None
     # Whether it had one, of a node that has been replaced.
     lost_lease: bool = False
+    is_resent: bool = False
 
 
 class EmbeddingClient(Generic[B]):
@@ -50,6 +54,8 @@ class EmbeddingClient(Generic[B]):
 
     Args:
         shared_memory: a client for each node, if memory is to be shared with them.
+        rows: makes the rows of batches exact; None to take them as the nodes answer.
+        worker: this worker's number in its trainer.
 
     Attributes:
         lookups: number of lookups sent, without repeats.
@@ -64,6 +70,8 @@ class EmbeddingClient(Generic[B]):
         names: Sequence[str],
         codecs: LinkCodecs | None = None,
         shared_memory: Sequence[SharedMemoryClient] = (),
+        rows: RowsInFlight | None = None,
+        worker: int = 0,
     ) -> None:
         self.connections = list(connections)
         self.names = list(names)
@@ -71,6 +79,9 @@ class EmbeddingClient(Generic[B]):
         self._coding = RowCodec(codecs)
         self.shared_memory = list(shared_memory)
         self._can_lend = {Lookup: not codecs.down.lossy, Push: not codecs.up.lossy}
+        self._rows, self._worker, self._finder = rows, worker, IdFinder()
+        # The last number of a push to each node.
+        self._sequences = [0] * len(self.names)
         self._next_request = 1
         self._pending: dict[int, _PendingRequest[B]] = {}
         self.lookups = 0
@@ -106,14 +117,36 @@ class EmbeddingClient(Generic[B]):
         request = self._pending.get(getattr(reply, "request", 0))
         return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
 
-    def look_up(self, batch: B, requests: Sequence[LookupPlan], now: float) -> None:
-        """Request a batch's vectors from every node, even from those without its rows."""
+    def look_up(self, batch: B, requests: Sequence[LookupPlan], now: float, *, exact: bool = False) -> None:
+        """Request a batch's vectors from every node, even from those without its rows.
+
+        `exact` says that `complete` will be called, if rows are to be exact.
+        """
         batch.requests = list(requests)
         batch.versions = [0] * len(requests)
-        batch.replies = [np.zeros(0, np.float32) for _ in requests]
+        batch.replies = [_NO_FLOATS for _ in requests]
+        if self._rows is not None and exact:
+            batch.ticket = self._rows.begin()
+            batch.answers = [NO_ANSWER for _ in requests]
         for shard, request in enumerate(requests):
             batch.pending_lookups += 1
             self._send_lookup(batch, shard, request, now)
+
+    def complete(self, batch: B) -> None:
+        """Add the trainer's own pushes to the rows of a batch whose vectors have arrived, before its step."""
+        if self._rows is None or not batch.ticket:
+            return
+        for shard, (request, answer) in enumerate(zip(batch.requests, batch.answers, strict=True)):
+            # So that staleness does not count what is known.
+            batch.versions[shard] += self._rows.complete(request, answer, self._finder)
+            batch.replies[shard] = answer.values
+        self.release(batch)
+
+    def release(self, batch: B) -> None:
+        """Wait no longer for a batch's rows: they are complete, or not needed."""
+        if self._rows is not None and batch.ticket:
+            self._rows.end(batch.ticket)
+            batch.ticket = 0
 
     def push(self, batch: B, gradients: Sequence[Float32Array], now: float) -> None:
         """Send every node the gradients of its part.
@@ -134,7 +167,34 @@ class EmbeddingClient(Generic[B]):
             message = Push(
                 number, batch_id, version, rows, gradient, batch.lr_scale, counts, lengths, keys=request.keys
             )
+            if batch.answers:
+                message = self._numbered(message, shard)
             self._send(batch, shard, message, now, lease=lease)
+            if batch.answers:
+                self._record(batch, shard, message)
+        batch.answers = []
+
+    def _numbered(self, message: Push, shard: int) -> Push:
+        self._sequences[shard] = sequence = self._sequences[shard] + 1
+        unanswered = (
+            request.message.sequence
+            for request in self._pending.values()
+            if request.shard == shard and isinstance(request.message, Push) and request.message.sequence
+        )
+        return replace(message, sequence=sequence, answered_below=min(unanswered, default=sequence))
+
+    def _record(self, batch: B, shard: int, message: Push) -> None:
+        assert self._rows is not None
+        self._rows.pushed(
+            batch.requests[shard],
+            batch.answers[shard],
+            self._coding.pushed(message.gradients),
+            worker=self._worker,
+            sequence=message.sequence,
+            lr_scale=message.lr_scale,
+            batch=message.id,
+            again=batch.is_replay,
+        )
 
     def targets(self, batch: B) -> list[Lease | None]:
         """Return, per node, shared memory for its gradients, or None.
@@ -172,6 +232,15 @@ class EmbeddingClient(Generic[B]):
             self._store_vectors(request, message)
         elif isinstance(message, Pushed) and isinstance(request.message, Push):
             batch.unpushed -= 1
+            if self._rows is not None and request.message.sequence:
+                self._rows.answered(
+                    shard,
+                    self._worker,
+                    request.message.sequence,
+                    self.names[shard],
+                    changed=not message.repeated,
+                    is_resent=request.is_resent,
+                )
         else:
             return None
         del self._pending[number]
@@ -223,6 +292,7 @@ class EmbeddingClient(Generic[B]):
         for request in self._pending.values():
             if isinstance(request.message, Lookup):
                 self._retire_lease(request)
+                self.release(request.batch)
         self._pending = {
             n: request for n, request in self._pending.items() if isinstance(request.message, Push)
         }
@@ -237,35 +307,52 @@ class EmbeddingClient(Generic[B]):
                 self._send_again(request, now)
 
     def _send_again(self, request: _PendingRequest[B], now: float) -> None:
-        request.sent_at = now
+        request.sent_at, request.is_resent = now, True
         self.resent += 1
         self.resent_pushes += isinstance(request.message, Push)
         self.connections[request.shard].send(self._coding.outgoing(request.message))
 
     def _store_vectors(self, request: _PendingRequest[B], message: Vectors) -> None:
         batch, shard = request.batch, request.shard
-        expected = batch.requests[shard].floats
-        values = message.values
+        plan, name = batch.requests[shard], self.names[shard]
+        values, state = message.values, message.state
         if message.shared:
             if request.lease is None:
+                raise LookupRefused("it answered into shared memory that was not lent to it", where=name)
+            values, state = np.split(request.lease.values, [plan.floats])
+            self.shared_memory[shard].shared_bytes += request.lease.values.nbytes
+        expected = plan.floats, self._state_floats(batch, plan)
+        for what, got, wanted in zip(("", " of state"), (values, state), expected, strict=True):
+            if len(got) != wanted:
                 raise LookupRefused(
-                    "it answered into shared memory that was not lent to it", where=self.names[shard]
+                    f"it answered {len(got)} floats{what}, not the {wanted} requested", where=name
                 )
-            values = request.lease.values
-            self.shared_memory[shard].shared_bytes += values.nbytes
-        if len(values) != expected:
-            raise LookupRefused(
-                f"it answered {len(values)} floats, not the {expected} requested", where=self.names[shard]
-            )
+        if batch.answers:
+            try:
+                batch.answers[shard] = Answer.of(name, values, state, message.absent, message.applied)
+            except ValueError as error:
+                raise LookupRefused(f"its answer cannot be: {error}", where=name) from error
         batch.replies[shard], batch.versions[shard] = values, message.version
         batch.pending_lookups -= 1
 
+    def _state_floats(self, batch: B, plan: LookupPlan) -> int:
+        """Return how many floats of optimizer state the answer to a lookup has."""
+        return self._rows.state_floats(plan) if self._rows is not None and batch.answers else 0
+
     def _send_lookup(self, batch: B, shard: int, plan: LookupPlan, now: float) -> None:
         self.lookups += 1
-        message = Lookup(self._take_number(), plan.rows, plan.counts, plan.bag_lengths, keys=plan.keys)
+        message = Lookup(
+            self._take_number(),
+            plan.rows,
+            plan.counts,
+            plan.bag_lengths,
+            keys=plan.keys,
+            with_state=bool(batch.answers),
+        )
+        floats = plan.floats + self._state_floats(batch, plan)
         if self.shared_memory:
-            self._send_offer(shard, now, plan.floats if self._can_lend[Lookup] else 0)
-        lease = self._take_lease(shard, Lookup, plan.floats)
+            self._send_offer(shard, now, floats if self._can_lend[Lookup] else 0)
+        lease = self._take_lease(shard, Lookup, floats)
         self._send(batch, shard, message, now, lease)
 
     def _send(

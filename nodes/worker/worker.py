@@ -72,6 +72,8 @@ class Worker(Service):
             f"{token}/{index}",
             context.job,
             page_lock=context.device.page_lock,
+            rows=context.rows_in_flight,
+            worker=index,
         )
         self._early = True
         self._trained = trained
@@ -98,6 +100,7 @@ class Worker(Service):
         self._waits: dict[str, float] = dict.fromkeys(WAITS, 0.0)
         self._computing = Activity("compute", cpu=True)
         self._looking_up = Activity("request vectors")
+        self._completing = Activity("add own pushes")
         self._pushing = Activity("push gradients")
         self._waiting_for_round = Activity("wait for synchronization")
         self._trained_examples = 0
@@ -297,7 +300,7 @@ class Worker(Service):
                 continue
             with self._looking_up:
                 requests = self._context.router.requests_of_checked(batch.delivery)
-                self._shards.look_up(batch, requests, now)
+                self._shards.look_up(batch, requests, now, exact=batch.training)
             self._batches.append(batch)
 
     def _next_ready(self) -> InFlightBatch | None:
@@ -326,6 +329,8 @@ class Worker(Service):
                 # A replay writes nothing to the replica, so no round waits for it.
                 rounds = self._fixed_rate
                 (rounds.nothing_to_train if batch.delivery.replay else rounds.before_step)()
+        with self._completing:
+            self._shards.complete(batch)
         with self._computing:
             step = self._stepper.stage(batch.delivery, batch.requests, batch.replies)
             targets = self._shards.targets(batch)
@@ -412,6 +417,7 @@ class Worker(Service):
         self._trained(BatchAck.of(self.index, batch.reader.name, batch.delivery, batch.losses))
 
     def _drop(self, batch: InFlightBatch) -> None:
+        self._shards.release(batch)
         batch.reader.mark_processed()
         batch.reader.mark_finished(batch.delivery.sequence)
 

@@ -235,6 +235,21 @@ class Job(Section):
         return math.log(self.data.negative_share) + self.model.logit_offset
 
     @property
+    def exact_rows(self) -> bool:
+        """Whether trainers add their own pushes to the rows of a batch; see `TrainerSection.exact_rows`.
+
+        With one worker that looks up nothing ahead, each lookup follows the pushes before it.
+        """
+        trainer = self.trainer
+        is_in_flight = trainer.workers > 1 or trainer.lookups_ahead != 0
+        return trainer.exact_rows and is_in_flight and not self.run.deterministic
+
+    @property
+    def requests_distinct_rows(self) -> bool:
+        """Whether each row of a batch is requested once."""
+        return self.trainer.distinct_rows or self.exact_rows
+
+    @property
     def rows_warmup_examples(self) -> int:
         """Number of examples, of all trainers, over which row rates grow from 0."""
         return self.embedding.warmup_iterations * self.trainer.batch * self.trainer.count

@@ -112,7 +112,7 @@ class TableSettings:
         dim: floats in a row.
         pooling: "" if an example has one row. Otherwise it has a bag: "sum" or "mean" of its rows;
             "weighted_sum" or "weighted_mean" of its rows with weights; "none" for a sequence of vectors.
-        optimizer: a key of `embedding.storage.optimizers.OPTIMIZERS`.
+        optimizer: a key of `embedding.storage.optimizers.RULES`.
         lr: the learning rate of its rows, before any schedule.
         init_scale: initial values are uniform in [-init_scale, init_scale).
         storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.

@@ -182,6 +182,13 @@ class TrainerSection(Section):
         " make a dense update of each, so that all make about as many; the batch stays the unit of readers,"
         ' ledger and embedding nodes. It needs `sync.mode = "shadow"`.',
     )
+    exact_rows: bool = Field(
+        default=True,
+        description="Train each batch on rows with all pushes that its trainer has made until then, also"
+        " those that the embedding node had not applied when it answered. A batch that was looked up far"
+        " ahead is then as good as one that was not. Each row of a batch is requested once, with its"
+        " optimizer state.",
+    )
     distinct_rows: bool = Field(
         default=False,
         description="Request each row of a batch once and send one gradient for it, however many examples"

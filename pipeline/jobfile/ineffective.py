@@ -224,6 +224,16 @@ RULES: Final[tuple[_Rule, ...]] = (
         "trainer.count is 1, and no trainer is slower than another until more of them join",
     ),
     _Rule(
+        ("trainer.exact_rows",),
+        lambda job: job.run.deterministic or (job.trainer.workers == 1 and job.trainer.lookups_ahead == 0),
+        "each batch is looked up after the one before it, so its rows are exact",
+    ),
+    _Rule(
+        ("trainer.distinct_rows",),
+        lambda job: job.exact_rows,
+        "with trainer.exact_rows = true each row of a batch is requested once",
+    ),
+    _Rule(
         ("trainer.distinct_rows",),
         lambda job: all(table.pooling in ("sum", "mean") for table in job.tables),
         "every table has bags without weights, which it does not affect",

@@ -172,6 +172,9 @@ class Lookup(Message):
         floats: number of floats of the vectors.
         keys: uint64 [K]: hashes of ids in growing tables, bank after bank. A growing table is a bank of its
             own, with keys in place of rows.
+        with_state: whether the reply is to have what the trainer needs to add its own pushes to the rows:
+            optimizer state, absent keys, and applied pushes. The state is behind the vectors in shared
+            memory, and `floats` counts both.
     """
 
     KIND: ClassVar[str] = "lookup"
@@ -183,6 +186,7 @@ class Lookup(Message):
     offset: int = 0
     floats: int = 0
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
+    with_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,14 @@ class Vectors(Message):
     `values` has the vectors one after the other, with the sums of a bank's bags at the end of the bank. If
     `shared`, the vectors are in shared memory at the place that the lookup named, and `values` is empty.
     `version` is the number of pushes that the shard had applied.
+
+    Attributes:
+        applied: of a lookup `with_state`: for each worker of this trainer that has pushed to the shard its
+            number, the last push before which all are applied, how many later ones are, and their numbers.
+        state: the optimizer state of the single rows, bank after bank, the floats of a row side by side.
+            Empty if `shared`.
+        absent: int32 [A], ascending: which of all single rows are keys without a row, whose vectors are first
+            values.
     """
 
     KIND: ClassVar[str] = "vectors"
@@ -199,6 +211,9 @@ class Vectors(Message):
     version: Count
     values: Float32Array = tensor("float32", 1, optional=True)
     shared: bool = False
+    applied: tuple[Count, ...] = ()
+    state: Float32Array = tensor("float32", 1, omitted=True)
+    absent: Int32Array = tensor("int32", 1, omitted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +229,8 @@ class Push(Message):
         segment: if not 0, the gradients are in this segment of shared memory, and `gradients` is empty.
         offset: where in the segment the gradients begin, in bytes.
         floats: number of floats of the gradients.
+        sequence: the worker's number of its push to this shard, from 1; 0 if it does not count them.
+        answered_below: all its pushes with a lower number are answered.
     """
 
     KIND: ClassVar[str] = "push"
@@ -229,6 +246,8 @@ class Push(Message):
     offset: int = 0
     floats: int = 0
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
+    sequence: Count = 0
+    answered_below: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +290,9 @@ class CodedVectors(Message):
     version: Count
     elements: Count
     payload: Payload = tensor("uint8", 1)
+    applied: tuple[Count, ...] = ()
+    state: Float32Array = tensor("float32", 1, omitted=True)
+    absent: Int32Array = tensor("int32", 1, omitted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +309,8 @@ class CodedPush(Message):
     counts: tuple[int, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
+    sequence: Count = 0
+    answered_below: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

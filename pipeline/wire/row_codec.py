@@ -45,10 +45,20 @@ class RowCodec:
                 message.counts,
                 message.bag_lengths,
                 message.keys,
+                message.sequence,
+                message.answered_below,
             )
         if isinstance(message, Vectors) and self._codecs.down.lossy:
             payload = self._codecs.down.encode(message.values)
-            return CodedVectors(message.request, message.version, len(message.values), payload)
+            return CodedVectors(
+                message.request,
+                message.version,
+                len(message.values),
+                payload,
+                message.applied,
+                message.state,
+                message.absent,
+            )
         return message
 
     def incoming(self, message: Message) -> Message:
@@ -71,11 +81,25 @@ class RowCodec:
                 message.counts,
                 message.bag_lengths,
                 keys=message.keys,
+                sequence=message.sequence,
+                answered_below=message.answered_below,
             )
         if isinstance(message, CodedVectors):
             values = _decode(self._codecs.down, message.payload, message.elements)
-            return Vectors(message.request, message.version, values)
+            return Vectors(
+                message.request,
+                message.version,
+                values,
+                applied=message.applied,
+                state=message.state,
+                absent=message.absent,
+            )
         return message
+
+    def pushed(self, gradients: Float32Array) -> Float32Array:
+        """Return the gradients that a node gets from these, float32 [N]."""
+        up = self._codecs.up
+        return _decode(up, up.encode(gradients), len(gradients)) if up.lossy else gradients
 
 
 def _decode(codec: Codec, payload: Payload, elements: int) -> Float32Array:

@@ -150,7 +150,7 @@ def _traffic(job: Job) -> LookupTraffic:
     """Return what the job's trainers look up."""
     vector, link = np.ones(CODED_FLOATS, np.float32), job.codecs.embedding()
     coded = sum(len(codec.encode(vector)) for codec in (link.up, link.down))
-    return LookupTraffic(distinct=job.trainer.distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)
+    return LookupTraffic(distinct=job.requests_distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)
 
 
 def _sampled(job: Job, spans: Sequence[Span]) -> AccessCounter:

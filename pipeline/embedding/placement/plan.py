@@ -6,6 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -85,6 +86,18 @@ class TablePlan:
     banks: tuple[Bank, ...]
     nodes: int
     pieces: tuple[Piece, ...]
+
+    @cached_property
+    def bank_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Return the numbers of the banks that a node stores together, so that a batch is one search.
+
+        They are the banks of growing tables of equal settings; every other bank is alone.
+        """
+
+        def settings(number: int) -> tuple[bool, Bank]:
+            return self.banks[number].growing != "", self.banks[number].combination
+
+        return tuple(tuple(group) for _, group in itertools.groupby(range(len(self.banks)), settings))
 
     @classmethod
     def make(cls, tables: Sequence[TableSettings], nodes: int) -> TablePlan:

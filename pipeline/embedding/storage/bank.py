@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ...config.row_bytes import state_floats
 from ...config.tables import TableSettings
 from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
 from .first_values import row_values
-from .optimizers import make_row_optimizer
+from .optimizers import RowOptimizer
 from .row_storage import RowArray, make_row_storage
 from .saved_tables import SavedTables
 
@@ -142,15 +143,17 @@ class RowBank:
     Attributes:
         change_epoch: the current change epoch, at least 1, which `apply` notes for the rows that it changes.
         changed_at: uint8 [rows], the change epoch of each row's last change; 0 for no change.
+        state_floats: floats of a row's optimizer state.
     """
 
     def __init__(self, node: int, rows: int, bank: Bank) -> None:
         self.node, self.rows, self.dim = node, rows, bank.dim
         self.change_epoch = 1
+        self.state_floats = state_floats(bank.optimizer, bank.dim)
         # A byte a row, not a bit, because threads change neighbouring rows at the same time.
         self.changed_at = np.zeros(rows, np.uint8)
         self._storage = make_row_storage(bank.storage, rows, bank.dim)
-        self._optimizer = make_row_optimizer(bank.optimizer, rows, bank.dim, bank.lr)
+        self._optimizer = RowOptimizer(bank.optimizer, rows, bank.dim, bank.lr)
 
     @property
     def weights(self) -> RowArray:
@@ -222,6 +225,19 @@ class RowBank:
         # As one value of all its bytes, a row is copied at once.
         whole = np.dtype((np.void, part.itemsize * self.dim))
         out.view(whole)[positions] = part.view(whole)
+
+    def read_state(self, rows: Int32Array, out: Float32Array, positions: IndexArray | None = None) -> None:
+        """Copy the optimizer state of rows into `out`, float32 [N, floats of a row's state].
+
+        `rows` and `positions` are those of `lookup`.
+        """
+        picked = rows if positions is None else rows[positions]
+        target: slice | IndexArray = slice(None) if positions is None else positions
+        start = 0
+        for values in self._optimizer.state_of(picked):
+            columns = values.reshape(len(picked), -1)
+            out[target, start : start + columns.shape[1]] = columns
+            start += columns.shape[1]
 
     def apply(
         self, rows: Int32Array, gradients: torch.Tensor, positions: IndexArray | None, scale: float, key: int

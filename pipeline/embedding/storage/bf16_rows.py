@@ -8,13 +8,15 @@ Numerical Precision (arXiv 1502.02551), section 3.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ...data.hashing import GOLDEN_RATIO, MASK, mix
+
+BFLOAT16_MAX: Final = torch.finfo(torch.bfloat16).max
 
 WORDS_PER_ROW = 1024
 """64-bit words of random bits a row, each for four floats."""
@@ -59,6 +61,22 @@ def round_at_random(values: torch.Tensor, bits: NDArray[np.int32]) -> torch.Tens
     whole += torch.from_numpy(bits)
     whole >>= 16
     return whole.to(torch.int16)
+
+
+def add_at_random(
+    values: torch.Tensor, steps: torch.Tensor, rows: NDArray[np.int64], key: int
+) -> torch.Tensor:
+    """Return the bits, int16 [M, dim], of rows of bfloat16 after steps, rounded stochastically.
+
+    Args:
+        values: [M, dim], the rows before, of a type with at least bfloat16's values.
+        steps: float32 [M, dim], contiguous; overwritten.
+        rows, key: see `rounding_bits`.
+    """
+    steps += values
+    # Rounding would turn a finite value beyond the largest bfloat16 into infinity.
+    steps.clamp_(-BFLOAT16_MAX, BFLOAT16_MAX)
+    return round_at_random(steps, rounding_bits(key, rows, steps.shape[1]))
 
 
 class WidenedRows:

@@ -6,9 +6,9 @@ not depend on the other rows of the call, to the bit, so nodes may divide their 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -22,22 +22,15 @@ BETA_1: Final = 0.9
 BETA_2: Final = 0.999
 
 
-class RowOptimizer(Protocol):
-    """An optimizer of rows, which turns gradients into steps.
+class RowRule(Protocol):
+    """The rule of an optimizer of rows, which keeps nothing."""
 
-    Each row is used by one thread at a time; several threads may use different rows.
-    """
-
-    @property
-    def state(self) -> dict[str, NDArray[np.float32]]:
-        """Return the arrays for a checkpoint by name, each [rows, ...]; not copies."""
-        ...
-
-    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        """Update the state; return what to add to the rows, float32 [M, dim], contiguous.
+    def step(self, state: Sequence[torch.Tensor], gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        """Return what to add to the rows, float32 [M, dim], contiguous.
 
         Args:
-            rows: int64 [M], distinct.
+            state: the rows' own, in the order of `row_states`: float32 [M] or [M, dim], contiguous;
+                overwritten by the new state.
             gradients: float32 [M, dim], contiguous; overwritten.
             scale: the learning rate of this step is `scale * lr`.
         """
@@ -50,13 +43,9 @@ class RowSgd:
     def __init__(self, lr: float) -> None:
         self._lr = lr
 
-    @property
-    def state(self) -> dict[str, NDArray[np.float32]]:
-        return {}
-
     def step(
         self,
-        rows: torch.Tensor,  # noqa: ARG002 - the protocol's
+        state: Sequence[torch.Tensor],  # noqa: ARG002 - the protocol's
         gradients: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
@@ -71,22 +60,17 @@ class RowWiseAdagrad:
     EXACT_ROWWISE_ADAGRAD.
     """
 
-    def __init__(self, rows: int, lr: float) -> None:
+    def __init__(self, lr: float) -> None:
         self._lr = lr
-        self._sums = RowMemory((rows,), np.float32)
 
-    @property
-    def state(self) -> dict[str, NDArray[np.float32]]:
-        return {"adagrad_sums": self._sums.values}
-
-    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        positions, values = rows.numpy(), gradients.numpy()
+    def step(self, state: Sequence[torch.Tensor], gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        (sums,) = state
+        values = gradients.numpy()
         # Not a matrix product, whose rounding of a row may depend on the other rows. This is also faster.
-        sums = np.einsum("ij,ij->i", values, values)
-        sums *= np.float32(1.0 / values.shape[1])
-        sums += self._sums.take(positions)
-        self._sums.put(positions, sums)
-        factors = torch.from_numpy(sums).sqrt_().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
+        squares = np.einsum("ij,ij->i", values, values)
+        squares *= np.float32(1.0 / values.shape[1])
+        sums += torch.from_numpy(squares)
+        factors = sums.sqrt().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
         return gradients.mul_(factors[:, None])
 
 
@@ -98,19 +82,13 @@ class RowAdagrad:
     has the same rule, with another epsilon.
     """
 
-    def __init__(self, rows: int, dim: int, lr: float) -> None:
+    def __init__(self, lr: float) -> None:
         self._lr = lr
-        self._squares = RowMemory((rows, dim), np.float32)
 
-    @property
-    def state(self) -> dict[str, NDArray[np.float32]]:
-        return {"adagrad_squares": self._squares.values}
-
-    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        positions = rows.numpy()
-        squares = torch.from_numpy(self._squares.take(positions)).addcmul_(gradients, gradients)
-        self._squares.put(positions, squares.numpy())
-        factors = squares.sqrt_().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
+    def step(self, state: Sequence[torch.Tensor], gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        (squares,) = state
+        squares.addcmul_(gradients, gradients)
+        factors = squares.sqrt().add_(EPSILON).reciprocal_().mul_(-self._lr * scale)
         return gradients.mul_(factors)
 
 
@@ -125,49 +103,76 @@ class LazyAdam:
     counts the steps of the whole table.
     """
 
-    def __init__(self, rows: int, dim: int, lr: float) -> None:
+    def __init__(self, lr: float) -> None:
         self._lr = lr
-        self._means = RowMemory((rows, dim), np.float32)
-        self._squares = RowMemory((rows, dim), np.float32)
+
+    def step(self, state: Sequence[torch.Tensor], gradients: torch.Tensor, scale: float) -> torch.Tensor:
         # A float32 counts up to 2^24; both corrections are 1 long before that.
-        self._steps = RowMemory((rows,), np.float32)
-
-    @property
-    def state(self) -> dict[str, NDArray[np.float32]]:
-        return {
-            "adam_means": self._means.values,
-            "adam_squares": self._squares.values,
-            "adam_steps": self._steps.values,
-        }
-
-    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        positions = rows.numpy()
-        steps = torch.from_numpy(self._steps.take(positions)).add_(1.0)
-        self._steps.put(positions, steps.numpy())
-        means = torch.from_numpy(self._means.take(positions)).mul_(BETA_1).add_(gradients, alpha=1.0 - BETA_1)
-        self._means.put(positions, means.numpy())
-        squares = torch.from_numpy(self._squares.take(positions)).mul_(BETA_2)
-        squares.addcmul_(gradients, gradients, value=1.0 - BETA_2)
-        self._squares.put(positions, squares.numpy())
+        means, squares, steps = state
+        steps += 1.0
+        means.mul_(BETA_1).add_(gradients, alpha=1.0 - BETA_1)
+        squares.mul_(BETA_2).addcmul_(gradients, gradients, value=1.0 - BETA_2)
         # 1 - beta^t, without cancellation at small t.
         of_means = torch.expm1(steps * log(BETA_1)).neg_()
         of_squares = torch.expm1(steps * log(BETA_2)).neg_()
-        roots = squares.div_(of_squares[:, None]).sqrt_().add_(EPSILON)
-        return means.mul_((-self._lr * scale / of_means)[:, None]).div_(roots)
+        roots = squares.div(of_squares[:, None]).sqrt_().add_(EPSILON)
+        return means.mul((-self._lr * scale / of_means)[:, None]).div_(roots)
 
 
-OPTIMIZERS: Final[dict[str, Callable[[int, int, float], RowOptimizer]]] = {
-    "sgd": lambda _rows, _dim, lr: RowSgd(lr),
-    "rowwise_adagrad": lambda rows, _dim, lr: RowWiseAdagrad(rows, lr),
+RULES: Final[dict[str, Callable[[float], RowRule]]] = {
+    "sgd": RowSgd,
+    "rowwise_adagrad": RowWiseAdagrad,
     "adagrad": RowAdagrad,
     "adam": LazyAdam,
 }
 
 
-def make_row_optimizer(name: str, rows: int, dim: int, lr: float) -> RowOptimizer:
-    """Return a new optimizer for `rows` of `dim` floats.
-
-    Raises JobFileError for an unknown name.
-    """
+def make_row_rule(name: str, lr: float) -> RowRule:
+    """Return an optimizer's rule; raises JobFileError for an unknown name."""
     row_states(name)
-    return OPTIMIZERS[name](rows, dim, lr)
+    return RULES[name](lr)
+
+
+class RowOptimizer:
+    """An optimizer of rows with their state, which turns gradients into steps.
+
+    Each row is used by one thread at a time; several threads may use different rows.
+
+    Args:
+        name: a key of `RULES`.
+        rows: number of rows, of `dim` floats.
+        lr: the learning rate.
+
+    Raises:
+        JobFileError: an unknown name.
+    """
+
+    def __init__(self, name: str, rows: int, dim: int, lr: float) -> None:
+        self._rule = make_row_rule(name, lr)
+        self._memories = {
+            state.name: RowMemory(state.shape(rows, dim), np.float32) for state in row_states(name)
+        }
+
+    @property
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """Return the arrays for a checkpoint by name, each [rows, ...]; not copies."""
+        return {name: memory.values for name, memory in self._memories.items()}
+
+    def state_of(self, rows: NDArray[Any]) -> list[NDArray[np.float32]]:
+        """Return copies of the state of rows int32 or int64 [N], each [N, ...], in the order of `state`."""
+        return [memory.take(rows) for memory in self._memories.values()]
+
+    def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
+        """Update the state; return what to add to the rows, float32 [M, dim], contiguous.
+
+        Args:
+            rows: int64 [M], distinct.
+            gradients: float32 [M, dim], contiguous; overwritten.
+            scale: see `RowRule.step`.
+        """
+        positions = rows.numpy()
+        state = self.state_of(positions)
+        steps = self._rule.step([torch.from_numpy(values) for values in state], gradients, scale)
+        for memory, values in zip(self._memories.values(), state, strict=True):
+            memory.put(positions, values)
+        return steps

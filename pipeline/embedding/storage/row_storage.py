@@ -13,14 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray, Int32Array
-from .bf16_rows import WidenedRows, nearest_bits, round_at_random, rounding_bits
+from .bf16_rows import WidenedRows, add_at_random, nearest_bits
 
 Number = TypeVar("Number", bound=np.generic)
 
 CACHE_LINE_BYTES = 64
 """Bytes of a cache line; a power of 2."""
-
-BFLOAT16_MAX: Final = torch.finfo(torch.bfloat16).max
 
 BLOCK_BYTES: Final = 1 << 17
 """Bytes of rows that are read, added to and written together: they stay in the second-level cache, and numpy
@@ -149,10 +147,7 @@ class BFloat16Rows:
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
         positions = rows.numpy()
-        steps += self._take_bf16(positions).float()
-        # Rounding would turn a finite value beyond the largest bfloat16 into infinity.
-        steps.clamp_(-BFLOAT16_MAX, BFLOAT16_MAX)
-        rounded = round_at_random(steps, rounding_bits(key, positions, steps.shape[1]))
+        rounded = add_at_random(self._take_bf16(positions), steps, positions, key)
         self._memory.put(positions, rounded.numpy().view(np.uint16))
 
     def _take_bf16(self, rows: NDArray[Any]) -> torch.Tensor:

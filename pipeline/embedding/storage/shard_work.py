@@ -41,16 +41,26 @@ def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: 
     out.reshape(sums.shape)[...] = sums.numpy()
 
 
+NO_POSITIONS: Int32Array = np.zeros(0, np.int32)
+
+
 class LookupWork:
     """Copy rows into `out`, float32 [floats], and sum the rows of bags there.
+
+    Args:
+        state: where to copy the optimizer state of single rows, float32, a part after the other, as
+            `messages.Vectors` has it; None for nowhere.
 
     Attributes:
         rows: number of rows to look up.
     """
 
-    def __init__(self, parts: Sequence[BankPart], out: Float32Array) -> None:
+    def __init__(
+        self, parts: Sequence[BankPart], out: Float32Array, state: Float32Array | None = None
+    ) -> None:
         self.rows = sum(len(part.rows) for part in parts)
         self._parts = parts
+        self._states = [None] * len(parts) if state is None else _by_part(parts, state)
         self._targets: list[tuple[Float32Array, Float32Array]] = []
         flat, start = out.reshape(-1), 0
         for part in parts:
@@ -69,15 +79,37 @@ class LookupWork:
                     bank.lookup(
                         rows, target, None if threads == 1 else _positions_of_thread(rows, thread, threads)
                     )
+        self._copy_state(thread, threads)
+
+    @property
+    def absent(self) -> Int32Array:
+        """Return which of all single rows are keys without a row, int32 [A], ascending."""
+        start, places = 0, [NO_POSITIONS]
+        for part in self._parts:
+            if part.first is not None:
+                positions = part.first.positions
+                places.append((positions[positions < part.share.single] + start).astype(np.int32))
+            start += part.share.single
+        return np.concatenate(places)
+
+    def _copy_state(self, thread: int, threads: int) -> None:
+        for part, state in zip(self._parts, self._states, strict=True):
+            rows = part.rows[: part.share.single]
+            if state is not None and state.size:
+                part.bank.read_state(
+                    rows, state, None if threads == 1 else _positions_of_thread(rows, thread, threads)
+                )
 
     def finish(self) -> None:
         """Put first values and sum the bags, after all threads ran.
 
         Called by one thread.
         """
-        for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
+        for part, (out, bag_rows), state in zip(self._parts, self._targets, self._states, strict=True):
             if part.first is not None:
                 _put(part.first, out, bag_rows, part.share.single)
+                if state is not None:
+                    state[part.first.positions[part.first.positions < part.share.single]] = 0.0
             if part.share.pieces:
                 every: Int32Array = np.arange(len(bag_rows), dtype=np.int32)
                 with torch.inference_mode():
@@ -125,6 +157,17 @@ class PushWork:
 
 
 ShardWork = LookupWork | PushWork
+
+
+def _by_part(parts: Sequence[BankPart], state: Float32Array) -> list[Float32Array | None]:
+    """Return each part's state, [single rows, floats of a row's state]."""
+    states: list[Float32Array | None] = []
+    start = 0
+    for part in parts:
+        size = part.share.single * part.bank.state_floats
+        states.append(state[start : start + size].reshape(part.share.single, part.bank.state_floats))
+        start += size
+    return states
 
 
 def _put(first: FirstValues, out: Float32Array, bag_rows: Float32Array, single: int) -> None:

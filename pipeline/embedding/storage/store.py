@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...config.row_bytes import STORAGE_BYTES
+from ...config.row_bytes import STORAGE_BYTES, state_floats
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
@@ -68,12 +67,7 @@ class ShardStore:
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
         check_memory(plan, node, memory_fraction)
         self._change_epoch = 1
-        # Growing tables of equal settings share a bank here, so that a batch is one search.
-        grouped = itertools.groupby(
-            range(len(plan.banks)),
-            lambda number: (plan.banks[number].growing != "", plan.banks[number].combination),
-        )
-        self._groups = [self._make_bank(list(numbers)) for _, numbers in grouped]
+        self._groups = [self._make_bank(list(numbers)) for numbers in plan.bank_groups]
         # The bank of each number, and the first of its rows there.
         self._places = {number: (bank, row) for bank, rows in self._groups for number, row in rows.items()}
         for piece in plan.pieces_of(node):
@@ -117,6 +111,14 @@ class ShardStore:
         """Return how many floats the reply to a request has, see `count_floats`."""
         return count_floats(self.dims, rows, counts, self.bag_pieces, bag_lengths)
 
+    def state_floats_of(
+        self, rows: int, counts: Sequence[int] = (), bag_lengths: Int32Array = NO_BAG_LENGTHS
+    ) -> int:
+        """Return how many floats the optimizer state of a request's single rows has."""
+        shares = bank_shares(self.dims, rows, counts, self.bag_pieces, bag_lengths)
+        of_row = (state_floats(bank.optimizer, bank.dim) for bank in self.plan.banks)
+        return sum(share.single * floats for share, floats in zip(shares, of_row, strict=True))
+
     def lookup(
         self,
         rows: Int32Array,
@@ -137,6 +139,7 @@ class ShardStore:
         counts: Sequence[int] = (),
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         keys: Uint64Array = NO_KEYS,
+        state: Float32Array | None = None,
     ) -> LookupWork:
         """Return work that copies rows into `out` and sums the rows of bags.
 
@@ -147,6 +150,8 @@ class ShardStore:
             counts: number of rows in each bank; () with one bank.
             bag_lengths: int32 [P, B], number of rows of each bag; [0, 0] if this node holds no bags.
             keys: uint64 [K], of growing tables, bank after bank. A key without a row gives its first values.
+            state: where to copy the optimizer state of single rows, float32 [`state_floats_of`]; see
+                `messages.Vectors`. None for nowhere.
 
         Raises:
             ValueError: a row that this node does not have, or a wrong shape or type; `out` is then unchanged.
@@ -157,7 +162,7 @@ class ShardStore:
             raise ValueError(
                 f"out must be {floats} of C-contiguous float32, not {out.dtype} {list(out.shape)}"
             )
-        return LookupWork(parts, out)
+        return LookupWork(parts, out, state)
 
     def apply(
         self,

@@ -89,6 +89,7 @@ OTHER: dict[str, Any] = {
     "trainer.consecutive_batches": 8,
     "trainer.max_bad_batches": 3,
     "trainer.balance": "updates",
+    "trainer.exact_rows": False,
     "trainer.distinct_rows": True,
     "tables.C1": {"rows": 7},
     "embedding.nodes": 2,

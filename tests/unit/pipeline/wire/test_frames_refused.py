@@ -20,7 +20,7 @@ from shadowsync.pipeline.wire.messages import MESSAGES, Failure, Lookup, Push
 
 Header = Callable[[Any], bytes]
 V = PROTOCOL_VERSION
-LOOKUP = [V, "lookup", [1, [], 0, 0, 0], [[2], [0, 0]]]
+LOOKUP = [V, "lookup", [1, [], 0, 0, 0, False], [[2], [0, 0]]]
 ROWS = bytes(8)
 NO_BAGS = b""
 
@@ -71,8 +71,8 @@ def test_any_bytes_are_refused(
 @pytest.mark.parametrize("version", [0, 1, V + 1, "1", None, "x" * 9999])
 def test_another_version_is_told_so(header: Header, version: Any) -> None:
     # The rest may be of any form: a later version may have changed it.
-    for parts in ([version, "lookup", [1, [], 0, 0, 0], [[2]]], [version, {"kind": "new"}]):
-        with pytest.raises(ProtocolError, match=r"protocol version .*; this is version 4; install the same"):
+    for parts in ([version, "lookup", [1, [], 0, 0, 0, False], [[2]]], [version, {"kind": "new"}]):
+        with pytest.raises(ProtocolError, match=r"protocol version .*; this is version 5; install the same"):
             decode([header(parts)])
 
 
@@ -81,9 +81,9 @@ def test_another_version_is_told_so(header: Header, version: Any) -> None:
     [
         pytest.param([V, "lookups", [1, []], [[2]]], id="name"),
         pytest.param([V, 7, [1, []], [[2]]], id="number"),
-        pytest.param([V, ["lookup"], [1, [], 0, 0, 0], [[2]]], id="list"),
-        pytest.param([V, "lookup", [1, [], 0, 0, 0]], id="too short"),
-        pytest.param([V, "lookup", [1, [], 0, 0, 0], [[2]], 0], id="too long"),
+        pytest.param([V, ["lookup"], [1, [], 0, 0, 0, False], [[2]]], id="list"),
+        pytest.param([V, "lookup", [1, [], 0, 0, 0, False]], id="too short"),
+        pytest.param([V, "lookup", [1, [], 0, 0, 0, False], [[2]], 0], id="too long"),
     ],
 )
 def test_an_unknown_kind_is_refused(header: Header, parts: Any) -> None:
@@ -94,18 +94,18 @@ def test_an_unknown_kind_is_refused(header: Header, parts: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([], "5 header values are expected"),
-        ([1], "5 header values are expected"),
-        ([1, [], 2], "5 header values are expected"),
-        ({"request": 1, "counts": []}, "5 header values are expected"),
-        (["1", [], 0, 0, 0], r"lookup\.request: an integer is expected, not '1'"),
-        ([True, [], 0, 0, 0], r"lookup\.request: an integer"),
-        ([1.0, [], 0, 0, 0], r"lookup\.request: an integer"),
-        ([2**63, [], 0, 0, 0], r"lookup\.request: an integer"),
-        ([None, [], 0, 0, 0], r"lookup\.request: an integer"),
-        ([1, 2, 0, 0, 0], r"lookup\.counts: a list of at most"),
-        ([1, [0] * 5000, 0, 0, 0], r"lookup\.counts: a list of at most"),
-        ([1, [1, "2"], 0, 0, 0], r"lookup\.counts\[1\]: an integer"),
+        ([], "6 header values are expected"),
+        ([1], "6 header values are expected"),
+        ([1, [], 2], "6 header values are expected"),
+        ({"request": 1, "counts": []}, "6 header values are expected"),
+        (["1", [], 0, 0, 0, False], r"lookup\.request: an integer is expected, not '1'"),
+        ([True, [], 0, 0, 0, False], r"lookup\.request: an integer"),
+        ([1.0, [], 0, 0, 0, False], r"lookup\.request: an integer"),
+        ([2**63, [], 0, 0, 0, False], r"lookup\.request: an integer"),
+        ([None, [], 0, 0, 0, False], r"lookup\.request: an integer"),
+        ([1, 2, 0, 0, 0, False], r"lookup\.counts: a list of at most"),
+        ([1, [0] * 5000, 0, 0, 0, False], r"lookup\.counts: a list of at most"),
+        ([1, [1, "2"], 0, 0, 0, False], r"lookup\.counts\[1\]: an integer"),
     ],
 )
 def test_wrong_header_values_are_refused(header: Header, values: Any, why: str) -> None:
@@ -119,19 +119,19 @@ def test_wrong_header_values_are_refused(header: Header, values: Any, why: str) 
 )
 def test_a_shape_that_is_not_the_frames_is_refused(header: Header, shape: Any) -> None:
     with pytest.raises(ProtocolError, match=r"lookup\.rows: "):
-        decode([header([V, "lookup", [1, [], 0, 0, 0], [shape, [0, 0]]]), ROWS, NO_BAGS])
+        decode([header([V, "lookup", [1, [], 0, 0, 0, False], [shape, [0, 0]]]), ROWS, NO_BAGS])
 
 
 def test_a_flag_is_no_size(header: Header) -> None:
     with pytest.raises(ProtocolError, match=r"lookup\.rows: the shape \[True\]"):
-        decode([header([V, "lookup", [1, [], 0, 0, 0], [[True], [0, 0]]]), bytes(4), NO_BAGS])
+        decode([header([V, "lookup", [1, [], 0, 0, 0, False], [[True], [0, 0]]]), bytes(4), NO_BAGS])
 
 
 @pytest.mark.parametrize("shape", [[2**31, 2**31], [2**30, 2**32], [2**16, 2**16], [2**31, 1]])
 def test_sizes_that_overflow_are_refused(header: Header, shape: list[int]) -> None:
     # In 64 or in 32 bits their product times 4 is zero, which is what came.
     with pytest.raises(ProtocolError, match=r"vectors\.values: "):
-        decode([header([V, "vectors", [1, 0, False], [shape]]), b""])
+        decode([header([V, "vectors", [1, 0, False, []], [shape]]), b""])
 
 
 @pytest.mark.parametrize("size", [0, 7, 9, 12])
@@ -149,7 +149,7 @@ def test_fewer_or_more_frames_are_refused(header: Header, rest: list[bytes]) -> 
 def test_more_shapes_than_tensors_are_refused(header: Header) -> None:
     for shapes in ([], [[2]], [[2], [0, 0], [2], [2]], "x", None):
         with pytest.raises(ProtocolError, match="lookup: 2 to 3 tensors are expected"):
-            decode([header([V, "lookup", [1, [], 0, 0, 0], shapes]), ROWS, NO_BAGS])
+            decode([header([V, "lookup", [1, [], 0, 0, 0, False], shapes]), ROWS, NO_BAGS])
 
 
 def test_no_frames_and_no_header_are_refused() -> None:
@@ -191,13 +191,13 @@ def test_a_deep_nesting_is_refused(checksummed: Callable[[bytes], bytes], depth:
     ids=["three", "negative", "flag", "large", "floats", "text", "long text", "table"],
 )
 def test_a_wrong_batch_id_is_refused_in_few_words(header: Header, wrong: Any) -> None:
-    frames = [header([V, "push", [1, wrong, 0, 1.0, [], 0, 0, 0], [[0], [0], [0, 0]]]), b"", b"", b""]
+    frames = [header([V, "push", [1, wrong, 0, 1.0, [], 0, 0, 0, 0, 0], [[0], [0], [0, 0]]]), b"", b"", b""]
     with pytest.raises(ProtocolError, match=r"push\.id: a batch id is four integers") as refused:
         decode(frames)
     # It is sent back as a Failure, which must be readable there.
     assert len(str(refused.value)) < MAX_TEXT_CHARACTERS
     decode([bytes(memoryview(frame)) for frame in encode(Failure(request=0, what=str(refused.value)))])
-    values = [1, [1, 2, 3, 4], 0, 1.0, [], 0, 0, 0]
+    values = [1, [1, 2, 3, 4], 0, 1.0, [], 0, 0, 0, 0, 0]
     right = decode([header([V, "push", values, [[0], [0], [0, 0]]]), b"", b"", b""])
     assert isinstance(right, Push)
     assert right.gradients.shape == (0,)

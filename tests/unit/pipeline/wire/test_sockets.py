@@ -222,7 +222,7 @@ def test_a_hostile_message_of_any_size_is_answered(
     listener: Listener, connect: Callable[[str], Connection], header: Callable[[object], bytes]
 ) -> None:
     connection = connect("stranger/1")
-    hostile = [PROTOCOL_VERSION, "push", [1, "\0" * 3_000_000, 0, 1.0, [], 0, 0, 0], [[0], [0], [0, 0]]]
+    hostile = [PROTOCOL_VERSION, "push", [1, "\0" * 3_000_000, 0, 1.0, [], 0, 0, 0, 0, 0], [[0], [0], [0, 0]]]
     connection.socket.send_multipart([header(hostile), b"", b"", b""])
     connection.send(Pushed(1, repeated=False))
     assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))

@@ -74,7 +74,14 @@ CASES = {
     ),
     "blocks": ("trainer.consecutive_batches=9", (), ("trainer.workers=2",)),
     "balance": ("trainer.balance=updates", (), ("trainer.count=2",)),
-    "distinct rows": ("trainer.distinct_rows=true", BAGS, ()),
+    "exact rows": ("trainer.exact_rows=false", ("trainer.lookups_ahead=0",), ("trainer.workers=2",)),
+    "exact and in order": (
+        "trainer.exact_rows=false",
+        ("run.deterministic=true", "sync.algorithm=none"),
+        (),
+    ),
+    "distinct rows": ("trainer.distinct_rows=true", BAGS, ("trainer.exact_rows=false",)),
+    "distinct and exact": ("trainer.distinct_rows=true", (), ("trainer.exact_rows=false",)),
     "decay": ("trainer.schedule.decay_examples=9", (), ("trainer.schedule.kind=linear",)),
     "steps": ("trainer.schedule.step_examples=9", (), ("trainer.schedule.kind=step",)),
     "gamma": (

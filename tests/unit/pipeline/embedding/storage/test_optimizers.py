@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.config.row_bytes import ROW_STATES, row_states, state_floats
-from shadowsync.pipeline.embedding.storage.optimizers import OPTIMIZERS, RowOptimizer, make_row_optimizer
+from shadowsync.pipeline.embedding.storage.optimizers import RULES, RowOptimizer
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.types import Float32Array
 
@@ -31,13 +31,13 @@ def run(
 
 
 def test_sgd_is_its_closed_form() -> None:
-    before, after, history = run(make_row_optimizer("sgd", ROWS, DIM, LR), 12)
+    before, after, history = run(RowOptimizer("sgd", ROWS, DIM, LR), 12)
     wanted = before - LR * history.astype(np.float64).sum(0)
     np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_rowwise_adagrad_is_its_closed_form() -> None:
-    optimizer = make_row_optimizer("rowwise_adagrad", ROWS, DIM, LR)
+    optimizer = RowOptimizer("rowwise_adagrad", ROWS, DIM, LR)
     before, after, history = run(optimizer, 12)
     exact = history.astype(np.float64)
     sums = (exact**2).mean(2).cumsum(0)
@@ -50,7 +50,7 @@ def test_rowwise_adagrad_is_its_closed_form() -> None:
 
 
 def test_adagrad_is_its_closed_form() -> None:
-    optimizer = make_row_optimizer("adagrad", ROWS, DIM, LR)
+    optimizer = RowOptimizer("adagrad", ROWS, DIM, LR)
     before, after, history = run(optimizer, 12)
     exact = history.astype(np.float64)
     squares = (exact**2).cumsum(0)
@@ -81,7 +81,7 @@ def lazy_adam(history: NDArray[np.float64]) -> tuple[NDArray[np.float64], dict[s
 
 
 def test_lazy_adam_is_its_closed_form() -> None:
-    optimizer = make_row_optimizer("adam", ROWS, DIM, LR)
+    optimizer = RowOptimizer("adam", ROWS, DIM, LR)
     before, after, history = run(optimizer, 30)
     exact = history.astype(np.float64)
     moved, state = lazy_adam(exact)
@@ -112,7 +112,7 @@ def test_rows_in_all_steps_are_those_of_sparse_adam() -> None:
     before = draw.standard_normal((ROWS, DIM)).astype(np.float32)
     parameter = torch.nn.Parameter(torch.from_numpy(before.copy()))
     sparse = torch.optim.SparseAdam([parameter], lr=LR, eps=1e-8)
-    optimizer, weights, rows = make_row_optimizer("adam", ROWS, DIM, LR), before.copy(), torch.arange(ROWS)
+    optimizer, weights, rows = RowOptimizer("adam", ROWS, DIM, LR), before.copy(), torch.arange(ROWS)
     for _ in range(20):
         gradients = torch.from_numpy(draw.standard_normal((ROWS, DIM)).astype(np.float32))
         parameter.grad = torch.sparse_coo_tensor(
@@ -124,12 +124,12 @@ def test_rows_in_all_steps_are_those_of_sparse_adam() -> None:
 
 
 @pytest.mark.parametrize("dim", [1, 6, 16, 33])
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("name", sorted(RULES))
 def test_a_row_is_stepped_alike_in_any_company(name: str, dim: int) -> None:
     count = 1000
     draw = np.random.default_rng(7)
     gradients = torch.from_numpy(draw.standard_normal((3, count, dim)).astype(np.float32))
-    together, apart = (make_row_optimizer(name, count, dim, LR) for _ in range(2))
+    together, apart = (RowOptimizer(name, count, dim, LR) for _ in range(2))
     for gradient in gradients:
         whole = together.step(torch.arange(count), gradient.clone(), 1.0)
         for part in range(3):
@@ -143,9 +143,9 @@ def test_a_row_is_stepped_alike_in_any_company(name: str, dim: int) -> None:
         assert not torch.equal(by_part, torch.mv(squares, mean)[order])
 
 
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("name", sorted(RULES))
 def test_the_scale_is_of_the_rate_and_not_of_the_state(name: str) -> None:
-    whole, part = (make_row_optimizer(name, ROWS, DIM, LR) for _ in range(2))
+    whole, part = (RowOptimizer(name, ROWS, DIM, LR) for _ in range(2))
     before, full, _ = run(whole, 12)
     _, scaled, _ = run(part, 12, scale=0.25)
     np.testing.assert_allclose(scaled - before, 0.25 * (full - before), rtol=1e-4, atol=1e-5)
@@ -154,18 +154,18 @@ def test_the_scale_is_of_the_rate_and_not_of_the_state(name: str) -> None:
         np.testing.assert_array_equal(part.state[state], values)
 
 
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("name", sorted(RULES))
 def test_a_zero_gradient_changes_nothing(name: str) -> None:
-    optimizer = make_row_optimizer(name, 3, 2, LR)
+    optimizer = RowOptimizer(name, 3, 2, LR)
     assert torch.equal(optimizer.step(torch.tensor([1]), torch.zeros(1, 2), 1.0), torch.zeros(1, 2))
     # The control: another gradient does.
     assert (optimizer.step(torch.tensor([1]), torch.ones(1, 2), 1.0) < 0).all()
 
 
 def test_the_stated_state_is_what_it_keeps() -> None:
-    assert OPTIMIZERS.keys() == ROW_STATES.keys()
-    for name in OPTIMIZERS:
-        state = make_row_optimizer(name, ROWS, DIM, LR).state
+    assert RULES.keys() == ROW_STATES.keys()
+    for name in RULES:
+        state = RowOptimizer(name, ROWS, DIM, LR).state
         assert {n: a.shape for n, a in state.items()} == {
             s.name: s.shape(ROWS, DIM) for s in row_states(name)
         }
@@ -175,6 +175,6 @@ def test_the_stated_state_is_what_it_keeps() -> None:
 def test_an_unknown_name_is_an_error_that_names_the_key() -> None:
     wanted = r'^embedding\.optimizer: "adamax" is not an optimizer; use one of sgd, .*, adam$'
     with pytest.raises(JobFileError, match=wanted):
-        make_row_optimizer("adamax", 1, DIM, LR)
+        RowOptimizer("adamax", 1, DIM, LR)
     with pytest.raises(JobFileError, match=wanted):
         state_floats("adamax", DIM)

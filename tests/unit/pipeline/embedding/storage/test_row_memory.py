@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.storage import row_storage as row_storage_module
-from shadowsync.pipeline.embedding.storage.optimizers import OPTIMIZERS, make_row_optimizer
+from shadowsync.pipeline.embedding.storage.optimizers import RULES, RowOptimizer
 from shadowsync.pipeline.embedding.storage.row_storage import CACHE_LINE_BYTES, Float32Rows, RowMemory
 
 SHAPES = [(70,), (70, 1), (70, 5), (70, 16)]
@@ -48,9 +48,9 @@ def test_rows_as_long_as_a_line_of_the_cache_are_in_one_each(rows: int) -> None:
     assert all(memory.values.flags.c_contiguous and memory.values.flags.aligned for memory in kept)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", RULES)
 def test_weights_and_state_lie_so(name: str) -> None:
-    arrays = make_row_optimizer(name, 500, 16, 0.1).state | {"weights": Float32Rows(500, 16).values}
+    arrays = RowOptimizer(name, 500, 16, 0.1).state | {"weights": Float32Rows(500, 16).values}
     assert all(values.ctypes.data % CACHE_LINE_BYTES == 0 for values in arrays.values())
 
 

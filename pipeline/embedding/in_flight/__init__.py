@@ -1,0 +1,1 @@
+"""Pushes and lookups of a trainer that are on their way to embedding nodes."""

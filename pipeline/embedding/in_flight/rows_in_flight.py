@@ -1,0 +1,335 @@
+"""Rows that are exact although they are in flight: each has what its own trainer has done to it.
+
+An embedding node answers a lookup with the pushes that it has applied. Those of this trainer that it has
+not yet, because they were computed or sent later, are added here, by the rule of the table's optimizer. So
+with one worker a batch that was looked up long before its step is trained on the rows that a lookup right
+before the step would give. Pushes stay gradients, and nothing else of their way changes. Related: BagPipe
+(Agarwal et al., arXiv 2202.12429), whose cache of rows is exact by looking ahead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...config.row_bytes import row_states
+from ...types import BatchId, Float32Array, IndexArray, Int32Array
+from ..lookup.request import LookupPlan
+from ..placement.plan import TablePlan
+from ..storage.bf16_rows import add_at_random
+from ..storage.first_values import mixed_key
+from ..storage.optimizers import RowRule, make_row_rule
+from .applied_pushes import parse_applied
+from .id_finder import IdFinder, Ids
+
+# By which keys of several tables of a bank differ.
+_TABLE_SALT: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(slots=True)
+class Answer:
+    """A node's answer to a lookup.
+
+    Attributes:
+        node: the node's name.
+        values: float32 [floats], the vectors, to which pushes are added.
+        state: float32, see `messages.Vectors`.
+        absent: int32 [A], likewise.
+        applied: the pushes that it contains, see `parse_applied`.
+    """
+
+    node: str
+    values: Float32Array
+    state: Float32Array
+    absent: Int32Array
+    applied: dict[int, tuple[int, frozenset[int]]]
+
+    @classmethod
+    def of(
+        cls, node: str, values: Float32Array, state: Float32Array, absent: Int32Array, applied: Sequence[int]
+    ) -> Answer:
+        """Return an answer with parts of `messages.Vectors`; raises ValueError for impossible numbers."""
+        return cls(node, values, state, absent, parse_applied(applied))
+
+    def contains(self, push: PushInFlight) -> bool:
+        """Return whether this trainer's push is in the rows."""
+        if push.answered_by and push.answered_by != self.node:
+            # The node of this answer took the other's place: it has the push, or gets its batch anew.
+            return True
+        through, later = self.applied.get(push.worker, (0, frozenset()))
+        return push.sequence <= through or push.sequence in later
+
+
+@dataclass(slots=True, eq=False)
+class PushInFlight:
+    """What a push to one node changes.
+
+    Attributes:
+        worker: the worker that sent it.
+        sequence: its number, see `messages.Push`.
+        ids: of each bank's single rows.
+        values: float32 [S, dim] of each bank, what it adds to the rows.
+        states: float32 [S, floats of a row's state] of each bank, what it adds to the state.
+        counts: whether it is known to change the rows: a batch trained again only where its node lacked it.
+        answered_by: the node that has confirmed it; "" until then.
+        last_ticket: lookups that began later contain it; once it is answered.
+    """
+
+    worker: int
+    sequence: int
+    ids: list[Ids]
+    values: list[Float32Array]
+    states: list[Float32Array]
+    counts: bool = True
+    answered_by: str = ""
+    last_ticket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Bank:
+    """One bank of a node, as a `BankLookup` has it.
+
+    Attributes:
+        states: for each array of the optimizer's state whether it has `dim` floats a row, or one.
+        number: which of the store's banks it is, for rounding.
+        admits: whether an absent key gets its row with its first push.
+    """
+
+    rule: RowRule
+    dim: int
+    states: tuple[bool, ...]
+    storage: str
+    growing: bool
+    number: int
+    admits: bool
+
+    @property
+    def state_floats(self) -> int:
+        return sum(self.dim if by_float else 1 for by_float in self.states)
+
+
+class RowsInFlight:
+    """All pushes of a trainer that an answer may lack; any of its workers' threads may call.
+
+    A lookup has a ticket from when it is sent until its batch's rows are complete. A push is kept until it is
+    answered and no lookup is left that began before.
+
+    Args:
+        plan: the split of all tables.
+        seed: the seed of the run, on which the rounding of bfloat16 rows depends.
+    """
+
+    def __init__(self, plan: TablePlan, seed: int) -> None:
+        self._plan, self._seed = plan, seed
+        self._banks = [_bank(plan, number) for number in range(len(plan.banks))]
+        self._lock = threading.Lock()
+        self._pushes: list[list[PushInFlight]] = [[] for _ in range(plan.nodes)]
+        self._tickets: set[int] = set()
+        self._next_ticket = 1
+
+    def __len__(self) -> int:
+        """Return how many pushes are kept, of all nodes."""
+        return sum(map(len, self._pushes))
+
+    def begin(self) -> int:
+        """Return the ticket of a batch whose lookups are sent now."""
+        with self._lock:
+            ticket = self._next_ticket
+            self._next_ticket += 1
+            self._tickets.add(ticket)
+        return ticket
+
+    def end(self, ticket: int) -> None:
+        """Take back the ticket of a batch whose rows are complete, or no longer needed."""
+        with self._lock:
+            self._tickets.discard(ticket)
+            self._forget()
+
+    def state_floats(self, lookup: LookupPlan) -> int:
+        """Return how many floats of state the answer to a lookup has."""
+        banks = zip(lookup.banks, self._banks_of(lookup), strict=True)
+        return sum(part.share.single * bank.state_floats for part, bank in banks)
+
+    def complete(self, lookup: LookupPlan, answer: Answer, finder: IdFinder) -> int:
+        """Add to an answer this trainer's own pushes that it lacks; return how many these are.
+
+        `answer.values` and `answer.state` are changed, or replaced where their memory is read-only. `finder`
+        is the calling thread's.
+        """
+        with self._lock:
+            pushes = list(self._pushes[lookup.node])
+        lacking = [push for push in pushes if push.counts and not answer.contains(push)]
+        if not lacking:
+            return 0
+        answer.values, answer.state = _writable(answer.values), _writable(answer.state)
+        every = zip(self._banks_of(lookup), self._ids(lookup), self._parts(lookup, answer), strict=True)
+        for number, (bank, ids, (values, state, absent)) in enumerate(every):
+            hits = finder.find(ids, [push.ids[number] for push in lacking])
+            for push, (sources, targets) in zip(lacking, hits, strict=True):
+                if len(absent) and not bank.admits:
+                    kept = ~np.isin(targets, absent)
+                    sources, targets = sources[kept], targets[kept]
+                _add(values, targets, push.values[number], sources)
+                if bank.state_floats:
+                    _add(state, targets, push.states[number], sources)
+        return len(lacking)
+
+    def pushed(
+        self,
+        lookup: LookupPlan,
+        answer: Answer,
+        gradients: Float32Array,
+        *,
+        worker: int,
+        sequence: int,
+        lr_scale: float,
+        batch: BatchId,
+        again: bool,
+    ) -> None:
+        """Record a push.
+
+        Args:
+            lookup, answer: of its batch; the answer is complete.
+            gradients: float32 [floats], as the node gets them; not changed.
+            worker, sequence: see `PushInFlight`.
+            lr_scale, batch: see `messages.Push`.
+            again: whether the batch was trained before, so that only the node knows whether it changes rows.
+        """
+        push = PushInFlight(worker, sequence, self._ids(lookup), [], [], counts=not again)
+        start = 0
+        every = zip(self._banks_of(lookup), lookup.banks, self._parts(lookup, answer), push.ids, strict=True)
+        for bank, part, (values, state, _), ids in every:
+            single = part.share.single
+            of_bank = gradients[start : start + single * bank.dim].reshape(single, bank.dim)
+            start += part.share.floats
+            columns = _columns(state, bank)
+            steps = bank.rule.step(columns, torch.from_numpy(of_bank.copy()), lr_scale).numpy()
+            # The row of a key is known to its node alone, so there steps are what they are on average.
+            if bank.storage == "bfloat16" and not bank.growing:
+                words = (self._seed, lookup.node, batch.epoch, batch.span, batch.number, batch.seed)
+                steps = _rounded(values, steps, ids.astype(np.int64), mixed_key(*words, bank.number))
+            push.values.append(steps)
+            after = [column.numpy().reshape(single, -1) for column in columns]
+            push.states.append(np.concatenate(after, axis=1) - state if after else state)
+        with self._lock:
+            self._pushes[lookup.node].append(push)
+
+    def answered(
+        self, node: int, worker: int, sequence: int, name: str, *, changed: bool, is_resent: bool
+    ) -> None:
+        """Record that a push is confirmed by the node of this name.
+
+        If it was resent, it may have changed the rows although its last copy has not `changed` them.
+        """
+        with self._lock:
+            for push in self._pushes[node]:
+                if (push.worker, push.sequence) == (worker, sequence):
+                    push.answered_by, push.last_ticket = name, self._next_ticket - 1
+                    push.counts = changed or (push.counts and is_resent)
+            self._forget()
+
+    def _forget(self) -> None:
+        oldest = min(self._tickets, default=self._next_ticket)
+        self._pushes = [
+            [push for push in pushes if not push.answered_by or push.last_ticket >= oldest]
+            for pushes in self._pushes
+        ]
+
+    def _banks_of(self, lookup: LookupPlan) -> list[_Bank]:
+        """Return the bank of each `BankLookup`, which may stand for several of equal settings."""
+        banks, number = [], 0
+        for part in lookup.banks:
+            banks.append(self._banks[number])
+            number += len(part.counts)
+        return banks
+
+    def _ids(self, lookup: LookupPlan) -> list[Ids]:
+        """Return what the lookup asks for one by one in each bank."""
+        ids: list[Ids] = []
+        row = key = 0
+        for bank, part in zip(self._banks_of(lookup), lookup.banks, strict=True):
+            share = part.share
+            if bank.growing:
+                ids.append(_salted(lookup.keys[key : key + share.single], part.counts))
+                key += share.rows
+            else:
+                ids.append(lookup.rows[row : row + share.single])
+                row += share.rows
+        return ids
+
+    def _parts(
+        self, lookup: LookupPlan, answer: Answer
+    ) -> list[tuple[Float32Array, Float32Array, IndexArray]]:
+        """Return views of each bank's values and state, [S, ...], and which of its rows are absent."""
+        parts = []
+        value = state = single = 0
+        for bank, part in zip(self._banks_of(lookup), lookup.banks, strict=True):
+            count, width = part.share.single, bank.state_floats
+            values = answer.values[value : value + count * bank.dim].reshape(count, bank.dim)
+            states = answer.state[state : state + count * width].reshape(count, width)
+            low, high = np.searchsorted(answer.absent, [single, single + count])
+            parts.append((values, states, answer.absent[low:high].astype(np.int64) - single))
+            value, state, single = value + part.share.floats, state + count * width, single + count
+        return parts
+
+
+NO_ANSWER: Final = Answer("", np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32), {})
+"""In place of one that has not arrived."""
+
+
+def _bank(plan: TablePlan, number: int) -> _Bank:
+    bank = plan.banks[number]
+    growth = next((table.growth for table in plan.tables if table.name == bank.growing), None)
+    return _Bank(
+        rule=make_row_rule(bank.optimizer, bank.lr),
+        dim=bank.dim,
+        states=tuple(state.by_float for state in row_states(bank.optimizer)),
+        storage=bank.storage,
+        growing=bank.growing != "",
+        number=next(place for place, numbers in enumerate(plan.bank_groups) if number in numbers),
+        admits=growth is None or growth.admit_after <= 1,
+    )
+
+
+def _salted(keys: NDArray[np.uint64], counts: Sequence[int]) -> Ids:
+    """Return keys that also differ by their table; `counts` has the number of each table."""
+    if len(counts) == 1:
+        return keys
+    salts = np.arange(len(counts), dtype=np.uint64) * _TABLE_SALT
+    return keys ^ np.repeat(salts, counts)[: len(keys)]
+
+
+def _columns(state: Float32Array, bank: _Bank) -> list[torch.Tensor]:
+    """Return copies of a state's arrays, each [S] or [S, dim]."""
+    columns, start = [], 0
+    for by_float in bank.states:
+        part = state[:, start : start + bank.dim] if by_float else state[:, start]
+        columns.append(torch.from_numpy(part.copy()))
+        start += bank.dim if by_float else 1
+    return columns
+
+
+def _add(target: Float32Array, rows: IndexArray, source: Float32Array, positions: IndexArray) -> None:
+    """Add rows of `source`, [.., dim], to distinct rows of `target`; both are C-contiguous."""
+    sums = np.take(target, rows, axis=0, mode="clip")
+    sums += np.take(source, positions, axis=0, mode="clip")
+    # As one value of all its bytes, a row is written at once.
+    whole = np.dtype((np.void, target.itemsize * target.shape[1]))
+    np.put(target.view(whole), rows, sums.view(whole), mode="clip")
+
+
+def _writable(values: Float32Array) -> Float32Array:
+    return values if values.flags.writeable else values.copy()
+
+
+def _rounded(values: Float32Array, steps: Float32Array, rows: IndexArray, key: int) -> Float32Array:
+    """Return what steps change in rows of bfloat16."""
+    bits = add_at_random(torch.from_numpy(values), torch.from_numpy(steps), rows, key)
+    after: Float32Array = bits.view(torch.bfloat16).float().numpy()
+    return after - values
