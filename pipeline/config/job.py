@@ -196,6 +196,8 @@ class Job(Section):
             lr=rules.lr,
             init_scale=rules.init_scale,
             storage=rules.storage,
+            # Nodes cannot know which of a bag's rows lack a push.
+            pooled_by_trainers=self.exact_rows,
         )
         counts = rows if isinstance(rows, list) else [rows] * len(columns)
         return table_settings(columns, every, counts, self.table_sections, self.model.table_kind)

@@ -117,6 +117,7 @@ class TableSettings:
         init_scale: initial values are uniform in [-init_scale, init_scale).
         storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
         growth: when ids get and lose rows; None for a table whose rows are hashes of ids.
+        pooled_by_trainers: whether trainers sum the rows of a bag without weights, not embedding nodes.
     """
 
     name: str
@@ -128,11 +129,12 @@ class TableSettings:
     init_scale: float
     storage: str = "float32"
     growth: Growth | None = None
+    pooled_by_trainers: bool = False
 
     @property
     def pooled_by_nodes(self) -> bool:
         """Whether embedding nodes sum the rows of a bag."""
-        return self.pooling in ("sum", "mean")
+        return self.pooling in ("sum", "mean") and not self.pooled_by_trainers
 
     @property
     def weighted(self) -> bool:
@@ -187,6 +189,7 @@ def table_settings(
             init_scale=every.init_scale if section.init_scale is None else section.init_scale,
             storage=every.storage if section.storage is None else section.storage,
             growth=None if column.fixed_rows is not None else section.growth(kind),
+            pooled_by_trainers=every.pooled_by_trainers and column.pooling in ("sum", "mean"),
         )
         if section.max_bytes is not None:
             table = replace(table, rows=rows_within(table, section.max_bytes))

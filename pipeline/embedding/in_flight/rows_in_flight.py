@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from ...config.row_bytes import row_states
-from ...types import BatchId, Float32Array, IndexArray, Int32Array
-from ..lookup.request import LookupPlan
+from ...types import BatchId, Float32Array, IndexArray, Int32Array, Uint64Array
+from ..lookup.request import BankLookup, LookupPlan
 from ..placement.plan import TablePlan
-from ..storage.bf16_rows import add_at_random
+from ..storage.bf16_rows import RowNumbers, add_at_random
 from ..storage.first_values import mixed_key
 from ..storage.optimizers import RowRule, make_row_rule
 from .applied_pushes import parse_applied
@@ -210,10 +210,9 @@ class RowsInFlight:
             start += part.share.floats
             columns = _columns(state, bank)
             steps = bank.rule.step(columns, torch.from_numpy(of_bank.copy()), lr_scale).numpy()
-            # The row of a key is known to its node alone, so there steps are what they are on average.
-            if bank.storage == "bfloat16" and not bank.growing:
+            if bank.storage == "bfloat16":
                 words = (self._seed, lookup.node, batch.epoch, batch.span, batch.number, batch.seed)
-                steps = _rounded(values, steps, ids.astype(np.int64), mixed_key(*words, bank.number))
+                steps = _rounded(values, steps, _numbers(ids, part, bank), mixed_key(*words, bank.number))
             push.values.append(steps)
             after = [column.numpy().reshape(single, -1) for column in columns]
             push.states.append(np.concatenate(after, axis=1) - state if after else state)
@@ -305,6 +304,15 @@ def _salted(keys: NDArray[np.uint64], counts: Sequence[int]) -> Ids:
     return keys ^ np.repeat(salts, counts)[: len(keys)]
 
 
+def _numbers(ids: Ids, part: BankLookup, bank: _Bank) -> RowNumbers:
+    """Return rows or keys as `RowBank.numbers_of` has them."""
+    if not bank.growing:
+        return ids.astype(np.int64)
+    # Salted twice, they are as they were.
+    keys: Uint64Array = _salted(ids, part.counts)
+    return keys
+
+
 def _columns(state: Float32Array, bank: _Bank) -> list[torch.Tensor]:
     """Return copies of a state's arrays, each [S] or [S, dim]."""
     columns, start = [], 0
@@ -328,7 +336,7 @@ def _writable(values: Float32Array) -> Float32Array:
     return values if values.flags.writeable else values.copy()
 
 
-def _rounded(values: Float32Array, steps: Float32Array, rows: IndexArray, key: int) -> Float32Array:
+def _rounded(values: Float32Array, steps: Float32Array, rows: RowNumbers, key: int) -> Float32Array:
     """Return what steps change in rows of bfloat16."""
     bits = add_at_random(torch.from_numpy(values), torch.from_numpy(steps), rows, key)
     after: Float32Array = bits.view(torch.bfloat16).float().numpy()

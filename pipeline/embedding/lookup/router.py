@@ -252,9 +252,12 @@ class ShardRouter:
         bags: dict[int, TableBags] = {}
         for table, place, of_table in self._split_bags(lengths):
             settings = self.plan.tables[table]
+            rows, pooling = bag_rows[place], settings.pooling
             weights_of_table = weights[place] if settings.weighted else NO_WEIGHTS
+            if pooling in ("sum", "mean") and not settings.pooled_by_nodes:
+                pooling, weights_of_table = f"weighted_{pooling}", np.ones(len(rows), np.float32)
             own_keys = NO_KEYS if settings.growth is None else keys[place]
-            bags[table] = TableBags(bag_rows[place], of_table, settings.pooling, weights_of_table, own_keys)
+            bags[table] = TableBags(rows, of_table, pooling, weights_of_table, own_keys)
         return bags
 
     def _split_bags(self, lengths: Int32Array) -> Iterator[tuple[int, slice, Int32Array]]:

@@ -15,6 +15,7 @@ from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
+from .bf16_rows import RowNumbers
 from .first_values import row_values
 from .optimizers import RowOptimizer
 from .row_storage import RowArray, make_row_storage
@@ -152,6 +153,7 @@ class RowBank:
         self.state_floats = state_floats(bank.optimizer, bank.dim)
         # A byte a row, not a bit, because threads change neighbouring rows at the same time.
         self.changed_at = np.zeros(rows, np.uint8)
+        self._is_rounded = bank.storage == "bfloat16"
         self._storage = make_row_storage(bank.storage, rows, bank.dim)
         self._optimizer = RowOptimizer(bank.optimizer, rows, bank.dim, bank.lr)
 
@@ -255,8 +257,14 @@ class RowBank:
             return
         with torch.inference_mode():
             distinct, sums = _sum_by_row(rows, gradients, positions)
-            self._storage.add(distinct, self._optimizer.step(distinct, sums, scale), key)
+            steps = self._optimizer.step(distinct, sums, scale)
+            numbers = self.numbers_of(distinct.numpy()) if self._is_rounded else None
+            self._storage.add(distinct, steps, key, numbers)
             self.changed_at[distinct.numpy()] = self.change_epoch
+
+    def numbers_of(self, rows: IndexArray) -> RowNumbers:
+        """Return what tells rows int64 [M] apart, also for trainers, who ask for them so."""
+        return rows
 
     def check_rows(self, rows: Int32Array) -> None:
         """Raise ValueError unless `rows` is int32 [N] of this bank's rows."""

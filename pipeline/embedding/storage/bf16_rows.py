@@ -8,7 +8,7 @@ Numerical Precision (arXiv 1502.02551), section 3.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,11 @@ WORDS_PER_ROW = 1024
 """64-bit words of random bits a row, each for four floats."""
 
 
-def rounding_bits(key: int, rows: NDArray[np.int64], dim: int) -> NDArray[np.int32]:
+RowNumbers: TypeAlias = NDArray[np.int64] | NDArray[np.uint64]
+"""int64 [M], at least 0, or uint64 [M]: what tells rows apart."""
+
+
+def rounding_bits(key: int, rows: RowNumbers, dim: int) -> NDArray[np.int32]:
     """Return 16 random bits for each float: int32 [M, dim], in [0, 65536).
 
     The bits depend only on (key, row, float), not on other rows. They are hashes of counters, see
@@ -30,7 +34,7 @@ def rounding_bits(key: int, rows: NDArray[np.int64], dim: int) -> NDArray[np.int
 
     Args:
         key: 64 bits, different for each step.
-        rows: int64 [M], at least 0.
+        rows: the number of each row.
         dim: floats in a row, at most 4096.
     """
     words = (dim + 3) // 4
@@ -63,9 +67,7 @@ def round_at_random(values: torch.Tensor, bits: NDArray[np.int32]) -> torch.Tens
     return whole.to(torch.int16)
 
 
-def add_at_random(
-    values: torch.Tensor, steps: torch.Tensor, rows: NDArray[np.int64], key: int
-) -> torch.Tensor:
+def add_at_random(values: torch.Tensor, steps: torch.Tensor, rows: RowNumbers, key: int) -> torch.Tensor:
     """Return the bits, int16 [M, dim], of rows of bfloat16 after steps, rounded stochastically.
 
     Args:

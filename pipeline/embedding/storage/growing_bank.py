@@ -15,6 +15,7 @@ from ..growing.row_directory import IDS, USED_AT, RowDirectory
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from .bank import FILL_ROWS, BankPart, BankRequest, FirstValues, RequestArrays, RowBank
+from .bf16_rows import RowNumbers
 from .first_values import keyed_values, mixed_key
 from .grown_rows import as_stored
 from .row_storage import RowArray
@@ -83,6 +84,11 @@ class GrowingBank(RowBank):
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the counts of `RowDirectory.counts` by table; any thread may call."""
         return {part.table.name: self.directory.counts(number) for number, part in enumerate(self._parts)}
+
+    def numbers_of(self, rows: IndexArray) -> RowNumbers:
+        """Return the keys of rows: a trainer does not know which row a key has."""
+        keys: Uint64Array = self.directory.ids[rows].view(np.uint64)
+        return keys
 
     def take_request(self, shares: Sequence[BankShare], arrays: RequestArrays) -> BankRequest:
         """Take this bank's part of a request; raises ValueError for keys of tables that the node lacks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -49,6 +50,8 @@ class LoadedTables:
     def __init__(self, saved: SavedTables, tables: Sequence[TableSettings], seed: int = 0) -> None:
         for table in tables:
             saved.require(table, state=False)
+        # Here all rows are at hand.
+        tables = [replace(table, pooled_by_trainers=False) for table in tables]
         _check_memory(tables)
         self._plan = TablePlan.make(tables, 1)
         self._router = ShardRouter(self._plan)

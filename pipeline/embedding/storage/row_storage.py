@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray, Int32Array
-from .bf16_rows import WidenedRows, add_at_random, nearest_bits
+from .bf16_rows import RowNumbers, WidenedRows, add_at_random, nearest_bits
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -94,11 +94,13 @@ class RowStorage(Protocol):
         """
         ...
 
-    def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
+    def add(
+        self, rows: torch.Tensor, steps: torch.Tensor, key: int, numbers: RowNumbers | None = None
+    ) -> None:
         """Add steps, float32 [M, dim], to rows int64 [M], distinct.
 
-        `steps` is contiguous, and may be overwritten. `key` is a number of 64 bits; key and row decide how a
-        row of bfloat16 is rounded.
+        `steps` is contiguous, and may be overwritten. `key` is a number of 64 bits; it and the number of each
+        row, int64 or uint64 [M], by default the row, decide how a row of bfloat16 is rounded.
         """
         ...
 
@@ -118,7 +120,13 @@ class Float32Rows:
     def put(self, rows: IndexArray, values: Float32Array) -> None:
         self._memory.put(rows, values)
 
-    def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:  # noqa: ARG002 - the protocol's
+    def add(
+        self,
+        rows: torch.Tensor,
+        steps: torch.Tensor,
+        key: int,  # noqa: ARG002 - the protocol's
+        numbers: RowNumbers | None = None,  # noqa: ARG002
+    ) -> None:
         if self.values.nbytes > LARGE_BYTES:
             self._tensor.scatter_add_(0, rows[:, None].expand_as(steps), steps)
             return
@@ -145,9 +153,12 @@ class BFloat16Rows:
     def put(self, rows: IndexArray, values: Float32Array) -> None:
         self._memory.put(rows, nearest_bits(values))
 
-    def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
+    def add(
+        self, rows: torch.Tensor, steps: torch.Tensor, key: int, numbers: RowNumbers | None = None
+    ) -> None:
         positions = rows.numpy()
-        rounded = add_at_random(self._take_bf16(positions), steps, positions, key)
+        numbers = positions if numbers is None else numbers
+        rounded = add_at_random(self._take_bf16(positions), steps, numbers, key)
         self._memory.put(positions, rounded.numpy().view(np.uint16))
 
     def _take_bf16(self, rows: NDArray[Any]) -> torch.Tensor:

@@ -40,13 +40,21 @@ def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
     cluster: Callable[..., InProcessCluster], ahead: int
 ) -> None:
     """Of one worker nobody else's pushes come between; each number is the control of the others."""
-    trainer = {"count": 1, "lookups_ahead": ahead, "credit": 8}
+    trainer = {"count": 1, "lookups_ahead": ahead, "credit": 8, "exact_rows": False}
     run = finished_run(cluster, {**NONE, "trainer": trainer}, faults=(waits_for_the_reader,))
     assert run.batches() == BATCHES
     assert run.report.staleness.embedding_max == ahead
     # The first ones had nobody before them: 0, 1, ..., and all others as many as are looked ahead.
     pushes_between = sum(min(number, ahead) for number in range(BATCHES))
     assert run.report.staleness.embedding_mean == pytest.approx(pushes_between / BATCHES)
+
+
+def test_a_trainer_adds_what_its_rows_lack(cluster: Callable[..., InProcessCluster]) -> None:
+    """The control is the test before."""
+    trainer = {"count": 1, "lookups_ahead": 4, "credit": 8}
+    run = finished_run(cluster, {**NONE, "trainer": trainer}, faults=(waits_for_the_reader,))
+    assert run.batches() == BATCHES
+    assert run.report.staleness.embedding_max == 0
 
 
 @pytest.mark.parametrize("ahead", [1, pytest.param(0, marks=pytest.mark.matrix)])
@@ -145,7 +153,8 @@ def test_every_node_knows_of_a_batch_that_has_no_row_there(
 
 FAR: Settings = {
     "network": {"delay": "100ms", "delay_links": "all"},
-    "trainer": {"count": 1, "batch": 512},
+    # So that the staleness tells how far it looked.
+    "trainer": {"count": 1, "batch": 512, "exact_rows": False},
     "data": {"epochs": 5},
     **NONE,
 }
