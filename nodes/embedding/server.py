@@ -33,6 +33,8 @@ from .writer_threads import WriterThreads
 
 # Bytes kept of unused answers: room for a few large ones for each of a few workers.
 IDLE_REPLY_BYTES = 256 << 20
+# Any identity may come, and answers have its worker's number.
+MOST_WORKER_DIGITS = 9
 
 
 class ShardService(ListeningService):
@@ -208,7 +210,9 @@ class ShardService(ListeningService):
     def _push(self, identity: bytes, message: Push) -> None:
         repeated = message.id in self.applied
         reply = Pushed(request=message.request, repeated=repeated)
-        _require_order(identity, message)
+        if message.sequence:
+            _require_order(identity, message)
+            self._applied_pushes.require_room(token_of(identity))
         if repeated:
             self._note_push(identity, message)
             self.applied.add(message.id)
@@ -246,14 +250,14 @@ class ShardService(ListeningService):
 
 
 def _require_order(identity: bytes, push: Push) -> None:
-    """Raise ValueError for a push with a number that its worker cannot have given it."""
+    """Raise ValueError for a number that its worker cannot have given to a push."""
     if push.answered_below > push.sequence:
         raise ValueError(f"push {push.sequence} is said to be answered: all are below {push.answered_below}")
-    if push.sequence and _worker_of(identity) < 0:
+    if _worker_of(identity) < 0:
         raise ValueError(f"{identity!r} is no worker of a trainer, so its pushes have no order")
 
 
 def _worker_of(identity: bytes) -> int:
     """Return the number of a worker, whose identity is TOKEN/NUMBER; -1 for another thread."""
     worker = identity.decode("ascii", "replace").partition("/")[2]
-    return int(worker) if worker.isdecimal() else -1
+    return int(worker) if worker.isdecimal() and len(worker) <= MOST_WORKER_DIGITS else -1

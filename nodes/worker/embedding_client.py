@@ -10,7 +10,7 @@ import numpy as np
 
 from ...pipeline.codecs.formats import CodecError, LinkCodecs
 from ...pipeline.embedding.in_flight.id_finder import IdFinder
-from ...pipeline.embedding.in_flight.rows_in_flight import NO_ANSWER, Answer, RowsInFlight
+from ...pipeline.embedding.in_flight.rows_in_flight import NO_ANSWER, RowsInFlight
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.types import Float32Array
@@ -82,6 +82,8 @@ class EmbeddingClient(Generic[B]):
         self._rows, self._worker, self._finder = rows, worker, IdFinder()
         # The last number of a push to each node.
         self._sequences = [0] * len(self.names)
+        for shard, name in enumerate(self.names):
+            self._turn_to(shard, name)
         self._next_request = 1
         self._pending: dict[int, _PendingRequest[B]] = {}
         self.lookups = 0
@@ -259,15 +261,21 @@ class EmbeddingClient(Generic[B]):
     def replace(self, index: int, name: str, connection: Connection, now: float) -> None:
         """Switch to a replacement node, and resend unanswered requests."""
         self.names[index], self.connections[index] = name, connection
+        self._turn_to(index, name)
         if self.shared_memory:
             self.shared_memory[index] = self.shared_memory[index].successor(name)
         self._missing.discard(index)
-        for request in self._pending.values():
-            if request.shard == index:
-                # Its memory was shared with the old node.
-                request.lost_lease |= request.lease is not None
-                request.lease = None
-                self._send_again(request, now)
+        waiting = [request for request in self._pending.values() if request.shard == index]
+        # Pushes first: it may have them, and then says so in its answers to lookups.
+        for request in sorted(waiting, key=lambda request: isinstance(request.message, Lookup)):
+            # Its memory was shared with the old node.
+            request.lost_lease |= request.lease is not None
+            request.lease = None
+            self._send_again(request, now)
+
+    def _turn_to(self, shard: int, name: str) -> None:
+        if self._rows is not None:
+            self._rows.connect(shard, name)
 
     def give_up(self) -> list[B]:
         """Consider dead nodes, and their rows, lost for good.
@@ -321,17 +329,17 @@ class EmbeddingClient(Generic[B]):
                 raise LookupRefused("it answered into shared memory that was not lent to it", where=name)
             values, state = np.split(request.lease.values, [plan.floats])
             self.shared_memory[shard].shared_bytes += request.lease.values.nbytes
-        expected = plan.floats, self._state_floats(batch, plan)
-        for what, got, wanted in zip(("", " of state"), (values, state), expected, strict=True):
-            if len(got) != wanted:
-                raise LookupRefused(
-                    f"it answered {len(got)} floats{what}, not the {wanted} requested", where=name
-                )
         if batch.answers:
+            assert self._rows is not None
             try:
-                batch.answers[shard] = Answer.of(name, values, state, message.absent, message.applied)
+                answer = self._rows.answer(plan, name, values, state, message.absent, message.applied)
             except ValueError as error:
                 raise LookupRefused(f"its answer cannot be: {error}", where=name) from error
+            batch.answers[shard] = answer
+        elif len(values) != plan.floats:
+            raise LookupRefused(
+                f"it answered {len(values)} floats, not the {plan.floats} requested", where=name
+            )
         batch.replies[shard], batch.versions[shard] = values, message.version
         batch.pending_lookups -= 1
 

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+MOST_NUMBERS: Final = 4096
+"""Of one answer: as many as a list in a message may have."""
+_NUMBERS_OF_WORKER: Final = 3
 
 
 @dataclass(slots=True)
@@ -29,7 +34,8 @@ class _Numbers:
 class AppliedPushes:
     """The applied pushes of all workers that number them.
 
-    Used by the node's service thread only. Memory is O(workers + pushes that came out of order).
+    Used by the node's service thread only. Memory is O(workers + pushes that came out of order), at most
+    `MOST_NUMBERS` for a trainer, if each `add` follows a `require_room`.
     """
 
     def __init__(self) -> None:
@@ -39,6 +45,16 @@ class AppliedPushes:
         """Record a push of a trainer's worker; see `messages.Push`."""
         workers = self._trainers.setdefault(trainer, {})
         workers.setdefault(worker, _Numbers()).add(sequence, answered_below)
+
+    def require_room(self, trainer: str) -> None:
+        """Raise ValueError if an answer could not list one push more of a trainer.
+
+        Its unanswered pushes are far fewer, so it gave them numbers that it did not send.
+        """
+        workers = self._trainers.get(trainer, {}).values()
+        used = sum(_NUMBERS_OF_WORKER + len(numbers.later) for numbers in workers)
+        if used + _NUMBERS_OF_WORKER + 1 > MOST_NUMBERS:
+            raise ValueError(f"the pushes of {len(workers)} workers have gaps; an answer cannot list them")
 
     def of_trainer(self, trainer: str) -> tuple[int, ...]:
         """Return `Vectors.applied` for a trainer: the pushes of all its workers."""

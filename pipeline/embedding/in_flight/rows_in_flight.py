@@ -34,32 +34,25 @@ _TABLE_SALT: Final = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(slots=True)
 class Answer:
-    """A node's answer to a lookup.
+    """A node's answer to a lookup; made by `RowsInFlight.answer`.
 
     Attributes:
-        node: the node's name.
+        term: how many other nodes had the node's place before it.
         values: float32 [floats], the vectors, to which pushes are added.
         state: float32, see `messages.Vectors`.
         absent: int32 [A], likewise.
         applied: the pushes that it contains, see `parse_applied`.
     """
 
-    node: str
+    term: int
     values: Float32Array
     state: Float32Array
     absent: Int32Array
     applied: dict[int, tuple[int, frozenset[int]]]
 
-    @classmethod
-    def of(
-        cls, node: str, values: Float32Array, state: Float32Array, absent: Int32Array, applied: Sequence[int]
-    ) -> Answer:
-        """Return an answer with parts of `messages.Vectors`; raises ValueError for impossible numbers."""
-        return cls(node, values, state, absent, parse_applied(applied))
-
     def contains(self, push: PushInFlight) -> bool:
         """Return whether this trainer's push is in the rows."""
-        if push.answered_by and push.answered_by != self.node:
+        if push.answered_in is not None and push.answered_in < self.term:
             # The node of this answer took the other's place: it has the push, or gets its batch anew.
             return True
         through, later = self.applied.get(push.worker, (0, frozenset()))
@@ -77,7 +70,7 @@ class PushInFlight:
         values: float32 [S, dim] of each bank, what it adds to the rows.
         states: float32 [S, floats of a row's state] of each bank, what it adds to the state.
         counts: whether it is known to change the rows: a batch trained again only where its node lacked it.
-        answered_by: the node that has confirmed it; "" until then.
+        answered_in: the term of the node that has confirmed it, see `Answer`; None until then.
         last_ticket: lookups that began later contain it; once it is answered.
     """
 
@@ -87,7 +80,7 @@ class PushInFlight:
     values: list[Float32Array]
     states: list[Float32Array]
     counts: bool = True
-    answered_by: str = ""
+    answered_in: int | None = None
     last_ticket: int = 0
 
 
@@ -98,7 +91,7 @@ class _Bank:
     Attributes:
         states: for each array of the optimizer's state whether it has `dim` floats a row, or one.
         number: which of the store's banks it is, for rounding.
-        admits: whether an absent key gets its row with its first push.
+        begins: whether an absent key gets its row with its first push.
     """
 
     rule: RowRule
@@ -107,7 +100,7 @@ class _Bank:
     storage: str
     growing: bool
     number: int
-    admits: bool
+    begins: bool
 
     @property
     def state_floats(self) -> int:
@@ -130,12 +123,23 @@ class RowsInFlight:
         self._banks = [_bank(plan, number) for number in range(len(plan.banks))]
         self._lock = threading.Lock()
         self._pushes: list[list[PushInFlight]] = [[] for _ in range(plan.nodes)]
+        # Of each place the nodes that had it, in this order.
+        self._names: list[list[str]] = [[] for _ in range(plan.nodes)]
         self._tickets: set[int] = set()
         self._next_ticket = 1
 
     def __len__(self) -> int:
         """Return how many pushes are kept, of all nodes."""
         return sum(map(len, self._pushes))
+
+    def connect(self, node: int, name: str) -> None:
+        """Record that a worker turns to the node of this name: at first, and when it has taken a place.
+
+        All workers turn to the same nodes in the same order.
+        """
+        with self._lock:
+            if name not in self._names[node]:
+                self._names[node].append(name)
 
     def begin(self) -> int:
         """Return the ticket of a batch whose lookups are sent now."""
@@ -156,6 +160,31 @@ class RowsInFlight:
         banks = zip(lookup.banks, self._banks_of(lookup), strict=True)
         return sum(part.share.single * bank.state_floats for part, bank in banks)
 
+    def answer(
+        self,
+        lookup: LookupPlan,
+        name: str,
+        values: Float32Array,
+        state: Float32Array,
+        absent: Int32Array,
+        applied: Sequence[int],
+    ) -> Answer:
+        """Return the answer of the node of this name to a lookup; the rest is that of `messages.Vectors`.
+
+        Raises ValueError for what cannot be.
+        """
+        singles = sum(part.share.single for part in lookup.banks)
+        expected = lookup.floats, self.state_floats(lookup)
+        if (len(values), len(state)) != expected:
+            raise ValueError(
+                f"{len(values)} floats and {len(state)} of state, not the {expected[0]} and {expected[1]}"
+                " requested"
+            )
+        inside = not len(absent) or (absent[0] >= 0 and absent[-1] < singles)
+        if not inside or not (absent[1:] > absent[:-1]).all():
+            raise ValueError(f"positions of absent keys that do not ascend within {singles}")
+        return Answer(self._names[lookup.node].index(name), values, state, absent, parse_applied(applied))
+
     def complete(self, lookup: LookupPlan, answer: Answer, finder: IdFinder) -> int:
         """Add to an answer this trainer's own pushes that it lacks; return how many these are.
 
@@ -169,11 +198,11 @@ class RowsInFlight:
             return 0
         answer.values, answer.state = _writable(answer.values), _writable(answer.state)
         every = zip(self._banks_of(lookup), self._ids(lookup), self._parts(lookup, answer), strict=True)
-        for number, (bank, ids, (values, state, absent)) in enumerate(every):
+        for number, (bank, ids, (values, state, rowless)) in enumerate(every):
             hits = finder.find(ids, [push.ids[number] for push in lacking])
             for push, (sources, targets) in zip(lacking, hits, strict=True):
-                if len(absent) and not bank.admits:
-                    kept = ~np.isin(targets, absent)
+                if len(rowless):
+                    kept = ~np.isin(targets, rowless)
                     sources, targets = sources[kept], targets[kept]
                 _add(values, targets, push.values[number], sources)
                 if bank.state_floats:
@@ -214,8 +243,9 @@ class RowsInFlight:
                 words = (self._seed, lookup.node, batch.epoch, batch.span, batch.number, batch.seed)
                 steps = _rounded(values, steps, _numbers(ids, part, bank), mixed_key(*words, bank.number))
             push.values.append(steps)
-            after = [column.numpy().reshape(single, -1) for column in columns]
-            push.states.append(np.concatenate(after, axis=1) - state if after else state)
+            # Also without state a new array, since a view would keep the answer's memory.
+            after = np.column_stack([np.zeros((single, 0), np.float32), *columns])
+            push.states.append(after - state)
         with self._lock:
             self._pushes[lookup.node].append(push)
 
@@ -229,23 +259,24 @@ class RowsInFlight:
         with self._lock:
             for push in self._pushes[node]:
                 if (push.worker, push.sequence) == (worker, sequence):
-                    push.answered_by, push.last_ticket = name, self._next_ticket - 1
+                    push.answered_in = self._names[node].index(name)
+                    push.last_ticket = self._next_ticket - 1
                     push.counts = changed or (push.counts and is_resent)
             self._forget()
 
     def _forget(self) -> None:
         oldest = min(self._tickets, default=self._next_ticket)
         self._pushes = [
-            [push for push in pushes if not push.answered_by or push.last_ticket >= oldest]
+            [push for push in pushes if push.answered_in is None or push.last_ticket >= oldest]
             for pushes in self._pushes
         ]
 
     def _banks_of(self, lookup: LookupPlan) -> list[_Bank]:
-        """Return the bank of each `BankLookup`, which may stand for several of equal settings."""
+        """Return the first bank of each `BankLookup`, which may stand for several of equal settings."""
         banks, number = [], 0
         for part in lookup.banks:
             banks.append(self._banks[number])
-            number += len(part.counts)
+            number += len(part.counts) or 1
         return banks
 
     def _ids(self, lookup: LookupPlan) -> list[Ids]:
@@ -265,20 +296,26 @@ class RowsInFlight:
     def _parts(
         self, lookup: LookupPlan, answer: Answer
     ) -> list[tuple[Float32Array, Float32Array, IndexArray]]:
-        """Return views of each bank's values and state, [S, ...], and which of its rows are absent."""
+        """Return views of each bank's values and state, [S, ...], and which of its rows no push begins."""
         parts = []
-        value = state = single = 0
+        value = state = single = number = 0
         for bank, part in zip(self._banks_of(lookup), lookup.banks, strict=True):
             count, width = part.share.single, bank.state_floats
             values = answer.values[value : value + count * bank.dim].reshape(count, bank.dim)
             states = answer.state[state : state + count * width].reshape(count, width)
             low, high = np.searchsorted(answer.absent, [single, single + count])
-            parts.append((values, states, answer.absent[low:high].astype(np.int64) - single))
+            absent = answer.absent[low:high].astype(np.int64) - single
+            begins = [one.begins for one in self._banks[number : number + (len(part.counts) or 1)]]
+            if len(absent):
+                tables = np.searchsorted(np.cumsum(part.counts[:-1]), absent, side="right")
+                absent = absent[~np.array(begins)[tables]]
+            parts.append((values, states, absent))
             value, state, single = value + part.share.floats, state + count * width, single + count
+            number += len(begins)
         return parts
 
 
-NO_ANSWER: Final = Answer("", np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32), {})
+NO_ANSWER: Final = Answer(0, np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32), {})
 """In place of one that has not arrived."""
 
 
@@ -292,7 +329,7 @@ def _bank(plan: TablePlan, number: int) -> _Bank:
         storage=bank.storage,
         growing=bank.growing != "",
         number=next(place for place, numbers in enumerate(plan.bank_groups) if number in numbers),
-        admits=growth is None or growth.admit_after <= 1,
+        begins=growth is None or growth.admit_after <= 1,
     )
 
 
@@ -338,6 +375,6 @@ def _writable(values: Float32Array) -> Float32Array:
 
 def _rounded(values: Float32Array, steps: Float32Array, rows: RowNumbers, key: int) -> Float32Array:
     """Return what steps change in rows of bfloat16."""
-    bits = add_at_random(torch.from_numpy(values), torch.from_numpy(steps), rows, key)
+    bits = add_at_random(torch.from_numpy(_writable(values)), torch.from_numpy(steps), rows, key)
     after: Float32Array = bits.view(torch.bfloat16).float().numpy()
     return after - values

@@ -237,7 +237,8 @@ class RowBank:
         target: slice | IndexArray = slice(None) if positions is None else positions
         start = 0
         for values in self._optimizer.state_of(picked):
-            columns = values.reshape(len(picked), -1)
+            # Without rows a reshape could not tell how many floats a row has.
+            columns = values if values.ndim > 1 else values[:, None]
             out[target, start : start + columns.shape[1]] = columns
             start += columns.shape[1]
 
