@@ -18,13 +18,12 @@ from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.metrics.quality import QualitySums
-from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ...sync_algos.base import Algorithm
 from ...sync_algos.memory.peers import MemoryPeers
 from .links import VirtualNetwork
 from .source import BatchSource
-from .tables import VirtualTables
+from .tables import VirtualRows, VirtualTableClient, VirtualTables
 from .timing import StepTimes, Timing
 
 
@@ -32,7 +31,7 @@ from .timing import StepTimes, Timing
 class VirtualBatch:
     delivery: Delivery
     plans: list[LookupPlan]
-    reply: asyncio.Task[tuple[list[Float32Array], int]]
+    reply: asyncio.Task[VirtualRows]
     looked_up_at: float
 
 
@@ -70,7 +69,9 @@ class VirtualTrainer:
         self.progressive = QualitySums()
         self._trained, self._left_out = trained, left_out
         self._job, self._timing = job, timing
-        self._source, self._tables = source, tables
+        self._source = source
+        rows, workers = self.context.rows_in_flight, range(job.trainer.workers)
+        self._tables = [VirtualTableClient(tables, rows, f"trainer-{index}", worker) for worker in workers]
         self._steppers = [Stepper(self.context) for _ in range(job.trainer.workers)]
         self._gate: VirtualGate | None = None
         self._schedule = RoundSchedule(job.sync)
@@ -167,11 +168,11 @@ class VirtualTrainer:
                 len(batches) <= self._lookups_ahead(prefetch)
                 and (delivery := self._source.next(self.index)) is not None
             ):
-                batches.append(self._look_up(delivery))
+                batches.append(self._look_up(worker, delivery))
             if not batches:
                 break
             began = clock()
-            replies, version = await batches[0].reply
+            rows = await batches[0].reply
             if clock() > began:
                 prefetch.answered(clock() - batches[0].looked_up_at)
             while len(pushes) >= prefetch.pending_pushes(nodes=1):
@@ -181,7 +182,7 @@ class VirtualTrainer:
             waits = replace(waits, seconds=clock(), vectors_seconds=waits.vectors_seconds + clock() - began)
             if not self.context.is_early():
                 prefetch.stepped(waits, sum(1 for _ in takewhile(lambda one: one.reply.done(), batches)))
-            push = await self._step(worker, batch, replies, version, times)
+            push = await self._step(worker, batch, rows, times)
             if push is not None:
                 pushes.add(push)
                 # So that the push leaves before the next lookup does.
@@ -209,20 +210,21 @@ class VirtualTrainer:
         self._started.set()
         return prefetch.lookups_ahead
 
-    def _look_up(self, delivery: Delivery) -> VirtualBatch:
+    def _look_up(self, worker: int, delivery: Delivery) -> VirtualBatch:
         plans = self.context.router.requests_of(delivery)
         now = asyncio.get_running_loop().time()
-        return VirtualBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)), now)
+        return VirtualBatch(delivery, plans, self._tables[worker].look_up(plans), now)
 
     async def _step(
-        self, worker: int, batch: VirtualBatch, replies: list[Float32Array], version: int, times: StepTimes
+        self, worker: int, batch: VirtualBatch, rows: VirtualRows, times: StepTimes
     ) -> asyncio.Task[None] | None:
         """Compute a batch and send its gradients.
 
         Returns None for a batch that is left out.
         """
         stepper, delivery = self._steppers[worker], batch.delivery
-        step = stepper.stage(delivery, batch.plans, replies)
+        self._tables[worker].complete(rows)
+        step = stepper.stage(delivery, batch.plans, rows.values)
         further_seconds = self._timing.further_micro_batches(self.index, step.micro_batches)
         seconds = (times.next() + further_seconds) / step.micro_batches
         while step.is_computing:
@@ -239,9 +241,7 @@ class VirtualTrainer:
         self.context.iterations[worker] += 1
         loss, gradients = stepper.finish(step, self.progressive if delivery.id.epoch == 0 else None)
         self._trained(delivery, loss)
-        return asyncio.create_task(
-            self._tables.push(batch.plans, gradients, version, step.rows_scale, delivery.id)
-        )
+        return self._tables[worker].push(rows, gradients, step.rows_scale, delivery.id)
 
     async def _after_iteration(self, worker: int, *, trained: bool) -> None:
         sync = self._job.sync

@@ -1,4 +1,4 @@
-"""One trainer whose rows are never outdated learns what a plain torch loop learns.
+"""One trainer with one worker learns what a plain torch loop learns, however far ahead it looks rows up.
 
 The loop shares the model, the first values and the batches with the job, and none of its training.
 """
@@ -22,9 +22,9 @@ SAME_TO = 1e-5
 """NE. Sums of floats in another order are this close; rows that are one batch old are not."""
 
 
-def one_trainer(algorithm: str | None, lookups_ahead: int = 0) -> Settings:
+def one_trainer(algorithm: str | None, lookups_ahead: int = 0, *, exact_rows: bool = True) -> Settings:
     return {
-        "trainer": {"count": 1, "lookups_ahead": lookups_ahead},
+        "trainer": {"count": 1, "lookups_ahead": lookups_ahead, "exact_rows": exact_rows},
         "embedding": {"nodes": 2},
         "model": {"output_bias": "label_rate"},
         "sync": {"algorithm": algorithm, "gap": 4, "duty": 1.0},
@@ -46,17 +46,31 @@ def plain(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "kind"),
+    ("algorithm", "kind", "lookups_ahead"),
     [
-        (None, "hashed"),
-        *(pytest.param("none", kind, marks=pytest.mark.matrix) for kind in ("hashed", "growing")),
+        (None, "hashed", 0),
+        ("none", "hashed", 16),
+        *(
+            pytest.param("none", kind, lookups_ahead, marks=pytest.mark.matrix)
+            for kind, lookups_ahead in (
+                ("hashed", 0),
+                ("hashed", 1),
+                ("hashed", 4),
+                ("growing", 0),
+                ("growing", 4),
+            )
+        ),
     ],
 )
 def test_a_job_learns_what_a_plain_loop_learns(
-    cluster: Callable[..., InProcessCluster], plain: float, algorithm: str | None, kind: str
+    cluster: Callable[..., InProcessCluster],
+    plain: float,
+    algorithm: str | None,
+    kind: str,
+    lookups_ahead: int,
 ) -> None:
     """Also with the default algorithm of one trainer, whose rounds leave it as it is."""
-    settings = dict(one_trainer(algorithm))
+    settings = dict(one_trainer(algorithm, lookups_ahead))
     # Growing tables of few rows would free some.
     rows = {"table_rows": 20_000} if kind == "growing" else {}
     settings["model"] = {**settings["model"], "table_kind": kind, **rows}
@@ -68,7 +82,9 @@ def test_a_job_learns_what_a_plain_loop_learns(
     assert run_virtual(own.job, Timing()).ne == pytest.approx(wanted, abs=SAME_TO)
 
 
-@pytest.mark.parametrize("control", [one_trainer("none", lookups_ahead=1), one_trainer("easgd")])
+@pytest.mark.parametrize(
+    "control", [one_trainer("none", lookups_ahead=1, exact_rows=False), one_trainer("easgd")]
+)
 def test_what_changes_the_training_learns_something_else(
     job_file: JobMaker, plain: float, control: Settings
 ) -> None:

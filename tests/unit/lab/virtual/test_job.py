@@ -126,14 +126,69 @@ def test_equal_trainers_are_not_cut(job_file: JobMaker) -> None:
 
 @pytest.mark.matrix
 def test_staleness_is_what_is_trained_between_a_lookup_and_its_push(job_file: JobMaker) -> None:
-    none: dict[str, Any] = {"sync": {"algorithm": "none"}}
+    def staleness(timing: Timing, **trainer: int | bool) -> float:
+        return emulated(job_file, timing, 1, sync={"algorithm": "none"}, trainer=trainer).staleness
+
     exact = Timing(step_spread=0.0)
-    alone = emulated(job_file, exact, trainers=1, **none)
-    assert alone.staleness == pytest.approx(1.0, abs=0.02)
-    in_order = emulated(job_file, exact, trainers=1, trainer={"lookups_ahead": 0}, **none)
-    assert in_order.staleness == 0.0
-    late = emulated(job_file, exact.model_copy(update={"push_seconds": 0.05}), trainers=1, **none)
-    assert late.staleness == pytest.approx(4.0, abs=0.6)
+    late = exact.model_copy(update={"push_seconds": 0.05})
+    assert staleness(exact, exact_rows=False) == pytest.approx(1.0, abs=0.02)
+    assert staleness(exact, lookups_ahead=0) == 0.0
+    assert staleness(late, exact_rows=False) == pytest.approx(4.0, abs=0.6)
+    assert staleness(late) == 0.0, "its own pushes are in its rows"
+
+
+@pytest.mark.parametrize("depth", [4, 16])
+@pytest.mark.parametrize("kind", ["hashed", pytest.param("growing", marks=pytest.mark.matrix)])
+def test_rows_that_are_looked_up_ahead_are_exact(job_file: JobMaker, kind: str, depth: int) -> None:
+    """Lookups and pushes take longer than a step, so that many are on their way: to the bit under SGD."""
+    slow = TIMING.model_copy(update={"lookup_seconds": 0.07, "push_seconds": 0.07})
+
+    def with_depth(ahead: int, **trainer: bool) -> VirtualResult:
+        settings: dict[str, Any] = {
+            "sync": {"algorithm": "none"},
+            "trainer": {"lookups_ahead": ahead, "credit": 32, **trainer},
+            # Growing tables of few rows would free some.
+            "model": {"table_kind": kind, "table_rows": 20_000},
+            "embedding": {"optimizer": "sgd", "lr": 1.0},
+        }
+        return emulated(job_file, slow, 1, **settings)
+
+    in_order, ahead, old = with_depth(0), with_depth(depth), with_depth(depth, exact_rows=False)
+    assert (ahead.digest, ahead.ne) == (in_order.digest, in_order.ne)
+    assert ahead.seconds < 0.5 * in_order.seconds
+    assert (ahead.staleness, old.staleness > depth / 2) == (0.0, True)
+    assert old.ne != pytest.approx(in_order.ne, abs=1e-5), "the control"
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "adam"])
+def test_exact_rows_have_an_exact_state(job_file: JobMaker, optimizer: str) -> None:
+    """Its sums are made in another order, so to rounding."""
+
+    def with_depth(ahead: int, **trainer: bool) -> float:
+        settings: dict[str, Any] = {
+            "sync": {"algorithm": "none"},
+            "trainer": {"lookups_ahead": ahead, "credit": 32, **trainer},
+            "embedding": {"optimizer": optimizer},
+        }
+        ne = emulated(job_file, TIMING, 1, **settings).ne
+        assert ne is not None
+        return ne
+
+    in_order = with_depth(0)
+    assert with_depth(16) == pytest.approx(in_order, abs=1e-6)
+    assert with_depth(16, exact_rows=False) != pytest.approx(in_order, abs=1e-4), "the control"
+
+
+def test_workers_see_each_others_pushes(job_file: JobMaker) -> None:
+    """All of a trainer's workers add to one map; what others push while a batch is computed is lacking."""
+
+    def staleness(**trainer: bool) -> float:
+        settings = {"workers": 4, "lookups_ahead": 8, "credit": 32, **trainer}
+        return emulated(job_file, TIMING, 1, sync={"algorithm": "none"}, trainer=settings).staleness
+
+    assert staleness() == pytest.approx(3, abs=0.2)
+    assert staleness(exact_rows=False) > 20
 
 
 @pytest.mark.matrix
