@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ...pipeline.config.job import Job
-from ...pipeline.embedding.in_flight.applied_pushes import AppliedPushes
+from ...pipeline.embedding.in_flight.applied_pushes import AppliedPushes, parse_applied
 from ...pipeline.embedding.in_flight.id_finder import IdFinder
 from ...pipeline.embedding.in_flight.rows_in_flight import Answer, RowsInFlight
 from ...pipeline.embedding.lookup.request import LookupPlan
@@ -123,7 +123,7 @@ class VirtualTables:
         )
         work.run(0, 1)
         work.finish()
-        return Answer.of(_NODE, values, state, work.absent, applied)
+        return Answer(0, values, state, work.absent, parse_applied(applied))
 
 
 class VirtualTableClient:
@@ -135,6 +135,8 @@ class VirtualTableClient:
 
     def __init__(self, tables: VirtualTables, rows: RowsInFlight | None, trainer: str, worker: int) -> None:
         self._tables, self._rows, self._finder = tables, rows, IdFinder()
+        if rows is not None:
+            rows.connect(0, _NODE)
         self._sender = Sender(trainer, worker)
         self._sequence = 0
         self._unanswered: set[int] = set()
