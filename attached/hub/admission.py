@@ -179,10 +179,10 @@ class HubAdmission:
         parts = (("", member.facts.dense_elements),)
         loops = self._state.loops
         for source in loops:
-            failed = await copy_replica(self._server, source, member, parts)
-            if failed is member:
+            failed = await copy_replica(self._server, source, [member], parts)
+            if member in failed:
                 raise self._failure(member, "could not take the weights")
-            if failed is None:
+            if not failed:
                 return
         await self._server.wait_for(lambda: not any(loop.alive and loop.leaves for loop in loops))
         if self._state.loops:

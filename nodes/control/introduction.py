@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...pipeline.wire.control.orders import MemberInfo, ReadReplica, TrainerJoined, WriteReplica
 from .divergence import CHUNK_ELEMENTS
@@ -37,16 +37,19 @@ async def tell_losses(server: ControlServer, member: Member, infos: Iterable[Mem
 
 
 async def copy_replica(
-    server: ControlServer, source: Member, target: Member, parts: Iterable[tuple[str, int]]
-) -> Member | None:
-    """Copy parts of a replica, given by name and elements; return who failed, None if neither."""
+    server: ControlServer, source: Member, targets: Sequence[Member], parts: Iterable[tuple[str, int]]
+) -> list[Member]:
+    """Copy parts of a replica, given by name and elements, to members that have not begun.
+
+    Returns who failed: the source alone, or the targets that do not have it whole.
+    """
+    left = list(targets)
     for name, elements in parts:
         for start in range(0, elements, CHUNK_ELEMENTS):
             read = ReadReplica(start, min(start + CHUNK_ELEMENTS, elements), name)
             reply = await server.call(source, read, REQUEST_SECONDS)
             if reply is None:
-                return source
-            write = WriteReplica(start, reply.values, name)
-            if await server.call(target, write, REQUEST_SECONDS) is None:
-                return target
-    return None
+                return [source]
+            written = await server.call_all(left, WriteReplica(start, reply.values, name), REQUEST_SECONDS)
+            left = [target for target in left if target.info.name in written]
+    return [target for target in targets if target not in left]

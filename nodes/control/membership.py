@@ -28,6 +28,7 @@ class Member:
 
     Attributes:
         begun: whether it takes part. A node that joins the running job does so after its introduction.
+        held: whether it was ready when the job started, and had to wait while another one began.
         left: whether it left as told while the job continued.
         leaves: whether it was told to leave the running job.
         withdrawn: whether it died before the job started.
@@ -39,6 +40,7 @@ class Member:
     ready: bool = False
     alive: bool = True
     begun: bool = True
+    held: bool = False
     left: bool = False
     leaves: bool = False
     withdrawn: bool = False
@@ -83,6 +85,10 @@ class Member:
     def say_hello(self, now: float) -> None:
         """Record when it said hello."""
         self.joined_at = now
+
+    def hold(self) -> None:
+        """Record that it has to wait: another one begins."""
+        self.begun, self.held = False, True
 
     def begin(self) -> None:
         """Record that it was introduced to the others, and takes part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
-from ...pipeline.text.format import duration
+from ...pipeline.text.format import count, counted, duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, SyncReplaced
 from ..control.membership import require_same_plan, require_same_start
 from ..control.replica_sampler import ReplicaSampler
@@ -40,16 +41,25 @@ log = logging.getLogger(__name__)
 
 
 class JobController:
-    """Run a job through its phases, on the coordinator's loop."""
+    """Run a job through its phases, on the coordinator's loop.
+
+    Args:
+        admit_waiting: called when training begins, for trainers that wait while one goes through the start.
+    """
 
     def __init__(
-        self, server: CoordinatorServer, eval_spans: list[Span], validation_spans: list[Span]
+        self,
+        server: CoordinatorServer,
+        eval_spans: list[Span],
+        validation_spans: list[Span],
+        admit_waiting: Callable[[], None],
     ) -> None:
         self._server = server
         self._state = server.state
         self._job = server.state.job
         self._eval_spans = eval_spans
         self._validation_spans = validation_spans
+        self._admit_waiting = admit_waiting
         self._checkpoints: CheckpointManager | None = None
         self._profiler: Profiler | None = None
         # Each phase adds its result; `stop` is only an error that ended the end itself.
@@ -199,7 +209,7 @@ class JobController:
         """Seed the center again; the trainer that was to do it may have died."""
         members, slices = self._state.members, self._state.vacancies.slices
         trainers, syncs = members.alive("trainer"), members.alive("sync")
-        if not trainers or len(trainers) == len(members.everyone("trainer")):
+        if not trainers or all(trainer.alive for trainer in members.everyone("trainer")):
             return
         # All trainers still have the same weights, and a slice that has its first value keeps it.
         for node in syncs:
@@ -210,7 +220,8 @@ class JobController:
     async def _begin_training(self) -> None:
         await self._seed_center()
         members = self._state.members
-        cpu_seconds = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
+        everyone = [*members.alive(), *members.joining()]
+        cpu_seconds = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in everyone}
         progressive = tuple(to_runs(self._state.training.input.progressive))
         begin = Begin(self._state.ledger.examples_so_far, progressive)
         await self._server.call_all(members.alive("trainer"), begin, REQUEST_SECONDS)
@@ -221,7 +232,18 @@ class JobController:
         log.info("training starts")
         if members.gone():
             self._server.recover_dead()
+        self._begin_start()
         await self._server.notify()
+
+    def _begin_start(self) -> None:
+        """Say which trainer goes through the start alone, if one does; have the others admitted."""
+        waiting, start = self._state.lone_start.waiting(), count(self._job.start_examples)
+        if not waiting:
+            return
+        text = f"goes through the start of {start} examples alone, before {counted(len(waiting), 'other')}"
+        for trainer in self._state.members.alive("trainer"):
+            self._server.event(trainer.info.name, text, logging.INFO)
+        self._admit_waiting()
 
     async def _follow_training(self, manager: CheckpointManager) -> TracedProfile | None:
         """Take checkpoints and samples until the job is trained, ends early, or stops.
@@ -242,10 +264,21 @@ class JobController:
             # The profiler ends by itself with training, and keeps its measurements.
             await asyncio.gather(*others, profiling, return_exceptions=True)
         if self._state.lifecycle.stop is None:
+            self._note_idle_trainers()
             early = "" if self._state.ledger.complete else self._ended_early
             self._state.lifecycle.end_training(early)
             self._server.journal.decided(TrainingEnded(early))
         return None if profiling.cancelled() or profiling.exception() is not None else profiling.result()
+
+    def _note_idle_trainers(self) -> None:
+        """Record that the input ended in the start, so that trainers were not needed."""
+        if waiting := self._state.lone_start.waiting():
+            names = ", ".join(trainer.info.name for trainer in waiting)
+            start = count(self._job.start_examples)
+            self._notes.append(
+                f"training ended within the start of {start} examples, through which one trainer goes alone:"
+                f" {names} trained nothing (docs/quality.md)"
+            )
 
     async def _profile(self) -> TracedProfile | None:
         seconds = self._server.settings.profile_seconds

@@ -157,7 +157,7 @@ async def run_coordinator(
             requests.take_over()
         server.spawn(watching.run())
         _announce(settings, endpoint, state.folder, state.page)
-        controller = JobController(server, plan.test, plan.validation)
+        controller = JobController(server, plan.test, plan.validation, requests.start.admit_waiting)
         if state.lifecycle.conclusion is not None:
             return await _finish(controller, server, state.lifecycle.conclusion, took_over=True)
         outcome = await controller.run()

@@ -36,6 +36,7 @@ from ..control.membership import Member
 from .membership.admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .membership.departure import Departures
 from .membership.scaling import Scaling
+from .membership.start_admission import StartAdmission
 from .membership.supervisor_reports import SupervisorReports
 from .monitoring.status import status_body
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, TrainerRecovery, offer_spans
@@ -51,7 +52,11 @@ HEARD_SECONDS = 0.25
 
 
 class RequestHandler:
-    """Handle every request to the coordinator. Runs on its loop."""
+    """Handle every request to the coordinator. Runs on its loop.
+
+    Attributes:
+        start: admits the trainers that wait while one goes through the start of the job.
+    """
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
@@ -78,6 +83,7 @@ class RequestHandler:
             "trainer": TrainerAdmission(server, admitting),
             "embedding": ShardAdmission(server, admitting, shards.replaced),
         }
+        self.start = StartAdmission(server, admitting)
         # Of whom need not be a member: answered with its token and the request's number.
         self._of_anyone: dict[type[Request[Any]], Callable[[str, Any, int], Awaitable[Reply]]] = {
             Hello: self._hello,
@@ -110,8 +116,10 @@ class RequestHandler:
             # The job stops. Readers still return the batches of dead trainers.
             server.recover_dead()
             return
+        untouched = state.lone_start.untouched()
         for node in state.members.joining():
-            server.mark_dead(node.info.token, "joined when the coordinator died")
+            if node not in untouched:
+                server.mark_dead(node.info.token, "joined when the coordinator died")
         for node in state.members.alive():
             if node.leaves:
                 server.mark_dead(node.info.token, "was leaving when the coordinator died")
@@ -120,6 +128,7 @@ class RequestHandler:
             if shard.info.index in state.ledger.owed.missing_shards:
                 self._shards.replaced(shard)
         server.spawn(offer_spans(server))
+        self.start.admit_waiting()
 
     async def handle(self, token: str, request: Request[Any], number: int) -> Reply:
         """Return the reply to one request.

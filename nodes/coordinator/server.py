@@ -101,7 +101,11 @@ class CoordinatorServer(ControlServer):
 
     def health(self) -> Health:
         state = self.state
-        present = {role: len(state.members.alive(role)) for role in state.job.expected}
+        waiting = state.lone_start.waiting()
+        present = {
+            role: len(state.members.alive(role)) + (len(waiting) if role == "trainer" else 0)
+            for role in state.job.expected
+        }
         examples = state.training.metrics.examples
         return coordinator_health(state.lifecycle.phase.value, examples, state.job.expected, present)
 

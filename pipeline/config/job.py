@@ -252,20 +252,34 @@ class Job(Section):
         return self.trainer.distinct_rows or self.exact_rows
 
     @property
+    def one_trainer_begins(self) -> bool:
+        """Whether one of several trainers goes through the start alone; the others then join it.
+
+        Not without a warm-up of the rows, which a small data set has no examples for; nor with
+        `trainer.balance`, which makes the updates equal of trainers that all begin at once.
+        """
+        several = self.trainer.count > 1 and self.trainer.balance != "updates"
+        return several and self.embedding.warmup_iterations > 0
+
+    @property
     def rows_warmup_examples(self) -> int:
         """Number of examples, of all trainers, over which row rates grow from 0."""
-        return self.embedding.warmup_iterations * self.trainer.batch * self.trainer.count
+        return self.embedding.warmup_iterations * self.trainer.batch * self._starting_trainers
 
     @property
     def start_examples(self) -> int:
         """Number of examples, of all trainers, of the job's start.
 
         In it gradients agree, and those that were made of the same weights and rows go too far together. So
-        no worker looks further ahead than at first, and if the rows have a warm-up, each trainer has one
-        worker, without lookups ahead. It is three times that warm-up, and at least so many examples that the
-        model has begun to learn, however small its batches are.
+        no worker looks further ahead than at first, and if the rows have a warm-up, one trainer
+        (`one_trainer_begins`) has one worker, without lookups ahead. It is three times that warm-up, and at
+        least so many examples that the model has begun to learn, however small its batches are.
         """
-        return max(3 * self.rows_warmup_examples, LEAST_START_EXAMPLES * self.trainer.count)
+        return max(3 * self.rows_warmup_examples, LEAST_START_EXAMPLES * self._starting_trainers)
+
+    @property
+    def _starting_trainers(self) -> int:
+        return 1 if self.one_trainer_begins else self.trainer.count
 
     @property
     def sync_nodes(self) -> int:

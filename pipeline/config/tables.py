@@ -263,11 +263,11 @@ class EmbeddingSection(Section):
     lr: Rate = Field(default=0.02, description="Learning rate of the rows.")
     warmup_iterations: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         default=0,
-        description="Iterations of each trainer over which the learning rate of the rows grows linearly from"
-        " 0, in addition to `trainer.schedule`: the first gradients come from a dense model that has"
-        " learned nothing yet. Counted in examples, `warmup_iterations` * `trainer.batch` * `trainer.count`."
-        " Over three times as many, and at least 50,000 examples, a trainer has one worker only, which looks"
-        " up nothing ahead.",
+        description="Iterations over which the learning rate of the rows grows linearly from 0, in addition"
+        " to `trainer.schedule`: the first gradients come from a dense model that has learned nothing yet."
+        " Counted in examples: `warmup_iterations` * `trainer.batch`. Over three times as many, and at least"
+        " 50,000 examples, one trainer trains alone, with one worker and without looking anything up ahead;"
+        " then the others join it. With `trainer.balance` all trainers begin, and both numbers are for each.",
     )
     init_scale: Rate = Field(
         default=0.05, description="Initial values are uniform in `[-init_scale, init_scale)`."

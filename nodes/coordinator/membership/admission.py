@@ -60,11 +60,24 @@ class Admission(ABC):
 
     async def _admit(self, node: Member) -> None:
         try:
-            await self._await_others(node)
-            async with self._admitting:
-                await self._take_in(node)
+            while not await self._take_turn(node):
+                pass
         except AdmissionFailed as error:
             self._server.mark_dead(node.info.token, str(error))
+
+    async def _take_turn(self, node: Member) -> bool:
+        """Admit a node once nothing keeps it; return whether it was its turn."""
+        await self._await_others(node)
+        async with self._admitting:
+            # One that was admitted meanwhile may keep it again.
+            if self._has_to_wait(node):
+                return False
+            await self._take_in(node)
+            return True
+
+    def _has_to_wait(self, node: Member) -> bool:  # noqa: ARG002
+        """Return whether something keeps a node that will end by itself; a hook."""
+        return False
 
     async def _await_others(self, node: Member) -> None:  # noqa: B027
         """Wait for preconditions; most roles have none."""
@@ -96,9 +109,9 @@ class Admission(ABC):
         if await self._server.call(node, connect, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not connect to the others")
 
-    def _infos(self, node: Member) -> Iterator[MemberInfo]:
-        """Return the active nodes and this one, with slice numbers for sync nodes."""
-        for member in [*self._state.members.alive(), node]:
+    def _infos(self, *nodes: Member) -> Iterator[MemberInfo]:
+        """Return the active nodes and these, with slice numbers for sync nodes."""
+        for member in [*self._state.members.alive(), *nodes]:
             info = member.info
             number = self._state.vacancies.slices.get(info.token)
             yield info if number is None else replace(info, index=number)
@@ -164,37 +177,53 @@ class ShardAdmission(Admission):
 class TrainerAdmission(Admission):
     """Admission of trainers, with another trainer's weights and optimizer.
 
-    If no other one lives, with the weights of the center.
+    If no other one lives, with the weights of the center. While one trainer goes through the start of the
+    job, the others wait.
     """
 
+    def _has_to_wait(self, node: Member) -> bool:
+        state = self._state
+        return node.alive and state.lifecycle.is_training and state.lone_start.holds
+
     async def _await_others(self, node: Member) -> None:
-        """Wait for replacements of dead nodes."""
+        """Wait for the end of the start, then for replacements of dead nodes."""
+        await self._server.wait_for(lambda: not self._has_to_wait(node))
+        await self._await_whole(lambda: not node.alive)
+
+    async def _await_whole(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait until no place of a dead node is free."""
         state = self._state
 
         def is_whole() -> bool:
             lost = state.vacancies.empty_slices() or state.vacancies.empty_shards()
-            return not lost or not node.alive or not state.lifecycle.is_training
+            return not lost or unless() or not state.lifecycle.is_training
 
         await self._server.wait_for(is_whole, state.job.run.rejoin_seconds)
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
-        if self._state.vacancies.empty_slices():
-            raise AdmissionFailed("joined while a slice of the center was missing")
-        if self._state.vacancies.empty_shards():
-            raise AdmissionFailed("joined while a shard of the tables was missing")
-        meets_peers = node.facts.needs_peers
-        members = self._state.members.alive()
-        others = [member for member in members if meets_peers or member.info.role != "trainer"]
-        await announce(self._server, node, others)
+        self._require_whole()
+        await announce(self._server, node, self._acquaintances(node))
         await self._connect(node, connect)
         parts = (("", node.facts.dense_elements), *node.facts.optimizer_state)
         for source in self._state.members.alive("trainer"):
             fits = source.facts.weights_digest == node.facts.weights_digest
-            if fits and await copy_replica(self._server, source, node, parts) is None:
+            if fits and not await copy_replica(self._server, source, [node], parts):
                 return f", with the weights and the optimizer of {source.info.name}"
         if self._state.members.alive("trainer"):
             raise AdmissionFailed("got the weights from no other trainer")
         return await self._take_center(node)
+
+    def _require_whole(self) -> None:
+        """Raise AdmissionFailed while a place of a dead node is free."""
+        if self._state.vacancies.empty_slices():
+            raise AdmissionFailed("joined while a slice of the center was missing")
+        if self._state.vacancies.empty_shards():
+            raise AdmissionFailed("joined while a shard of the tables was missing")
+
+    def _acquaintances(self, node: Member) -> list[Member]:
+        """Return the active nodes that are to know a trainer."""
+        members, meets_peers = self._state.members.alive(), node.facts.needs_peers
+        return [member for member in members if meets_peers or member.info.role != "trainer"]
 
     async def _take_center(self, node: Member) -> str:
         """Have the node take the center's weights; return a text for the event."""

@@ -55,6 +55,8 @@ class Departures:
         self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
 
     async def _leave(self, member: Member) -> None:
+        if member.info.role == "trainer":
+            await self._await_another(member)
         async with self._admitting:
             # Meanwhile it may have died, or the job ended.
             if not member.alive or not self._state.lifecycle.is_training:
@@ -63,6 +65,16 @@ class Departures:
                 self._interrupt(member)
             else:
                 await self._dismiss(member)
+
+    async def _await_another(self, trainer: Member) -> None:
+        """Wait until another trainer takes part: one that waits for the end of the start takes over first."""
+        state = self._state
+
+        def is_decided() -> bool:
+            others = len(state.members.alive("trainer")) > 1 or not state.lone_start.waiting()
+            return others or not (trainer.alive and state.lifecycle.is_training)
+
+        await self._server.wait_for(is_decided)
 
     async def _dismiss(self, member: Member) -> None:
         if member.info.role == "reader":

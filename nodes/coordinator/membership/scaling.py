@@ -45,6 +45,8 @@ class Scaling:
         async with self._turn:
             role, count = request.role, request.count
             self._check(role, count)
+            if role == "trainer":
+                await self._await_start()
             if request.why:
                 self._server.event("coordinator", request.why)
             try:
@@ -54,6 +56,21 @@ class Scaling:
                     self._server.event("coordinator", f"that was not possible: {error.what}")
                 raise
             return ScaleReply(tuple(joined), tuple(left), len(self._staying(role)))
+
+    async def _await_start(self) -> None:
+        """Wait until all trainers of the beginning take part; raises ClusterError after too long."""
+        state = self._state
+
+        def is_through() -> bool:
+            waits = state.lone_start.is_on or state.lone_start.waiting()
+            return not waits or not state.lifecycle.is_training
+
+        seconds = state.job.run.start_timeout_seconds
+        if not await self._server.wait_for(is_through, seconds):
+            raise ClusterError(
+                f"one trainer still goes through the start of {state.job.start_examples:,} examples alone",
+                remedy="scale the trainers when the others have joined; readers can be scaled now",
+            )
 
     async def _change(self, role: str, count: int) -> tuple[list[str], list[str]]:
         """Return the names of the nodes that joined and left."""

@@ -157,7 +157,9 @@ class Profiler:
 
     async def run(self) -> None:
         """Run until the profile or the training ends."""
-        trainers = [member.info.name for member in self._state.members.alive("trainer")]
+        members = self._state.members
+        # Those too that wait for the end of the start.
+        trainers = [node.info.name for node in (*members.alive("trainer"), *members.joining("trainer"))]
         await self._server.wait_for(lambda: self._over or self._all_train(trainers))
         warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)
         await self._server.wait_for(lambda: self._over, warm_up)
@@ -240,7 +242,7 @@ class Profiler:
         return self._state.ledger.complete or self._state.lifecycle.stop is not None
 
     def _all_train(self, trainers: list[str]) -> bool:
-        living = {member.info.name for member in self._state.members.alive("trainer")}
+        living = {member.info.name for member in self._state.members.living()}
         return all(self._state.ledger.trained_batches_of.get(name) for name in trainers if name in living)
 
     async def _request_all_measures(self, *, last: bool = False) -> RepliesByNode:

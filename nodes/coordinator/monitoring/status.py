@@ -87,8 +87,11 @@ def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
 
 
 def _phase_of(state: JobState) -> str:
-    waits = state.lifecycle.phase is JobPhase.TRAINING and state.checkpointing.is_paused
-    return "waiting for a validation" if waits else state.lifecycle.phase.value
+    if state.lifecycle.phase is JobPhase.TRAINING and state.checkpointing.is_paused:
+        return "waiting for a validation"
+    if state.lifecycle.phase is JobPhase.TRAINING and state.lone_start.waiting():
+        return "training, one trainer alone at first"
+    return state.lifecycle.phase.value
 
 
 def _quality(state: JobState) -> Quality:

@@ -19,6 +19,7 @@ from ...control.progress import InputFacts, InputSize, Origin
 from ...control.sync_controller import control_of
 from ..ledger.ledger import LedgerState
 from .checkpointing import CheckpointingState
+from .lone_start import LoneStart
 from .outcome import Stop
 from .phases import JobLifecycle, JobPhase
 from .placement import TablePlacement
@@ -79,6 +80,7 @@ class JobState(ClusterState):
         self.members: Membership = Membership(job.expected, job.digest)
         self.lifecycle = JobLifecycle()
         self.vacancies = Vacancies(self.members, job.embedding.nodes)
+        self.lone_start = LoneStart(job, self.members, ledger)
         self.folder_was_removed = False
 
     def add_spans(self, spans: Sequence[Span], id_classes: Mapping[str, IdClass]) -> None:
@@ -98,6 +100,7 @@ class JobState(ClusterState):
         # All trainers agree: a plug-in of another version would differ in its first weights or fail.
         elastic = trainers[0].facts.elastic if trainers else None
         self.control = control_of(self.job.sync, len(trainers), elastic)
+        self.lone_start.begin()
 
     def join(
         self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int, former: str = ""
@@ -122,7 +125,8 @@ class JobState(ClusterState):
 
         A reader always may, an embedding node only as the replacement of a dead one. A sync node may as a
         replacement if the algorithm can rebuild its slice. A trainer may if another one lives and the center
-        is complete or can be rebuilt, or if none lives and the center has the model. The schedule of a job of
+        is complete or can be rebuilt, or if none lives and the center has the model, or if one that waits
+        for the end of the start is about to go on. The schedule of a job of
         one trainer counts that one alone, so such a job never gets a second one. A node that
         `comes_back` has what it had, so nothing need be rebuilt.
         """
@@ -135,6 +139,8 @@ class JobState(ClusterState):
     def _can_join_as_trainer(self) -> bool:
         trainers, many = self.members.alive("trainer"), self.job.trainer.count > 1
         if not trainers:
+            if self.lone_start.waiting():
+                return True
             return (many or not self.members.joining("trainer")) and center_has_model(self)
         return many and (
             any(trainer.facts.recenters for trainer in trainers) or not self.vacancies.empty_slices()
@@ -176,8 +182,9 @@ class JobState(ClusterState):
         return Death(member, stop_for(self, member), self.group.lose(member.info.index))
 
     def can_leave(self, member: Member) -> bool:
-        """Return whether the job can continue without a node."""
+        """Return whether the job can continue without a node, once another one of its role has begun."""
         role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
+        others += len(self.lone_start.waiting()) if role == "trainer" else 0
         # The lacking batches of a shard are known only once all trainers have reported their pushes.
         fits = role == "reader" or (role == "trainer" and self.training.balancer is None)
         return (

@@ -10,6 +10,7 @@ from ....pipeline.text.format import duration
 from ....sync_algos.contract.model_origin import ModelOrigin
 from ...control.membership import Member, Membership
 from ..ledger.ledger import LedgerState
+from .lone_start import LoneStart
 from .outcome import Stop
 from .phases import SCORING, JobLifecycle, JobPhase
 from .training import TrainingState
@@ -40,6 +41,11 @@ class JobView(Protocol):
     @property
     def training(self) -> TrainingState:
         """How it is trained."""
+        ...
+
+    @property
+    def lone_start(self) -> LoneStart:
+        """Who waits while one trainer begins."""
         ...
 
     @property
@@ -110,9 +116,14 @@ def center_has_model(state: JobView) -> bool:
 
 
 def _can_replace_last_trainer(state: JobView) -> bool:
-    """Return whether a new trainer could take over and train on."""
-    to_train = state.lifecycle.phase is JobPhase.TRAINING and not state.ledger.complete
-    return to_train and state.training.balancer is None and center_has_model(state)
+    """Return whether a trainer that waits, or a new one, could take over and train on."""
+    phase = state.lifecycle.phase
+    if state.ledger.complete or phase not in (JobPhase.STARTING, JobPhase.TRAINING):
+        return False
+    if state.lone_start.waiting():
+        return True
+    joins_late = phase is JobPhase.TRAINING and state.training.balancer is None
+    return joins_late and center_has_model(state)
 
 
 def _has_central_model(trainers: Iterable[Member]) -> bool:

@@ -24,7 +24,7 @@ def test_the_reason_of_a_node_that_did_not_connect_is_said(tmp_path: Path) -> No
         server = FakeServer(tmp_path, [member(role, 0) for role in ("sync", "embedding", "trainer")])
         server.reply = reply
         try:
-            await JobController(server, [], [])._connect_peers()
+            await JobController(server, [], [], lambda: None)._connect_peers()
         finally:
             await server.close()
 

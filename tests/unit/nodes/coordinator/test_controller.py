@@ -43,7 +43,7 @@ def test_a_job_of_bad_batches_alone_fails_also_where_the_span_is_read_last(
                 left_out = ledger.leave_out("trainer-0", batch_id(number), 10, "its loss is not finite")
                 state.training.bad_batches.add(left_out, ledger.queue.path_of)
             ledger.span_read(0, 0, batches=3, examples=30, bad_rows=0)
-            controller = JobController(c, [], [])
+            controller = JobController(c, [], [], lambda: None)
             controller._model = FinalModel(ModelOrigin.REPLICAS, "none", 1, needs_peers=False)
             state.start_members()
             await asyncio.wait_for(controller._train(), 60.0)

@@ -60,7 +60,7 @@ def test_nodes_that_read_different_checkpoints_do_not_begin(
             raise ClusterError("met")
 
         c.reply = met
-        outcome = await JobController(c, [], []).run()
+        outcome = await JobController(c, [], [], lambda: None).run()
         assert outcome.stop is not None
         assert ("different checkpoints" in outcome.stop.text) is not same
         assert bool(c.requested) is same
