@@ -72,6 +72,7 @@ class VirtualJob:
         for trainer in self._trainers:
             trainer.connect(self._network)
         self._examples = 0
+        self._start_is_over = asyncio.Event()
         self._window = LossWindow()
         self._curve: list[CurvePoint] = []
         self._stride = -(-len(replica.weights) // SAMPLED_ELEMENTS)
@@ -85,7 +86,7 @@ class VirtualJob:
     async def run(self) -> VirtualResult:
         """Train, close and score."""
         rounds = [asyncio.create_task(trainer.synchronize()) for trainer in self._trainers]
-        training = asyncio.gather(*(trainer.train() for trainer in self._trainers))
+        training = asyncio.gather(self._begin(), *(trainer.train() for trainer in self._trainers[1:]))
         controllers = [asyncio.create_task(self._sample()), asyncio.create_task(self._balance())]
         await self._until_trained(training, [*rounds, *controllers])
         for controller in controllers:
@@ -96,11 +97,31 @@ class VirtualJob:
         await self._close()
         return self._result(seconds, divergence)
 
+    async def _begin(self) -> None:
+        """Train with the first trainer; let the others begin with it, or join it after the start."""
+        first, *others = self._trainers
+        first.begin()
+        training = asyncio.create_task(first.train())
+        if self._job.one_trainer_begins:
+            start = asyncio.create_task(self._start_is_over.wait())
+            # Its own input may end first.
+            await asyncio.wait((training, start), return_when=asyncio.FIRST_COMPLETED)
+            start.cancel()
+            self._network.admit(len(self._trainers))
+            for trainer in others:
+                trainer.join(first)
+        else:
+            for trainer in others:
+                trainer.begin()
+        await training
+
     async def _sample(self) -> None:
         """Control the synchronization as the coordinator does, if the job wants it."""
         clock = asyncio.get_running_loop()
         while (control := self._control) is not None:
             await asyncio.sleep(control.pause_seconds)
+            if not self._trainers[-1].has_begun:
+                continue
             if control.add(
                 clock.time(), {f"trainer-{one.index}": self._sampled(one) for one in self._trainers}
             ):
@@ -223,6 +244,8 @@ class VirtualJob:
 
     def _count(self, delivery: Delivery, loss: float) -> None:
         self._examples += len(delivery.labels)
+        if self._examples >= self._job.start_examples:
+            self._start_is_over.set()
         self._window.add(delivery.labels, loss, delivery.weights)
         for trainer in self._trainers:
             trainer.context.count.update(self._examples, trainer.context.replica.trained_examples)
@@ -250,8 +273,8 @@ class VirtualJob:
             self._curve = [_joined(*self._curve[at : at + 2]) for at in range(0, len(self._curve), 2)]
 
     def _divergence(self, stride: int = 1) -> float | None:
-        """Return the divergence of every `stride`-th element."""
-        if len(self._trainers) < 2:
+        """Return the divergence of every `stride`-th element; None while only one trainer takes part."""
+        if len(self._trainers) < 2 or not self._trainers[-1].has_begun:
             return None
         divergence = Divergence(len(self._trainers))
         replicas = [trainer.context.replica.read(stride=stride).numpy() for trainer in self._trainers]

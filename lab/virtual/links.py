@@ -52,7 +52,7 @@ class VirtualNetwork:
         self.moved_bytes = [0] * job.trainer.count
         self._between_trainers = algorithm.needs_peers
         self._timing = timing
-        self._trainers = range(job.trainer.count)
+        self._trainers = range(1 if job.one_trainer_begins else job.trainer.count)
         self._meetings = MemoryRendezvous(job.run.seed, self._trainers, lambda _: None)
         self._free_at: dict[Slice, float] = {}
         self._arrived = asyncio.Event()
@@ -62,6 +62,11 @@ class VirtualNetwork:
         """Return the bytes of all links, each counted once."""
         # Bytes between two trainers are counted at both.
         return sum(self.moved_bytes) // (2 if self._between_trainers else 1)
+
+    def admit(self, trainers: int) -> None:
+        """Make so many trainers members of the groups; rounds that are under way end."""
+        self._trainers = range(trainers)
+        self.end_rounds()
 
     def end_rounds(self) -> None:
         """End the rounds of groups that are under way; the trainers stay members."""

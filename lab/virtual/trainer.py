@@ -19,7 +19,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.messages import Delivery
-from ...sync_algos.base import Algorithm
+from ...sync_algos.base import Algorithm, AlgorithmState
 from ...sync_algos.memory.peers import MemoryPeers
 from .links import VirtualNetwork
 from .source import BatchSource
@@ -79,6 +79,12 @@ class VirtualTrainer:
         self._in_round = False
         self._paused = False
         self._started = asyncio.Event()
+        self._begun = asyncio.Event()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it takes part; it may have to wait for the end of the start."""
+        return self._begun.is_set()
 
     def connect(self, network: VirtualNetwork) -> None:
         """Connect to the other trainers, while all have the same parameters."""
@@ -88,15 +94,35 @@ class VirtualTrainer:
             self._gate = VirtualGate(self._job.trainer.workers)
         self.algorithm.start(self.context.replica)
 
+    def begin(self) -> None:
+        """Let `train` and `synchronize` begin."""
+        self._begun.set()
+
+    def join(self, source: VirtualTrainer) -> None:
+        """Begin with the weights, the optimizer and the algorithm's state of a trainer that trains."""
+        self.context.replica.flat.copy_(source.context.replica.flat)
+        for name, values in source.context.optimizer.state.items():
+            self.context.optimizer.state[name].copy_(values)
+        self.context.optimizer.restored()
+        self.context.constants.flat.copy_(source.context.constants.flat)
+        self.algorithm.start(self.context.replica)
+        if self.algorithm.state_names:
+            state = source.algorithm.state()
+            tensors = {name: values.clone() for name, values in state.tensors.items()}
+            self.algorithm.load_state(AlgorithmState(state.completed_rounds, tensors))
+        self.begin()
+
     async def train(self) -> None:
         """Train until no batch is left."""
         await asyncio.sleep(self._timing.start_of(self.index, self._job.trainer.count))
+        await self._begun.wait()
         await asyncio.gather(*(self._work(worker) for worker in range(self._job.trainer.workers)))
 
     async def synchronize(self) -> None:
         """Run rounds until paused: in the background, or with the workers waiting."""
         if not (self.algorithm.needs_center or self.algorithm.needs_peers):
             return
+        await self._begun.wait()
         if self._gate is not None:
             while not self._paused:
                 await self._gate.due()

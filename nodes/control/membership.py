@@ -284,6 +284,10 @@ class Membership(Members):
         """Return the members that took part, and are dead or have left."""
         return [member for member in self.everyone() if member.begun and not member.alive]
 
+    def lost(self) -> list[Member]:
+        """Return members that are not there any more, of the beginning or that took part later."""
+        return [member for member in self.everyone() if (member.begun or member.held) and not member.alive]
+
     def newest_token(self, token: str) -> str:
         """Return the token that a node has since it last came back."""
         heirs = {member.former: heir for heir, member in self._members.items() if member.former}

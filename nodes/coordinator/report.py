@@ -189,8 +189,8 @@ def ledger_fault(state: JobState, outcome: Outcome) -> str:
 
 def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCode, str]:
     """Return the exit code and how the run ended, in words."""
-    # A node that never took part loses nothing by its death.
-    died = bool(state.lifecycle.takeovers) or not all(member.left for member in state.members.gone())
+    # The death of one that came later and never took part loses nothing.
+    died = bool(state.lifecycle.takeovers) or not all(member.left for member in state.members.lost())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
         words = "interrupted" if outcome.stop.kind == "interrupted" else f"stopped: {outcome.stop.text}"

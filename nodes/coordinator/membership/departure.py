@@ -29,7 +29,9 @@ class Departures:
         """Let a node leave, or interrupt the job if it cannot continue."""
         if member.leaves:
             return
-        if self._state.lifecycle.is_training and not member.begun:
+        if self._state.lifecycle.is_training and member in self._state.lone_start.waiting():
+            self._server.spawn(self._leave_waiting(member))
+        elif self._state.lifecycle.is_training and not member.begun:
             self._server.mark_dead(member.info.token, "was stopped before it became active")
         elif self._state.can_leave(member):
             self._prepare(member)
@@ -53,6 +55,16 @@ class Departures:
     def _interrupt(self, member: Member) -> None:
         text = f"{member.info.name} was interrupted, and the job cannot continue without it"
         self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
+
+    async def _leave_waiting(self, member: Member) -> None:
+        """Let a trainer leave that waits for the end of the start, and has trained nothing."""
+        async with self._admitting:
+            waits = member.alive and not member.begun and self._state.lifecycle.is_training
+            if waits:
+                await self._server.dismiss(member, {"in_flight": 0})
+        if not waits and member.alive:
+            # It has just joined.
+            self.request(member)
 
     async def _leave(self, member: Member) -> None:
         if member.info.role == "trainer":

@@ -13,6 +13,7 @@ import pytest
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.result import CURVE_POINTS, VirtualResult
 from shadowsync.lab.virtual.timing import Timing
+from shadowsync.pipeline.config import job as job_module
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker
 
@@ -196,6 +197,40 @@ def test_the_first_round_may_cost_more_than_the_others(job_file: JobMaker) -> No
     alike = emulated(job_file)
     dear = emulated(job_file, TIMING.model_copy(update={"first_round_cpu_seconds": 0.02}))
     assert max(dear.early_rounds) < min(alike.early_rounds)
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"algorithm": "bmuf", "nodes": 0, "duty": 0.02},
+        {"algorithm": "bmuf", "mode": "fixed", "every": 4, "nodes": 0},
+        {"algorithm": "easgd", "mode": "fixed", "every": 4},
+        pytest.param({"algorithm": "none", "nodes": 0}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "gossip", "nodes": 0}, marks=pytest.mark.matrix),
+    ],
+)
+def test_one_trainer_begins_and_the_others_join_it(
+    job_file: JobMaker, monkeypatch: pytest.MonkeyPatch, sync: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(job_module, "LEAST_START_EXAMPLES", 2_560)
+    # An exact time: a step as long as any other.
+    machines = TIMING.model_copy(update={"step_spread": 0.0})
+    warm: dict[str, Any] = {"sync": sync, "trainer": {"batch": 128}, "embedding": {"warmup_iterations": 2}}
+    result = emulated(job_file, machines, trainers=3, **warm)
+    first, *others = result.iterations
+    assert result.examples == EXAMPLES
+    assert [first - other for other in others] == [pytest.approx(20, abs=2)] * 2
+    together = emulated(job_file, machines, trainers=3, **warm | {"embedding": {}})
+    first, *others = together.iterations
+    assert others == [pytest.approx(first, abs=2)] * 2, "the control"
+    assert emulated(job_file, machines, trainers=3, **warm) == result
+
+
+def test_the_others_have_nothing_left_if_the_input_ends_in_the_start(job_file: JobMaker) -> None:
+    result = emulated(job_file, trainers=3, embedding={"warmup_iterations": 2})
+    assert result.examples == EXAMPLES
+    assert result.iterations[1:] == [0, 0]
+    assert result.ne is not None
 
 
 def test_with_one_replica_there_is_no_divergence(job_file: JobMaker) -> None:

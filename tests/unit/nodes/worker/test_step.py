@@ -278,14 +278,20 @@ def test_the_rate_follows_the_examples_of_all_trainers() -> None:
     assert torch.equal(frozen.replica.flat, before), "at the end of the schedule the rate is 0"
 
 
-def test_rates_of_rows_grow_over_the_first_iterations_of_all_trainers() -> None:
-    job = _job(count=2, batch=BATCH).model_copy(update={"embedding": EmbeddingSection(warmup_iterations=4)})
+@pytest.mark.parametrize(("trainer", "warmup"), [({}, 4), ({"balance": "updates"}, 8)])
+def test_rates_of_rows_grow_over_the_first_iterations_of_those_who_begin(
+    trainer: dict[str, Any], warmup: int
+) -> None:
+    """One trainer begins; where the updates are made equal, both."""
+    job = _job(count=2, batch=BATCH, **trainer).model_copy(
+        update={"embedding": EmbeddingSection(warmup_iterations=4)}
+    )
     shared = build_shared(job)
     stepper = Stepper(shared)
     step = _staged(shared, stepper, 1)
     stepper.launch(step)
-    assert (step.dense_scale, step.rows_scale) == (1.0, 1 / 8)
-    shared.count.update(7 * BATCH, 0)
+    assert (step.dense_scale, step.rows_scale) == (1.0, 1 / warmup)
+    shared.count.update((warmup - 1) * BATCH, 0)
     step = _staged(shared, stepper, 2)
     stepper.launch(step)
     assert (step.dense_scale, step.rows_scale) == (1.0, 1.0)

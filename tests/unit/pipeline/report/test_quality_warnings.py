@@ -77,12 +77,12 @@ def with_warmup(iterations: int) -> Job:
 
 def test_a_warm_up_over_much_of_a_job_is_warned_of() -> None:
     job = with_warmup(5)
-    assert warmup_warnings(job, 4_000) == []
-    (text,) = warmup_warnings(job, 3_999)
-    assert "over the first 1,000 of 3,999 examples" in text
+    assert warmup_warnings(job, 2_000) == []
+    (text,) = warmup_warnings(job, 1_999)
+    assert "over the first 500 of 1,999 examples" in text
     assert "embedding.warmup_iterations (5) or trainer.batch (100)" in text
-    (text,) = warmup_warnings(job, 900)
-    assert "over all of 900 examples" in text
+    (text,) = warmup_warnings(job, 400)
+    assert "over all of 400 examples" in text
 
 
 def test_a_job_without_warm_up_or_without_examples_has_nothing_to_warn_of() -> None:

@@ -1,0 +1,192 @@
+"""Nodes die or leave while one trainer goes through the start of a job alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.nodes.coordinator.server import CoordinatorServer
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers, ReadReplica
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import until, wait_until
+from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.short_start import WARM, InOrder, short_start
+
+START, SLOW_FROM = 80, 30
+SECONDS = 120.0
+SYNC: dict[str, dict[str, Any]] = {
+    "easgd": {"algorithm": "easgd", "nodes": 2},
+    "bmuf": {"algorithm": "bmuf", "nodes": 0},
+    "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3, "nodes": 0},
+    "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
+    "downpour": {"algorithm": "downpour"},
+    "none": {"algorithm": "none", "nodes": 0},
+    "ma": {"algorithm": "ma", "nodes": 0},
+    "gossip": {"algorithm": "gossip", "nodes": 0},
+}
+CENTRAL = ("easgd", "fixed easgd", "downpour")
+CENTER = "with the weights of the center and a new optimizer"
+OWN = "with the weights that it was ready with: those of the trainer that died are lost"
+Cluster = Callable[..., InProcessCluster]
+
+
+def variants(*first: str) -> list[Any]:
+    others = [pytest.param(name, marks=pytest.mark.matrix) for name in SYNC if name not in first]
+    return [*first, *others]
+
+
+def in_start(
+    in_process: Cluster, sync: str, trainers: int = 3, **options: Any
+) -> tuple[InProcessCluster, Slowed, InOrder]:
+    """A job in its start, through which one trainer goes slowly, and who trains each of its batches."""
+    slowed, order = Slowed(SLOW_FROM), InOrder()
+    changes = {
+        "run": {"node_timeout_seconds": 3.0},
+        "trainer": {"count": trainers, "optimizer": "adagrad"},
+        "embedding": WARM,
+        "sync": SYNC[sync],
+        "checkpoint": {"every_seconds": 0},
+    }
+    faults = (short_start(START), slowed, order)
+    own = in_process(changes, faults=faults, **options).start()
+    own.wait_for_batches(SLOW_FROM)
+    return own, slowed, order
+
+
+def require_whole(own: InProcessCluster, code: ExitCode = ExitCode.FINISHED_WITH_DEATHS) -> list[str]:
+    """Wait for the end; everything is trained, and the ledger adds up. Gives the events."""
+    assert own.wait(SECONDS) == code, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    assert report.examples.distinct == EXAMPLES
+    return [f"{event.node}: {event.what}" for event in report.events]
+
+
+@pytest.mark.parametrize("sync", variants("easgd", "bmuf"))
+def test_another_one_goes_on_alone(in_process: Cluster, sync: str) -> None:
+    own, slowed, order = in_start(in_process, sync, supervised=True)
+    own.node("trainer-0").kill()
+    text = "trainer-1: goes on alone with the start of the job"
+    wait_until(lambda: own.run.logged(text), text)
+    slowed.release()
+    events = require_whole(own)
+    assert f"{text}, {CENTER if sync in CENTRAL else OWN}" in events
+    assert set(order[:START]) == {"trainer-0", "trainer-1"}
+    assert order[SLOW_FROM:START].count("trainer-1") > 0
+    assert "trainer-2" in order[START:]
+    (joined,) = (what for what in events if "joined after the start of" in what)
+    assert joined.startswith("coordinator: trainer-2 joined after the start of ")
+    assert joined.endswith("with the weights and the optimizer of trainer-1")
+
+
+def test_the_control_without_another_one_and_a_center_the_job_stops(in_process: Cluster) -> None:
+    own, slowed, _ = in_start(in_process, "bmuf", 2, supervised=True)
+    own.node("trainer-1").kill()
+    wait_until(lambda: own.run.logged("trainer-1: died"), "the coordinator knows of it")
+    own.node("trainer-0").kill()
+    slowed.release()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    assert own.run.report.outcome == "stopped: the last trainer died"
+
+
+@pytest.mark.parametrize("replaced", [True, pytest.param(False, marks=pytest.mark.matrix)])
+def test_one_that_waits_dies(in_process: Cluster, *, replaced: bool) -> None:
+    own, slowed, order = in_start(in_process, "bmuf", replaces=True)
+    victim = own.node("trainer-1")
+    victim.kill()
+    if replaced:
+        own.replace_dead(victim)
+        wait_until(lambda: "trainer-3" in str(own.status()["nodes"]), "another one is there")
+    else:
+        wait_until(lambda: own.run.logged("trainer-1: was silent"), "the coordinator knows of it")
+    assert set(order) == {"trainer-0"}
+    slowed.release()
+    events = require_whole(own)
+    assert set(order[:START]) == {"trainer-0"}
+    assert set(order) == {"trainer-0", "trainer-2"} | ({"trainer-3"} if replaced else set())
+    joined = "trainer-3: joined the running job, with the weights and the optimizer of trainer-0"
+    assert (joined in events) == replaced
+
+
+@pytest.mark.no_kill
+@pytest.mark.parametrize("sync", ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix)])
+def test_it_leaves_and_another_one_goes_on_first(in_process: Cluster, sync: str) -> None:
+    own, slowed, order = in_start(in_process, sync)
+    own.node("trainer-0").terminate()
+    assert own.node("trainer-0").wait(SECONDS) == ExitCode.OK, own.node("trainer-0").text()
+    slowed.release()
+    events = require_whole(own, ExitCode.OK)
+    text = "goes on alone with the start of the job, with the weights and the optimizer of trainer-0"
+    assert f"trainer-1: {text}" in events
+    assert "trainer-0: left the job as requested" in events
+    assert set(order) == {"trainer-0", "trainer-1", "trainer-2"}
+    assert "trainer-2" not in order[:START]
+
+
+@pytest.mark.no_kill
+def test_one_that_waits_leaves(in_process: Cluster) -> None:
+    own, slowed, order = in_start(in_process, "bmuf")
+    own.node("trainer-1").terminate()
+    assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK, own.node("trainer-1").text()
+    slowed.release()
+    events = require_whole(own, ExitCode.OK)
+    assert "trainer-1: left the job as requested" in events
+    assert set(order) == {"trainer-0", "trainer-2"}
+
+
+@pytest.mark.parametrize("sync", ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix)])
+def test_the_coordinator_dies(in_process: Cluster, sync: str) -> None:
+    own, slowed, order = in_start(in_process, sync)
+    own.coordinator.kill()
+    own.take_over()
+    slowed.release()
+    events = require_whole(own)
+    assert [what for what in events if "died" in what or "silent" in what] == events[1:2], "the coordinator"
+    assert events[-1].startswith("coordinator: 2 trainers joined after the start of ")
+    assert set(order[:START]) == {"trainer-0"}
+    assert set(order[START:]) == {"trainer-0", "trainer-1", "trainer-2"}
+
+
+@pytest.mark.parametrize(
+    ("victim", "request_type"),
+    [
+        ("trainer-0", ReadReplica),
+        ("trainer-1", Begin),
+        pytest.param("trainer-0", ConnectPeers, marks=pytest.mark.matrix),
+        pytest.param("trainer-0", Begin, marks=pytest.mark.matrix),
+        pytest.param("trainer-1", ConnectPeers, marks=pytest.mark.matrix),
+        pytest.param("trainer-1", ReadReplica, marks=pytest.mark.matrix),
+    ],
+)
+def test_one_dies_while_the_others_join(
+    in_process: Cluster, monkeypatch: pytest.MonkeyPatch, victim: str, request_type: type[Any]
+) -> None:
+    """The trainer that went through the start, or one that joins: no other one is lost."""
+    due, dead = threading.Event(), threading.Event()
+    call = CoordinatorServer.call
+
+    async def call_and_lose(self: CoordinatorServer, member: Any, request: Any, *more: Any) -> Any:
+        started = self.state.ledger.examples_so_far >= self.state.job.start_examples
+        if started and type(request) is request_type and not due.is_set():
+            due.set()
+            await until(dead.is_set, "a node is dead", SECONDS)
+        return await call(self, member, request, *more)
+
+    monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)
+    own, slowed, order = in_start(in_process, "bmuf", supervised=True)
+    slowed.release()
+    wait_until(due.is_set, "the others join")
+    own.node(victim).kill()
+    wait_until(lambda: own.run.logged(f"{victim}: died"), "the coordinator knows of it")
+    dead.set()
+    events = require_whole(own)
+    living = {"trainer-0", "trainer-1", "trainer-2"} - {victim}
+    assert living <= set(order[START:]) | {"trainer-0"}
+    (joined,) = (what for what in events if "joined after the start of" in what)
+    lost = victim == "trainer-0" and request_type is not Begin
+    assert joined.endswith(OWN if lost else "with the weights and the optimizer of trainer-0")

@@ -1,0 +1,131 @@
+"""One trainer goes through the start of a job alone, then the others join it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.resumed import folder_of, going_on
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.short_start import ALL_BATCHES, WARM, InOrder, short_start
+
+START = 40
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "easgd": {"algorithm": "easgd"},
+    "bmuf": {"algorithm": "bmuf", "nodes": 0},
+    "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3, "nodes": 0},
+    "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
+    "downpour": {"algorithm": "downpour"},
+    "none": {"algorithm": "none", "nodes": 0},
+    "ma": {"algorithm": "ma", "nodes": 0},
+    "gossip": {"algorithm": "gossip", "nodes": 0},
+    "gaia": {"algorithm": "gaia", "nodes": 0},
+}
+FIRST = ("easgd", "bmuf", "fixed bmuf")
+
+
+def changed(sync: dict[str, Any], **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    trainer = {"count": 3, "optimizer": "adagrad", **sections.pop("trainer", {})}
+    return {"trainer": trainer, "embedding": WARM, "sync": sync, **sections}
+
+
+def squares(run: RunFolder, trainer: str) -> float:
+    """The mean of Adagrad's sums in a trainer's part of the last checkpoint."""
+    path, manifest = open_checkpoint(run.folder, verify=True)
+    reader = TensorReader(path, [entry for entry in manifest.files if entry.role == trainer])
+    return float(np.mean(reader.read("optimizer.sum")))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [name if name in FIRST else pytest.param(name, marks=pytest.mark.matrix) for name in ALGORITHMS],
+)
+def test_the_others_join_with_its_weights_and_its_optimizer(
+    in_process: Callable[..., InProcessCluster], algorithm: str
+) -> None:
+    slowed, order = Slowed(START // 2), InOrder()
+    own = in_process(changed(ALGORITHMS[algorithm]), faults=(short_start(START), slowed, order)).start()
+    own.wait_for_batches(START // 2)
+    status = own.status()
+    assert status["phase"] == "training, one trainer alone at first"
+    assert [node["why"] for node in status["nodes"] if node["role"] == "trainer"] == ["", "", ""]
+    slowed.release()
+    assert own.wait() == ExitCode.OK, own.coordinator.text()
+    run = own.run
+    assert set(order[:START]) == {"trainer-0"}
+    assert set(order) == {"trainer-0", "trainer-1", "trainer-2"}
+    report = run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    assert report.examples.distinct == report.examples.trained == EXAMPLES
+    start, joined = ((event.node, event.what) for event in report.events)
+    assert start == ("trainer-0", "goes through the start of 5,120 examples alone, before 2 others")
+    assert joined[0] == "coordinator"
+    assert joined[1].startswith("2 trainers joined after the start of ")
+    assert joined[1].endswith(" examples, with the weights and the optimizer of trainer-0")
+    # Sums of squares only grow, most of all at first: each has those of the start in its own.
+    assert min(squares(run, f"trainer-{index}") for index in (1, 2)) > 0.5 * squares(run, "trainer-0")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"embedding": {"warmup_iterations": 0}}, {"trainer": {"balance": "updates"}}],
+    ids=["no warm-up", "equal updates"],
+)
+def test_the_control_all_begin_at_once(
+    in_process: Callable[..., InProcessCluster], more: dict[str, dict[str, Any]]
+) -> None:
+    slowed, order = Slowed(START // 2), InOrder()
+    settings = changed(ALGORITHMS["easgd"]) | more
+    settings["trainer"] = {"count": 3} | settings["trainer"]
+    own = in_process(settings, faults=(short_start(START), slowed, order)).start()
+    wait_until(lambda: len(set(order)) == 3, "all of them train")
+    assert len(order) < START
+    slowed.release()
+    assert own.wait() == ExitCode.OK, own.coordinator.text()
+    assert own.run.report.events == []
+
+
+def test_the_input_may_end_in_the_start(in_process: Callable[..., InProcessCluster]) -> None:
+    order = InOrder()
+    faults = (short_start(2 * ALL_BATCHES), order)
+    report = finished_run(in_process, changed(ALGORITHMS["bmuf"]), faults=faults).report
+    assert set(order) == {"trainer-0"}
+    assert report.examples.trained == EXAMPLES
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.eval is not None
+    said = report.events[-1].what
+    assert said.startswith("training ended within the start of 40,192 examples")
+    assert "trainer-1, trainer-2 trained nothing" in said
+
+
+@pytest.mark.parametrize("batches", [START // 2, START + 20], ids=["in the start", "after it"])
+def test_a_resumed_run_goes_on_in_its_start_or_past_it(
+    in_process: Callable[..., InProcessCluster], batches: int
+) -> None:
+    settings, slowed, order = changed(ALGORITHMS["easgd"]), Slowed(batches), InOrder()
+    own = in_process(settings, faults=(short_start(START), slowed)).start()
+    own.wait_for_batches(batches)
+    own.coordinator.interrupt()
+    slowed.release()
+    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    before, again = folder_of(own), Slowed(5)
+    then = in_process(going_on(settings, before), faults=(short_start(START), again, order)).start()
+    if batches > START:
+        wait_until(lambda: len(set(order)) == 3, "all begin at once")
+    again.release()
+    assert then.wait() == ExitCode.OK, then.coordinator.text()
+    report, lone = then.run.report, START - before.batches()
+    assert report.ledger.adds_up, report.ledger.identities
+    events = [event.what for event in report.events]
+    assert any("alone, before 2 others" in what for what in events) == (batches < START), events
+    assert batches > START or set(order[:lone]) == {"trainer-0"}
+    assert set(order) == {"trainer-0", "trainer-1", "trainer-2"}

@@ -1,0 +1,41 @@
+"""Jobs with a start that one trainer goes through alone, short enough for a small job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
+
+from .node_faults import Fault
+from .runs import EXAMPLES
+
+BATCH = 128
+ALL_BATCHES = -(-EXAMPLES // BATCH)
+# Without it all trainers begin at once, as they do in most tests: those are about several trainers.
+WARM = {"warmup_iterations": 1}
+
+
+def short_start(batches: int) -> Fault:
+    """No fault, but a start of so many batches of a small job that has `WARM`."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("shadowsync.pipeline.config.job.LEAST_START_EXAMPLES", batches * BATCH)
+
+    return plant
+
+
+class InOrder(list[str]):
+    """No fault: notes which trainer has trained each batch, in the order in which a coordinator learns it.
+
+    One that takes over learns all of it again.
+    """
+
+    def __call__(self, patch: pytest.MonkeyPatch) -> None:
+        acknowledge = LedgerState.acknowledge
+
+        def noting(ledger: LedgerState, trainer: str, *more: Any) -> Any:
+            self.append(trainer)
+            return acknowledge(ledger, trainer, *more)
+
+        patch.setattr(LedgerState, "acknowledge", noting)
