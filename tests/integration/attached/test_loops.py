@@ -178,10 +178,10 @@ def test_a_loop_that_joins_as_the_last_other_one_leaves_begins_with_its_own_weig
 ) -> None:
     leave = threading.Event()
 
-    async def left_meanwhile(server: ControlServer, source: Member, *_: Any) -> Member:
+    async def left_meanwhile(server: ControlServer, source: Member, *_: Any) -> list[Member]:
         leave.set()
         await server.wait_for(lambda: source.leaves)
-        return source
+        return [source]
 
     monkeypatch.setattr("shadowsync.attached.hub.admission.copy_replica", left_meanwhile)
     with hub(sync__algorithm="ma") as own:
