@@ -27,7 +27,6 @@ from shadowsync.pipeline.wire.control.orders import (
 )
 from shadowsync.tests.support.coordinator.fake_coordinator import FakeServer, member
 from shadowsync.tests.support.data.batches import batch_id
-from shadowsync.tests.support.jobs.processes import until
 
 START = 50_000
 Answer = Callable[[FakeServer, Member, Request[Any]], None]
@@ -77,11 +76,11 @@ def end_start(server: FakeServer) -> None:
 
 async def admit(server: FakeServer) -> None:
     """Admit all that wait, after the start."""
-    StartAdmission(server, asyncio.Lock()).admit_waiting()
+    admitting = asyncio.create_task(StartAdmission(server, asyncio.Lock())._admit_waiting())
     end_start(server)
     await server.notify()
-    await until(lambda: not server.state.lone_start.waiting(), "nobody waits")
-    await until(lambda: "joined" in str(server.reports) or not server.state.members.joining(), "they joined")
+    await admitting
+    assert server.state.lone_start.waiting() == []
 
 
 def orders(server: FakeServer, *kinds: type[Any]) -> list[tuple[str, str]]:
