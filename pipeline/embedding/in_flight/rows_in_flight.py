@@ -22,7 +22,7 @@ from ...config.row_bytes import row_states
 from ...types import BatchId, Float32Array, IndexArray, Int32Array, Uint64Array
 from ..lookup.request import BankLookup, LookupPlan
 from ..placement.plan import TablePlan
-from ..storage.bf16_rows import RowNumbers, add_at_random
+from ..storage.bf16_rows import RowNumbers, WidenedRows, add_at_random, nearest_bits
 from ..storage.first_values import mixed_key
 from ..storage.optimizers import RowRule, make_row_rule
 from .applied_pushes import parse_applied
@@ -101,6 +101,11 @@ class _Bank:
     growing: bool
     number: int
     begins: bool
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether a push changes a row from one bfloat16 to another."""
+        return self.storage == "bfloat16"
 
     @property
     def state_floats(self) -> int:
@@ -204,7 +209,7 @@ class RowsInFlight:
                 if len(rowless):
                     kept = ~np.isin(targets, rowless)
                     sources, targets = sources[kept], targets[kept]
-                _add(values, targets, push.values[number], sources)
+                _add(values, targets, push.values[number], sources, as_bfloat16=bank.is_rounded)
                 if bank.state_floats:
                     _add(state, targets, push.states[number], sources)
         return len(lacking)
@@ -239,7 +244,7 @@ class RowsInFlight:
             start += part.share.floats
             columns = _columns(state, bank)
             steps = bank.rule.step(columns, torch.from_numpy(of_bank.copy()), lr_scale).numpy()
-            if bank.storage == "bfloat16":
+            if bank.is_rounded:
                 words = (self._seed, lookup.node, batch.epoch, batch.span, batch.number, batch.seed)
                 steps = _rounded(values, steps, _numbers(ids, part, bank), mixed_key(*words, bank.number))
             push.values.append(steps)
@@ -360,10 +365,20 @@ def _columns(state: Float32Array, bank: _Bank) -> list[torch.Tensor]:
     return columns
 
 
-def _add(target: Float32Array, rows: IndexArray, source: Float32Array, positions: IndexArray) -> None:
+def _add(
+    target: Float32Array,
+    rows: IndexArray,
+    source: Float32Array,
+    positions: IndexArray,
+    *,
+    as_bfloat16: bool = False,
+) -> None:
     """Add rows of `source`, [.., dim], to distinct rows of `target`; both are C-contiguous."""
     sums = np.take(target, rows, axis=0, mode="clip")
     sums += np.take(source, positions, axis=0, mode="clip")
+    if as_bfloat16:
+        # A difference of two of them may have more digits than a float32.
+        sums = np.asarray(WidenedRows(nearest_bits(sums)))
     # As one value of all its bytes, a row is written at once.
     whole = np.dtype((np.void, target.itemsize * target.shape[1]))
     np.put(target.view(whole), rows, sums.view(whole), mode="clip")

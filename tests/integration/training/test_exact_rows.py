@@ -1,0 +1,183 @@
+"""Rows in flight are exact: a job that looks up far ahead learns what one that waits learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker.worker import Worker
+from shadowsync.pipeline.embedding.in_flight.rows_in_flight import RowsInFlight
+from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.jobs.node_faults import Fault
+from shadowsync.tests.support.jobs.resumed import check_trained_once, finished, going_on, interrupted
+from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
+
+Clusters = Callable[..., InProcessCluster]
+Settings = dict[str, dict[str, Any]]
+
+# Each row once also where rows are not exact: placement depends on it, and the rounding of a bfloat16 on
+# placement.
+ALONE: Final[Settings] = {
+    "trainer": {"count": 1, "distinct_rows": True},
+    "embedding": {"nodes": 2},
+    "model": {"output_bias": "label_rate"},
+    "sync": {"algorithm": "none"},
+}
+# Of NE: of sums in another order, and of rows that lack pushes.
+ROUNDING, LATE = 1e-5, 5e-5
+
+
+def changed(*changes: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """The settings of one trainer, with these."""
+    settings: Settings = {name: dict(section) for name, section in ALONE.items()}
+    for change in changes:
+        for name, section in change.items():
+            settings[name] = settings.get(name, {}) | dict(section)
+    return settings
+
+
+def ne_of(cluster: Clusters, settings: Settings, name: str) -> float:
+    """NE of a job that ends well, and in which nothing of `RowsInFlight` is left."""
+    kept: list[RowsInFlight] = []
+    own = cluster(changed(settings, {"run": {"name": name}}), faults=(seen(kept),)).start()
+    assert own.wait() == 0, own.coordinator.text()
+    assert [len(rows) for rows in kept] == [0] * len(kept)
+    report: Report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    return own.run.ne
+
+
+def seen(kept: list[RowsInFlight]) -> Fault:
+    """No fault, but what trainers make of rows in flight is kept."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        start = Worker.start
+
+        def start_seen(self: Worker, *arguments: Any) -> None:
+            context: TrainerContext = self._context
+            if context.rows_in_flight is not None and context.rows_in_flight not in kept:
+                kept.append(context.rows_in_flight)
+            start(self, *arguments)
+
+        patch.setattr(Worker, "start", start_seen)
+
+    return plant
+
+
+VARIANTS: Final[dict[str, Settings]] = {
+    "rowwise_adagrad": {},
+    "sgd": {"embedding": {"optimizer": "sgd"}},
+    "split tables": {"embedding": {"placement": "rows"}},
+    "growing": {"model": {"table_kind": "growing", "table_rows": 20_000}},
+    "bfloat16": {"embedding": {"storage": "bfloat16"}},
+    "several threads": {"embedding": {"threads": 3}},
+    "no shared memory": {"network": {"shared_memory": False}},
+    "coded gradients": {"codecs": {"gradients": "bfloat16"}},
+    "clipping": {"trainer": {"clip_norm": 0.05}},
+    "schedule": {
+        "trainer": {"schedule": {"kind": "cosine", "warmup_examples": 4000, "decay_examples": EXAMPLES}}
+    },
+    "several labels": {
+        "data": {
+            "columns": {
+                "label": {"kind": "label"},
+                "more": {"kind": "label", "source": "label", "threshold": 1},
+                "I*": "dense",
+                "C*": "categorical",
+            }
+        },
+        "model": {"name": "mmoe", "options": {"experts": 2}},
+    },
+}
+"""Where a job with rows in flight is equal to the bit to one without."""
+NEARLY: Final[dict[str, Settings]] = {
+    "adagrad": {"embedding": {"optimizer": "adagrad"}},
+    "adam": {"embedding": {"optimizer": "adam", "lr": 0.01}},
+    "several dims and optimizers": {
+        "tables": {
+            "C1": {"dim": 4, "optimizer": "sgd"},
+            "C2": {"dim": 16, "optimizer": "adam", "lr": 0.01},
+            "C3": {"kind": "growing", "rows": 20_000},
+        },
+        "model": {"name": "wide_deep"},
+    },
+}
+"""Where an optimizer's state is not a sum, or its sums are rounded otherwise."""
+
+
+def ne_at(cluster: Clusters, settings: Settings, depth: int, *, exact: bool = True) -> float:
+    """NE with so many lookups ahead."""
+    own = changed(settings, {"trainer": {"lookups_ahead": depth, "exact_rows": exact}})
+    return ne_of(cluster, own, f"depth-{depth}-{'exact' if exact else 'late'}")
+
+
+@pytest.mark.parametrize("depth", [1, 16, pytest.param(4, marks=pytest.mark.matrix)])
+def test_one_worker_learns_the_same_at_any_depth(cluster: Clusters, unhurried: float, depth: int) -> None:
+    """To the last digit; the control is rows as their nodes have them."""
+    assert ne_at(cluster, {}, depth) == unhurried
+    assert abs(ne_at(cluster, {}, depth, exact=False) - unhurried) > LATE
+
+
+@pytest.fixture(scope="module")
+def unhurried(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """NE of a job that looks up nothing ahead."""
+    folder = tmp_path_factory.mktemp("unhurried")
+    job = write_job(
+        folder / "job.toml",
+        small_job(click_log, folder / "runs"),
+        changed({"trainer": {"lookups_ahead": 0}}),
+    )
+    with in_process_clusters() as make:
+        own = make(job).start()
+        assert own.wait() == 0, own.coordinator.text()
+    return own.run.ne
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_does_so_with_every_kind_of_table(cluster: Clusters, variant: str) -> None:
+    settings = VARIANTS[variant]
+    waits = ne_at(cluster, settings, 0)
+    assert ne_at(cluster, settings, 16) == waits
+    assert ne_at(cluster, settings, 16, exact=False) != waits
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("variant", NEARLY)
+def test_it_does_so_nearly_where_sums_are_rounded(cluster: Clusters, variant: str) -> None:
+    settings = NEARLY[variant]
+    waits = ne_at(cluster, settings, 0)
+    assert ne_at(cluster, settings, 16) == pytest.approx(waits, abs=ROUNDING)
+    assert abs(ne_at(cluster, settings, 16, exact=False) - waits) > LATE
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"codecs": {"vectors": "bfloat16", "gradients": "bfloat16"}},
+        {"tables": {"C3": {"kind": "growing", "admit_after": 3, "rows": 20_000}}},
+        {"tables": {"C3": {"kind": "growing", "evict": "never", "rows": 60}}},
+        {"trainer": {"workers": 2}},
+        {"trainer": {"workers": 4}, "embedding": {"threads": 2}},
+    ],
+    ids=["coded vectors", "admitted late", "full", "two workers", "four workers"],
+)
+def test_what_a_trainer_cannot_know_is_close(cluster: Clusters, unhurried: float, settings: Settings) -> None:
+    """A node's rows before they were coded, which key gets a row, and what other workers do meanwhile."""
+    ne = ne_at(cluster, settings, 16)
+    print(ne, unhurried)
+    assert ne == pytest.approx(unhurried, abs=0.02)
+
+
+@pytest.mark.matrix
+def test_a_run_that_is_gone_on_with(cluster: Clusters) -> None:
+    settings = changed({"trainer": {"lookups_ahead": 16}})
+    first = interrupted(cluster, changed(settings, {"run": {"name": "first"}}), 60)
+    second = finished(cluster, going_on(settings, first, {"run": {"name": "second"}}))
+    check_trained_once([first, second], 1, EXAMPLES)
+    assert second.ne < 0.97
