@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.worker.worker import Worker
-from shadowsync.pipeline.embedding.in_flight.rows_in_flight import RowsInFlight
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
-from shadowsync.tests.support.jobs.node_faults import Fault
 from shadowsync.tests.support.jobs.resumed import check_trained_once, finished, going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
+from shadowsync.tests.support.jobs.seen_rows import SeenRows
 
 Clusters = Callable[..., InProcessCluster]
 Settings = dict[str, dict[str, Any]]
@@ -42,30 +39,13 @@ def changed(*changes: Mapping[str, Mapping[str, Any]]) -> Settings:
 
 def ne_of(cluster: Clusters, settings: Settings, name: str) -> float:
     """NE of a job that ends well, and in which nothing of `RowsInFlight` is left."""
-    kept: list[RowsInFlight] = []
-    own = cluster(changed(settings, {"run": {"name": name}}), faults=(seen(kept),)).start()
+    seen = SeenRows()
+    own = cluster(changed(settings, {"run": {"name": name}}), faults=(seen,)).start()
     assert own.wait() == 0, own.coordinator.text()
-    assert [len(rows) for rows in kept] == [0] * len(kept)
+    assert (seen.left, seen.broken) == (0, 0)
     report: Report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     return own.run.ne
-
-
-def seen(kept: list[RowsInFlight]) -> Fault:
-    """No fault, but what trainers make of rows in flight is kept."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        start = Worker.start
-
-        def start_seen(self: Worker, *arguments: Any) -> None:
-            context: TrainerContext = self._context
-            if context.rows_in_flight is not None and context.rows_in_flight not in kept:
-                kept.append(context.rows_in_flight)
-            start(self, *arguments)
-
-        patch.setattr(Worker, "start", start_seen)
-
-    return plant
 
 
 VARIANTS: Final[dict[str, Settings]] = {
@@ -170,7 +150,6 @@ def test_it_does_so_nearly_where_sums_are_rounded(cluster: Clusters, variant: st
 def test_what_a_trainer_cannot_know_is_close(cluster: Clusters, unhurried: float, settings: Settings) -> None:
     """A node's rows before they were coded, which key gets a row, and what other workers do meanwhile."""
     ne = ne_at(cluster, settings, 16)
-    print(ne, unhurried)
     assert ne == pytest.approx(unhurried, abs=0.02)
 
 
