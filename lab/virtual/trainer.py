@@ -206,7 +206,7 @@ class VirtualTrainer:
                 pushes = {push for push in pushes if not push.done()}
             batch = batches.popleft()
             waits = replace(waits, seconds=clock(), vectors_seconds=waits.vectors_seconds + clock() - began)
-            if not self.context.is_early():
+            if self._job.depth_is_exact or not self.context.is_early():
                 prefetch.stepped(waits, sum(1 for _ in takewhile(lambda one: one.reply.done(), batches)))
             push = await self._step(worker, batch, rows, times)
             if push is not None:
@@ -230,9 +230,12 @@ class VirtualTrainer:
             self._gate.join()
 
     def _lookups_ahead(self, prefetch: Prefetch) -> int:
-        """Return how many batches to look up ahead: none as long as one worker trains alone."""
+        """Return how many batches to look up ahead.
+
+        None as long as one worker trains alone, if that makes a difference to rows.
+        """
         if not self._started.is_set() and self.context.is_starting():
-            return 0
+            return prefetch.lookups_ahead if self._job.depth_is_exact else 0
         self._started.set()
         return prefetch.lookups_ahead
 

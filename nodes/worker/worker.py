@@ -76,6 +76,7 @@ class Worker(Service):
             worker=index,
         )
         self._early = True
+        self._depth_is_exact = context.job.depth_is_exact
         self._trained = trained
         self._refused = refused
         self._event = event
@@ -288,7 +289,8 @@ class Worker(Service):
 
     def _look_ahead(self) -> None:
         now = time.monotonic()
-        ahead = 0 if self._begins_alone() else self._connections.prefetch.lookups_ahead
+        is_shallow = not self._depth_is_exact and self._begins_alone()
+        ahead = 0 if is_shallow else self._connections.prefetch.lookups_ahead
         while self._inbox and len(self._batches) <= ahead:
             batch = self._inbox[0]
             # A reader is sometimes faster than the trainer's order with the weights of a pass.
@@ -359,7 +361,7 @@ class Worker(Service):
         return self._context.job.rows_warmup_examples > 0 and self._is_early()
 
     def _measure_depth(self) -> None:
-        if self._is_early():
+        if self._is_early() and not self._depth_is_exact:
             return
         waits = self._waits
         clock = WorkerClock(

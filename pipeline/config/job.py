@@ -247,6 +247,14 @@ class Job(Section):
         return trainer.exact_rows and is_in_flight and not self.run.deterministic
 
     @property
+    def depth_is_exact(self) -> bool:
+        """Whether in the start a batch's rows are the same however far ahead it is looked up.
+
+        So they are if they are exact and no other trainer pushes.
+        """
+        return self.exact_rows and self._starting_trainers == 1
+
+    @property
     def requests_distinct_rows(self) -> bool:
         """Whether each row of a batch is requested once."""
         return self.trainer.distinct_rows or self.exact_rows
@@ -272,8 +280,9 @@ class Job(Section):
 
         In it gradients agree, and those that were made of the same weights and rows go too far together. So
         no worker looks further ahead than at first, and if the rows have a warm-up, one trainer
-        (`one_trainer_begins`) has one worker, without lookups ahead. It is three times that warm-up, and at
-        least so many examples that the model has begun to learn, however small its batches are.
+        (`one_trainer_begins`) has one worker, without lookups ahead; with `depth_is_exact` lookups are as far
+        ahead as ever. It is three times that warm-up, and at least so many examples that the model has begun
+        to learn, however small its batches are.
         """
         return max(3 * self.rows_warmup_examples, LEAST_START_EXAMPLES * self._starting_trainers)
 

@@ -161,6 +161,19 @@ def test_rows_that_are_looked_up_ahead_are_exact(job_file: JobMaker, kind: str, 
     assert old.ne != pytest.approx(in_order.ne, abs=1e-5), "the control"
 
 
+def test_the_start_of_one_trainer_waits_for_no_link_if_its_rows_are_exact(job_file: JobMaker) -> None:
+    """The job is shorter than its start, in which rows that are not exact are looked up in order."""
+    far = TIMING.model_copy(update={"lookup_seconds": 0.04, "push_seconds": 0.04})
+
+    def seconds(timing: Timing, **trainer: bool | int) -> float:
+        warm: dict[str, Any] = {"sync": {"algorithm": "none"}, "embedding": {"warmup_iterations": 10}}
+        return emulated(job_file, timing, trainer=trainer, trainers=1, **warm).seconds
+
+    near = seconds(TIMING)
+    assert seconds(far) < 1.2 * near
+    assert seconds(far, exact_rows=False) > 2 * near, "the control"
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "adam"])
 def test_exact_rows_have_an_exact_state(job_file: JobMaker, optimizer: str) -> None:

@@ -150,9 +150,10 @@ def test_an_answer_that_cannot_be_is_refused(answer: dict[str, object], why: str
 
     def of(**parts: object) -> Vectors:
         given = {"values": 2 * DIM, "state": 2, "absent": [], "applied": ()} | parts
-        values, state = (np.ones(given[name], np.float32) for name in ("values", "state"))  # type: ignore[call-overload]
+        values, state = (np.ones(given[name], np.float32) for name in ("values", "state"))
         absent = np.array(given["absent"], np.int32)
-        return Vectors(asked, 0, values, applied=given["applied"], state=state, absent=absent)  # type: ignore[arg-type]
+        applied = given["applied"]
+        return Vectors(asked, 0, values, applied=applied, state=state, absent=absent)
 
     with pytest.raises(LookupRefused, match=f"embedding-0: its answer cannot be: {why}"):
         client.receive(0, of(**answer))
