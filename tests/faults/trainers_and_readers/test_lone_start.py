@@ -84,6 +84,41 @@ def test_another_one_goes_on_alone(in_process: Cluster, sync: str) -> None:
     assert joined.endswith("with the weights and the optimizer of trainer-1")
 
 
+@pytest.mark.parametrize("sync", ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("moment", [ConnectPeers, Begin])
+def test_it_dies_before_it_has_begun(
+    in_process: Cluster, monkeypatch: pytest.MonkeyPatch, moment: type[Any], sync: str
+) -> None:
+    """Perhaps before it has given the center its first values: the next one does."""
+    due, dead = threading.Event(), threading.Event()
+    call = CoordinatorServer.call
+
+    async def call_and_lose(self: CoordinatorServer, member: Any, request: Any, *more: Any) -> Any:
+        if type(request) is moment and member.info.name == "trainer-0":
+            due.set()
+            await until(dead.is_set, "it is dead", SECONDS)
+        return await call(self, member, request, *more)
+
+    monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)
+    changes = {"trainer": {"count": 3}, "embedding": WARM, "sync": SYNC[sync]}
+    order = InOrder()
+    own = in_process(changes, replaces=True, faults=(short_start(START), order)).start()
+    wait_until(due.is_set, "the job starts")
+    victim = own.node("trainer-0")
+    victim.kill()
+    # Answered once the job trains.
+    replacing = threading.Thread(target=own.replace_dead, args=(victim,))
+    replacing.start()
+    wait_until(lambda: own.run.logged("trainer-0: died"), "the coordinator knows of it")
+    dead.set()
+    replacing.join()
+    events = require_whole(own)
+    text = "trainer-1: goes on alone with the start of the job"
+    assert [what for what in events if what.startswith(text)], events
+    assert set(order[:START]) == {"trainer-1"}
+    assert {"trainer-1", "trainer-2"} <= set(order) <= {"trainer-1", "trainer-2", "trainer-3"}
+
+
 def test_the_control_without_another_one_and_a_center_the_job_stops(in_process: Cluster) -> None:
     own, slowed, _ = in_start(in_process, "bmuf", 2, supervised=True)
     own.node("trainer-1").kill()
