@@ -1,4 +1,4 @@
-"""Nodes die, come back and lose messages while trainers look up far ahead: their rows stay what they can be."""
+"""Nodes die, come back and lose messages while trainers look up far ahead; rows stay what they can be."""
 
 from __future__ import annotations
 

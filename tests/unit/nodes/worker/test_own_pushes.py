@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,7 +149,7 @@ def test_an_answer_that_cannot_be_is_refused(answer: dict[str, object], why: str
     client = trainer.client()
     _, asked = trainer.looked_up(client, 0, 4, 5)
 
-    def of(**parts: object) -> Vectors:
+    def of(**parts: Any) -> Vectors:
         given = {"values": 2 * DIM, "state": 2, "absent": [], "applied": ()} | parts
         values, state = (np.ones(given[name], np.float32) for name in ("values", "state"))
         absent = np.array(given["absent"], np.int32)
