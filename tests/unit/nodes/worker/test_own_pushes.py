@@ -150,7 +150,7 @@ def test_an_answer_that_cannot_be_is_refused(answer: dict[str, object], why: str
     _, asked = trainer.looked_up(client, 0, 4, 5)
 
     def of(**parts: Any) -> Vectors:
-        given = {"values": 2 * DIM, "state": 2, "absent": [], "applied": ()} | parts
+        given: dict[str, Any] = {"values": 2 * DIM, "state": 2, "absent": [], "applied": ()} | parts
         values, state = (np.ones(given[name], np.float32) for name in ("values", "state"))
         absent = np.array(given["absent"], np.int32)
         applied = given["applied"]
