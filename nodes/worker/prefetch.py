@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ...pipeline.config.job import Job
+from ...pipeline.config.row_bytes import state_floats
 from ...pipeline.config.trainer import MOST_LOOKUPS_AHEAD
 from ...pipeline.errors import JobFileError
 from ...pipeline.performance.memory import available_memory_bytes
@@ -44,16 +45,21 @@ def require_memory(job: Job, available_bytes: int) -> None:
     if needed_bytes > available_bytes:
         raise JobFileError(
             f"{ahead} batches ahead, of {counted(job.trainer.workers, 'worker')}, need"
-            f" {data_size(needed_bytes)} for vectors and gradients; {data_size(available_bytes)} are free",
+            f" {data_size(needed_bytes)} for rows and gradients; {data_size(available_bytes)} are free",
             where="trainer.lookups_ahead",
             remedy='lower it, trainer.batch or trainer.workers, or leave it at "auto"',
         )
 
 
 def _bytes_of_all_workers(job: Job) -> int:
-    """Return the bytes of one batch in flight of each worker: vectors and gradients, one for each list."""
-    floats = sum(table.dim for table in job.tables)
-    return max(1, 2 * FLOAT_BYTES * job.trainer.batch * job.trainer.workers * floats)
+    """Return the bytes of one batch in flight of each worker: vectors and gradients, one for each list.
+
+    For exact rows also optimizer state, and what a push that is kept adds to rows and state.
+    """
+    floats = sum(2 * table.dim for table in job.tables)
+    if job.exact_rows:
+        floats += sum(table.dim + 2 * state_floats(table.optimizer, table.dim) for table in job.tables)
+    return max(1, FLOAT_BYTES * job.trainer.batch * job.trainer.workers * floats)
 
 
 @dataclass(slots=True)

@@ -190,14 +190,19 @@ def test_pushes_in_flight_follow_the_depth() -> None:
     assert measured(lookups_ahead=16).pending_pushes(nodes=2) == 2 * 2 * 17
 
 
-def job_with(**trainer: object) -> Job:
-    return Job.model_validate({"data": {"format": "criteo_tsv", "path": ["x"]}, "trainer": trainer})
+def job_with(optimizer: str = "sgd", **trainer: object) -> Job:
+    data = {"format": "criteo_tsv", "path": ["x"]}
+    return Job.model_validate({"data": data, "embedding": {"optimizer": optimizer}, "trainer": trainer})
 
 
-def test_a_depth_that_memory_cannot_hold_is_refused() -> None:
-    job = job_with(lookups_ahead=16, workers=2)
-    floats = sum(table.dim for table in job.tables)
-    needed_bytes = 2 * 17 * job.trainer.batch * floats * 2 * 4
+@pytest.mark.parametrize(
+    ("optimizer", "exact", "floats"),
+    [("adam", False, 2 * 16), ("sgd", True, 3 * 16), ("adam", True, 3 * 16 + 2 * (2 * 16 + 1))],
+)
+def test_a_depth_that_memory_cannot_hold_is_refused(optimizer: str, exact: bool, floats: int) -> None:
+    job = job_with(optimizer, lookups_ahead=16, workers=2, exact_rows=exact)
+    assert {table.dim for table in job.tables} == {16}
+    needed_bytes = 2 * 17 * job.trainer.batch * len(job.tables) * floats * 4
     require_memory(job, needed_bytes)
     with pytest.raises(JobFileError, match=r"16 batches ahead, of 2 workers, need .* are free") as caught:
         require_memory(job, needed_bytes - 1)
