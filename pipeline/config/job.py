@@ -196,8 +196,6 @@ class Job(Section):
             lr=rules.lr,
             init_scale=rules.init_scale,
             storage=rules.storage,
-            # Nodes cannot know which of a bag's rows lack a push.
-            pooled_by_trainers=self.exact_rows,
         )
         counts = rows if isinstance(rows, list) else [rows] * len(columns)
         return table_settings(columns, every, counts, self.table_sections, self.model.table_kind)
@@ -250,9 +248,10 @@ class Job(Section):
     def depth_is_exact(self) -> bool:
         """Whether in the start a batch's rows are the same however far ahead it is looked up.
 
-        So they are if they are exact and no other trainer pushes.
+        So they are if they are exact and no other trainer pushes. Bags that nodes sum are not exact.
         """
-        return self.exact_rows and self._starting_trainers == 1
+        summed = any(table.pooled_by_nodes for table in self.tables)
+        return self.exact_rows and self._starting_trainers == 1 and not summed
 
     @property
     def requests_distinct_rows(self) -> bool:

@@ -42,6 +42,12 @@ class TableSection(BaseModel):
     storage: RowStorageName | None = Field(
         default=None, description="Type of this table's rows in a node's memory."
     )
+    pooled_by: Literal["nodes", "trainers"] = Field(
+        default="nodes",
+        description='Who sums or averages the rows of a bag without weights. "nodes": the embedding nodes, so'
+        " a bag is one vector on the network, of rows as they are when it is looked up."
+        ' "trainers": each row is sent, and `trainer.exact_rows` holds for it.',
+    )
     kind: TableKind | None = Field(
         default=None,
         description='"hashed": an id\'s hash is its row, and ids may share one. "growing": each id has a row'
@@ -189,7 +195,7 @@ def table_settings(
             init_scale=every.init_scale if section.init_scale is None else section.init_scale,
             storage=every.storage if section.storage is None else section.storage,
             growth=None if column.fixed_rows is not None else section.growth(kind),
-            pooled_by_trainers=every.pooled_by_trainers and column.pooling in ("sum", "mean"),
+            pooled_by_trainers=section.pooled_by == "trainers",
         )
         if section.max_bytes is not None:
             table = replace(table, rows=rows_within(table, section.max_bytes))
@@ -209,14 +215,18 @@ def rows_within(table: TableSettings, most_bytes: int) -> int:
 
 
 def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableColumn]) -> None:
-    """Raise ValueError, which suggests a known name, for the section of an unknown table."""
-    known = [column.name for column in columns]
-    for name in sections:
+    """Raise ValueError, which suggests what would do, for a section that fits no table."""
+    known = {column.name: column for column in columns}
+    for name, section in sections.items():
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+            some = ", ".join(list(known)[:8]) + (", ..." if len(known) > 8 else "")
             hint = f"did you mean {close[0]!r}?" if close else f"remove its section; the tables are {some}"
             raise ValueError(f"tables.{name}: there is no table of this name; {hint}")
+        if section.pooled_by == "trainers" and known[name].pooling not in ("sum", "mean"):
+            raise ValueError(
+                f"tables.{name}.pooled_by: given; it is for tables of bags without weights, leave it out here"
+            )
 
 
 def require_fixed_rows(

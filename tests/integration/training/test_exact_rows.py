@@ -54,6 +54,10 @@ VARIANTS: Final[dict[str, Settings]] = {
     "split tables": {"embedding": {"placement": "rows"}},
     "growing": {"model": {"table_kind": "growing", "table_rows": 20_000}},
     "bfloat16": {"embedding": {"storage": "bfloat16"}},
+    "growing in bfloat16": {
+        "model": {"table_kind": "growing", "table_rows": 20_000},
+        "embedding": {"storage": "bfloat16"},
+    },
     "several threads": {"embedding": {"threads": 3}},
     "no shared memory": {"network": {"shared_memory": False}},
     "coded gradients": {"codecs": {"gradients": "bfloat16"}},
@@ -84,6 +88,18 @@ NEARLY: Final[dict[str, Settings]] = {
             "C3": {"kind": "growing", "rows": 20_000},
         },
         "model": {"name": "wide_deep"},
+    },
+    "bags": {
+        "data": {
+            "columns": {
+                "label": "label",
+                "I*": "dense",
+                "C*": "categorical",
+                "C1": {"kind": "multi_hot", "delimiter": "1"},
+                "C2": {"kind": "multi_hot", "delimiter": "1", "pooling": "sum"},
+            }
+        },
+        "tables": {"C1": {"pooled_by": "trainers"}, "C2": {"pooled_by": "trainers"}},
     },
 }
 """Where an optimizer's state is not a sum, or its sums are rounded otherwise."""

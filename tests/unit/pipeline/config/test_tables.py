@@ -71,6 +71,7 @@ def test_the_sections_are_written_as_they_are_read(tmp_path_factory: pytest.Temp
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
+        ({"C2": {"pooled_by": "trainers"}}, "tables.C2.pooled_by: given; it is for tables of bags without"),
         ({"C22": {}}, "tables.C22: there is no table of this name; did you mean 'C2'?"),
         (
             {"user": {}},
