@@ -16,20 +16,16 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...config.row_bytes import row_states
-from ...types import BatchId, Float32Array, IndexArray, Int32Array, Uint64Array
-from ..lookup.request import BankLookup, LookupPlan
+from ...types import BatchId, Float32Array, IndexArray, Int32Array
+from ..lookup.request import LookupPlan
 from ..placement.plan import TablePlan
 from ..storage.bf16_rows import RowNumbers, WidenedRows, add_at_random, nearest_bits
 from ..storage.first_values import mixed_key
 from ..storage.optimizers import RowRule, make_row_rule
 from .applied_pushes import parse_applied
 from .id_finder import IdFinder, Ids
-
-# By which keys of several tables of a bank differ.
-_TABLE_SALT: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(slots=True)
@@ -246,7 +242,7 @@ class RowsInFlight:
             steps = bank.rule.step(columns, torch.from_numpy(of_bank.copy()), lr_scale).numpy()
             if bank.is_rounded:
                 words = (self._seed, lookup.node, batch.epoch, batch.span, batch.number, batch.seed)
-                steps = _rounded(values, steps, _numbers(ids, part, bank), mixed_key(*words, bank.number))
+                steps = _rounded(values, steps, _numbers(ids, bank), mixed_key(*words, bank.number))
             push.values.append(steps)
             # Also without state a new array, since a view would keep the answer's memory.
             after = np.column_stack([np.zeros((single, 0), np.float32), *columns])
@@ -291,7 +287,8 @@ class RowsInFlight:
         for bank, part in zip(self._banks_of(lookup), lookup.banks, strict=True):
             share = part.share
             if bank.growing:
-                ids.append(_salted(lookup.keys[key : key + share.single], part.counts))
+                # Ids of different tables have different keys.
+                ids.append(lookup.keys[key : key + share.single])
                 key += share.rows
             else:
                 ids.append(lookup.rows[row : row + share.single])
@@ -338,21 +335,9 @@ def _bank(plan: TablePlan, number: int) -> _Bank:
     )
 
 
-def _salted(keys: NDArray[np.uint64], counts: Sequence[int]) -> Ids:
-    """Return keys that also differ by their table; `counts` has the number of each table."""
-    if len(counts) == 1:
-        return keys
-    salts = np.arange(len(counts), dtype=np.uint64) * _TABLE_SALT
-    return keys ^ np.repeat(salts, counts)[: len(keys)]
-
-
-def _numbers(ids: Ids, part: BankLookup, bank: _Bank) -> RowNumbers:
+def _numbers(ids: Ids, bank: _Bank) -> RowNumbers:
     """Return rows or keys as `RowBank.numbers_of` has them."""
-    if not bank.growing:
-        return ids.astype(np.int64)
-    # Salted twice, they are as they were.
-    keys: Uint64Array = _salted(ids, part.counts)
-    return keys
+    return ids if bank.growing else ids.astype(np.int64)
 
 
 def _columns(state: Float32Array, bank: _Bank) -> list[torch.Tensor]:
@@ -377,7 +362,7 @@ def _add(
     sums = np.take(target, rows, axis=0, mode="clip")
     sums += np.take(source, positions, axis=0, mode="clip")
     if as_bfloat16:
-        # A difference of two of them may have more digits than a float32.
+        # A float32 may not have all digits of the difference of two of them.
         sums = np.asarray(WidenedRows(nearest_bits(sums)))
     # As one value of all its bytes, a row is written at once.
     whole = np.dtype((np.void, target.itemsize * target.shape[1]))

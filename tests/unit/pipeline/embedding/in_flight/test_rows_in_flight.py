@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.pipeline.config.row_bytes import state_floats
@@ -35,9 +35,9 @@ Row: TypeAlias = tuple[int, int]
 Action: TypeAlias = Callable[[], object]
 
 
-def tables_of(optimizer: str, kind: str = "hashed") -> tuple[TableSettings, ...]:
+def tables_of(optimizer: str, kind: str = "hashed", init_scale: float = 1.0) -> tuple[TableSettings, ...]:
     """Few rows, so that nearly every push has rows of every other; two dims and optimizers, a list."""
-    shared: dict[str, Any] = {"optimizer": optimizer, "lr": LR, "init_scale": 1.0}
+    shared: dict[str, Any] = {"optimizer": optimizer, "lr": LR, "init_scale": init_scale}
     if kind == "growing":
         own = [make_table(f"C{n}", 64, 3, growth=Growth(), **shared) for n in (1, 2)]
         return *own, make_table("C3", 6, 3, **shared)
@@ -223,8 +223,9 @@ class Simulation:
         growing = [table for table in single if table.growth]
         most = np.array([[table.rows] for table in single])
         rows = self.draw.integers(0, np.minimum(most, 8), (len(single), BATCH)).astype(np.int32)
-        # Numbers that are the hash of an id say in which piece of its table the id is.
-        keys = rows[: len(growing)].astype(np.uint64) + np.uint64(1 << 40)
+        # Ids of different tables have different keys.
+        tables_bits = np.arange(len(growing), dtype=np.uint64)[:, None] << np.uint64(40)
+        keys = rows[: len(growing)].astype(np.uint64) + tables_bits
         more: dict[str, Any] = {"keys": keys} if growing else {}
         if len(single) < len(tables):
             lengths = np.array([[items, 0, 0, 0, 1]], np.int32)
@@ -359,6 +360,42 @@ def test_the_control_without_completing_is_another_row(optimizer: str, kind: str
         waits.run([0])
     assert max(waits.late) == 0.0
     assert len(waits.late) == 40
+
+
+# A row becomes a power of 2 there, and its difference from the small one before has too many digits.
+@example(choices=[0, 0, 0], depth=2, optimizer="sgd", init_scale=1e-7)
+@given(CHOICES, DEPTHS, st.sampled_from(["sgd", "rowwise_adagrad"]), st.sampled_from([1.0, 1e-7]))
+def test_bfloat16_is_rounded_as_the_node_rounds_it(
+    choices: list[int], depth: int, optimizer: str, init_scale: float
+) -> None:
+    """To the bit, also where a step is far larger than its row."""
+    ran = Simulation(tables_of(optimizer, "bfloat16", init_scale), 1, depth).run(choices)
+    assert max(ran.late, default=0.0) == 0.0
+
+
+@pytest.mark.parametrize("late", ["C1", "C2"])
+def test_a_key_without_a_row_gets_one_by_the_rule_of_its_own_table(late: str) -> None:
+    """Tables of equal settings are one bank, whatever each says of new keys."""
+    tables = [
+        make_table(name, 64, 3, lr=LR, growth=Growth(admit_after=3 if name == late else 1))
+        for name in ("C1", "C2")
+    ]
+    ran = Simulation(tables, 1, 0, nodes=1)
+    store, rows = ran.nodes[0].store, np.zeros((2, BATCH), np.int32)
+    keys = np.array([[7, 8, 7, 8, 7], [107, 108, 107, 108, 107]], np.uint64)
+    (lookup,) = ran.router.requests(rows, keys=keys)
+    answers = [ran.nodes[0].look_up(lookup, ran.rows) for _ in range(2)]
+    ran.rows.begin()
+    gradients, batch = np.ones(lookup.floats, np.float32), BatchId(0, 0, 1, SEED)
+    numbers: dict[str, int] = {"worker": 0, "sequence": 1}
+    ran.rows.pushed(lookup, answers[0], gradients, **numbers, lr_scale=1.0, batch=batch, again=False)
+    assert ran.rows.complete(lookup, answers[1], ran.finder) == 1
+    store.apply(lookup.rows, gradients, lookup.counts, keys=lookup.keys)
+    wanted = np.empty(lookup.floats, np.float32)
+    store.lookup(lookup.rows, wanted, lookup.counts, keys=lookup.keys)
+    np.testing.assert_array_equal(answers[1].values, wanted)
+    moved = (wanted != answers[0].values).reshape(2, -1).any(axis=1)
+    assert moved.tolist() == [late != "C1", late != "C2"]
 
 
 class Forgetful(IdFinder):
