@@ -55,8 +55,9 @@ class CutOff:
             self.links.mend(name, COORDINATOR)
 
 
-def test_an_embedding_node_and_a_trainer_come_back(in_process: ClusterMaker) -> None:
-    job = CutOff(in_process, ["embedding-0", "trainer-1"])
+@pytest.mark.parametrize("trainer", [{}, pytest.param({"lookups_ahead": 16}, marks=pytest.mark.matrix)])
+def test_an_embedding_node_and_a_trainer_come_back(in_process: ClusterMaker, trainer: dict[str, int]) -> None:
+    job = CutOff(in_process, ["embedding-0", "trainer-1"], {"trainer": trainer})
     job.mend()
     job.await_events(f"embedding-2: {BACK}: it was declared dead and lives", f"trainer-2: {BACK}")
     job.slowed.release()

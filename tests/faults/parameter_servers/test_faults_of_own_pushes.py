@@ -82,6 +82,8 @@ def test_a_trainer_is_killed(in_process: MakeCluster) -> None:
     slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.run.report.examples.returned > 0
+    # What the dead one had stays as it was.
+    assert len(seen.trainers) == 2
     seen.trainers = [rows for rows in seen.trainers if not len(rows)]
     assert seen.trainers
     require_good_rows(seen, own)

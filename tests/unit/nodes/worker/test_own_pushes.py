@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import Any
 
 import numpy as np
 import pytest
@@ -149,12 +148,11 @@ def test_an_answer_that_cannot_be_is_refused(answer: dict[str, object], why: str
     client = trainer.client()
     _, asked = trainer.looked_up(client, 0, 4, 5)
 
-    def of(**parts: Any) -> Vectors:
-        given: dict[str, Any] = {"values": 2 * DIM, "state": 2, "absent": [], "applied": ()} | parts
+    def of(**parts: object) -> Vectors:
+        given = {"values": 2 * DIM, "state": 2, "absent": [], "applied": ()} | parts
         values, state = (np.ones(given[name], np.float32) for name in ("values", "state"))
         absent = np.array(given["absent"], np.int32)
-        applied = given["applied"]
-        return Vectors(asked, 0, values, applied=applied, state=state, absent=absent)
+        return Vectors(asked, 0, values, applied=given["applied"], state=state, absent=absent)  # type: ignore[arg-type]
 
     with pytest.raises(LookupRefused, match=f"embedding-0: its answer cannot be: {why}"):
         client.receive(0, of(**answer))
