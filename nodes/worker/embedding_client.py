@@ -175,6 +175,7 @@ class EmbeddingClient(Generic[B]):
             if batch.answers:
                 self._record(batch, shard, message)
         batch.answers = []
+        self.release(batch)
 
     def _numbered(self, message: Push, shard: int) -> Push:
         self._sequences[shard] = sequence = self._sequences[shard] + 1

@@ -198,6 +198,20 @@ def test_what_the_dead_node_answered_lacks_what_the_other_one_confirms() -> None
     assert third.replies[0].tolist() == [3.0] * DIM
 
 
+def test_a_batch_that_is_pushed_waits_for_no_rows() -> None:
+    """Whether they were complete or not: nothing is kept for it, and there is nothing to complete."""
+    trainer = Trainer()
+    client = trainer.client()
+    batch, asked = trainer.looked_up(client, 0, 4)
+    client.receive(0, vectors(asked, 1.0))
+    client.push(batch, [np.ones(DIM, np.float32)], 0.0)
+    (push,) = trainer.box.take()
+    assert isinstance(push, Push)
+    client.complete(batch)
+    client.receive(0, Pushed(push.request, repeated=False))
+    assert len(trainer.rows) == 0
+
+
 def test_a_batch_that_is_trained_again_counts_where_its_node_lacked_it() -> None:
     trainer = Trainer()
     client = trainer.client()
