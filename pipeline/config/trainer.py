@@ -166,9 +166,10 @@ class TrainerSection(Section):
         default="auto",
         description='Batches whose vectors are requested while an earlier batch is computed. "auto": 1, or 0'
         " of several workers, and as many more as a worker needs to hide the round trip of a lookup behind"
-        " its steps. With 0 a worker waits for each lookup, and each lookup sees the batch before it, which"
-        " improves quality on small data in the order of time. At most credit * data.readers - 1 are there to"
-        " be looked up.",
+        " its steps. With `exact_rows` rows lack no push of their own trainer, so one trainer with one worker"
+        " learns the same at any depth. Pushes of other trainers they lack the longer, the further ahead they"
+        " were looked up; with 0 a worker waits for each lookup, which improves quality on small data in the"
+        " order of time. At most credit * data.readers - 1 are there to be looked up.",
     )
     consecutive_batches: Annotated[int, Field(ge=1, le=4096)] = Field(
         default=1,
