@@ -255,6 +255,13 @@ def test_one_trainer_has_a_center_unless_another_algorithm_is_given(load: Load) 
     assert load("", several, "sync.algorithm=easgd").sync.algorithm == "easgd"
 
 
+def test_depth_is_exact_if_nobody_else_changes_a_row(load: Load) -> None:
+    bags = ("data.format=csv", 'data.columns={y="label", x="multi_hot"}')
+    assert load("", "trainer.workers=4").depth_is_exact
+    for control in (("trainer.count=2",), ("trainer.exact_rows=false",), bags):
+        assert not load("", *control).depth_is_exact
+
+
 def test_table_rows_of_each_table(load: Load) -> None:
     assert load("", "data.categorical_features=3", "model.table_rows=9").table_rows == (9, 9, 9)
     assert load("", "data.categorical_features=3", "model.table_rows=[1,2,3]").table_rows == (1, 2, 3)
