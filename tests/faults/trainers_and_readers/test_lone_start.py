@@ -14,29 +14,14 @@ from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import until, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
-from shadowsync.tests.support.jobs.short_start import WARM, InOrder, short_start
+from shadowsync.tests.support.jobs.short_start import ALGORITHMS, WARM, InOrder, algorithms, short_start
 
 START, SLOW_FROM = 80, 30
 SECONDS = 120.0
-SYNC: dict[str, dict[str, Any]] = {
-    "easgd": {"algorithm": "easgd", "nodes": 2},
-    "bmuf": {"algorithm": "bmuf", "nodes": 0},
-    "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3, "nodes": 0},
-    "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
-    "downpour": {"algorithm": "downpour"},
-    "none": {"algorithm": "none", "nodes": 0},
-    "ma": {"algorithm": "ma", "nodes": 0},
-    "gossip": {"algorithm": "gossip", "nodes": 0},
-}
 CENTRAL = ("easgd", "fixed easgd", "downpour")
 CENTER = "with the weights of the center and a new optimizer"
 OWN = "with the weights that it was ready with: those of the trainer that died are lost"
 Cluster = Callable[..., InProcessCluster]
-
-
-def variants(*first: str) -> list[Any]:
-    others = [pytest.param(name, marks=pytest.mark.matrix) for name in SYNC if name not in first]
-    return [*first, *others]
 
 
 def in_start(
@@ -48,7 +33,7 @@ def in_start(
         "run": {"node_timeout_seconds": 3.0},
         "trainer": {"count": trainers, "optimizer": "adagrad"},
         "embedding": WARM,
-        "sync": SYNC[sync],
+        "sync": ALGORITHMS[sync],
         "checkpoint": {"every_seconds": 0},
     }
     faults = (short_start(START), slowed, order)
@@ -67,7 +52,7 @@ def require_whole(own: InProcessCluster, code: ExitCode = ExitCode.FINISHED_WITH
     return [f"{event.node}: {event.what}" for event in report.events]
 
 
-@pytest.mark.parametrize("sync", variants("easgd", "bmuf"))
+@pytest.mark.parametrize("sync", algorithms("easgd", "bmuf", without="gaia"))
 def test_another_one_goes_on_alone(in_process: Cluster, sync: str) -> None:
     own, slowed, order = in_start(in_process, sync, supervised=True)
     own.node("trainer-0").kill()
@@ -100,7 +85,7 @@ def test_it_dies_before_it_has_begun(
         return await call(self, member, request, *more)
 
     monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)
-    changes = {"trainer": {"count": 3}, "embedding": WARM, "sync": SYNC[sync]}
+    changes = {"trainer": {"count": 3}, "embedding": WARM, "sync": ALGORITHMS[sync]}
     order = InOrder()
     own = in_process(changes, replaces=True, faults=(short_start(START), order)).start()
     wait_until(due.is_set, "the job starts")

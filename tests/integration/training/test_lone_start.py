@@ -15,21 +15,16 @@ from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import folder_of, going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
-from shadowsync.tests.support.jobs.short_start import ALL_BATCHES, WARM, InOrder, short_start
+from shadowsync.tests.support.jobs.short_start import (
+    ALGORITHMS,
+    ALL_BATCHES,
+    WARM,
+    InOrder,
+    algorithms,
+    short_start,
+)
 
 START = 40
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "easgd": {"algorithm": "easgd"},
-    "bmuf": {"algorithm": "bmuf", "nodes": 0},
-    "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3, "nodes": 0},
-    "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
-    "downpour": {"algorithm": "downpour"},
-    "none": {"algorithm": "none", "nodes": 0},
-    "ma": {"algorithm": "ma", "nodes": 0},
-    "gossip": {"algorithm": "gossip", "nodes": 0},
-    "gaia": {"algorithm": "gaia", "nodes": 0},
-}
-FIRST = ("easgd", "bmuf", "fixed bmuf")
 
 
 def changed(sync: dict[str, Any], **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -44,10 +39,7 @@ def squares(run: RunFolder, trainer: str) -> float:
     return float(np.mean(reader.read("optimizer.sum")))
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [name if name in FIRST else pytest.param(name, marks=pytest.mark.matrix) for name in ALGORITHMS],
-)
+@pytest.mark.parametrize("algorithm", algorithms("easgd", "bmuf", "fixed bmuf"))
 def test_the_others_join_with_its_weights_and_its_optimizer(
     in_process: Callable[..., InProcessCluster], algorithm: str
 ) -> None:

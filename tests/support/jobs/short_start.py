@@ -14,6 +14,23 @@ BATCH = 128
 ALL_BATCHES = -(-EXAMPLES // BATCH)
 # Without it all trainers begin at once, as they do in most tests: those are about several trainers.
 WARM = {"warmup_iterations": 1}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "easgd": {"algorithm": "easgd", "nodes": 2},
+    "bmuf": {"algorithm": "bmuf", "nodes": 0},
+    "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3, "nodes": 0},
+    "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
+    "downpour": {"algorithm": "downpour"},
+    "none": {"algorithm": "none", "nodes": 0},
+    "ma": {"algorithm": "ma", "nodes": 0},
+    "gossip": {"algorithm": "gossip", "nodes": 0},
+    "gaia": {"algorithm": "gaia", "nodes": 0},
+}
+
+
+def algorithms(*first: str, without: str = "") -> list[Any]:
+    """The names of all, of which only the first ones are in every run of the tests."""
+    names = [name for name in ALGORITHMS if name not in (*first, without)]
+    return [*first, *(pytest.param(name, marks=pytest.mark.matrix) for name in names)]
 
 
 def short_start(batches: int) -> Fault:

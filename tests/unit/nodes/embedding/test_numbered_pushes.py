@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.pipeline.embedding.in_flight.applied_pushes import MOST_NUMBERS
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -30,14 +30,9 @@ def service(
     request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
 ) -> Iterator[tuple[ShardService, str]]:
     """A running service with row-wise Adagrad, and its endpoint."""
-    listener = Listener(context, "tcp://127.0.0.1:0")
-    tables = make_tables([ROWS], DIM, optimizer="rowwise_adagrad", lr=0.5)
-    store = ShardStore(TablePlan.make(tables, 1), 0, seed=5, memory_fraction=0.8)
-    made = ShardService(listener, store, failures.append, threads=request.param)
-    made.start()
-    yield made, listener.endpoint
-    made.stop()
-    assert made.join(60.0)
+    plan = TablePlan.make(make_tables([ROWS], DIM, optimizer="rowwise_adagrad", lr=0.5), 1)
+    with running_shard(context, failures, plan, threads=request.param) as made:
+        yield made
 
 
 @pytest.fixture
@@ -50,11 +45,7 @@ def call(context: Context, service: tuple[ShardService, str]) -> Iterator[Call]:
             if worker not in workers:
                 workers[worker] = Connection(context, service[1], worker)
                 stack.callback(workers[worker].close)
-            workers[worker].send(message)
-            assert workers[worker].socket.poll(60_000), "nothing came"
-            reply = workers[worker].receive()
-            assert reply is not None
-            return reply
+            return ask(workers[worker], message)
 
         yield one
 

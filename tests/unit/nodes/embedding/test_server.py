@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from shadowsync.nodes.embedding import server
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.tables.shard_counts import counts
+from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -32,14 +32,9 @@ def service(
     request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
 ) -> Iterator[tuple[ShardService, str]]:
     """A running service with plain SGD, and its endpoint."""
-    listener = Listener(context, "tcp://127.0.0.1:0")
     plan = TablePlan.make(make_tables([ROWS], DIM, lr=LR), 1)
-    store = ShardStore(plan, 0, seed=5, memory_fraction=0.8)
-    made = ShardService(listener, store, failures.append, threads=request.param)
-    made.start()
-    yield made, listener.endpoint
-    made.stop()
-    assert made.join(60.0)
+    with running_shard(context, failures, plan, threads=request.param) as made:
+        yield made
 
 
 @pytest.fixture
@@ -55,15 +50,7 @@ Call = Callable[[Message], Message]
 @pytest.fixture
 def call(worker: Connection) -> Call:
     """Sends a message and gives its answer."""
-
-    def one(message: Message) -> Message:
-        worker.send(message)
-        assert worker.socket.poll(60_000), "nothing came"
-        reply = worker.receive()
-        assert reply is not None
-        return reply
-
-    return one
+    return lambda message: ask(worker, message)
 
 
 def rows(*numbers: int) -> NDArray[np.int32]:

@@ -15,12 +15,12 @@ from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire.messages import Delivery, Failure, Push
 from shadowsync.pipeline.wire.row_codec import RowCodec
-from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.tables.embedding_cluster import draw_rows
+from shadowsync.tests.support.tables.shard_service import running_shard
 from shadowsync.tests.support.tables.tables import make_table
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -39,16 +39,10 @@ def shard(
     """A service with three banks, a worker's connection to it, and the codecs of both."""
     codec = str(request.param)
     codecs = LinkCodecs(make_codec(codec), make_codec(codec))
-    listener = Listener(context, "tcp://127.0.0.1:0")
-    service = ShardService(
-        listener, ShardStore(PLAN, 0, seed=5, memory_fraction=0.8), failures.append, codecs
-    )
-    service.start()
-    connection = Connection(context, listener.endpoint, "t/0")
-    yield service, connection, codecs
-    connection.close()
-    service.stop()
-    assert service.join(60.0)
+    with running_shard(context, failures, PLAN, codecs) as (service, endpoint):
+        connection = Connection(context, endpoint, "t/0")
+        yield service, connection, codecs
+        connection.close()
 
 
 def replied(client: EmbeddingClient[InFlightBatch]) -> InFlightBatch | None:

@@ -34,8 +34,8 @@ from shadowsync.pipeline.wire.messages import (
     Vectors,
 )
 from shadowsync.pipeline.wire.row_codec import RowCodec
-from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -103,15 +103,10 @@ def rows_of(store: ShardStore) -> Float32Array:
 @pytest.fixture
 def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, str]]:
     """A running service with plain SGD that speaks bfloat16 both ways, and its endpoint."""
-    listener = Listener(context, "tcp://127.0.0.1:0")
     plan = TablePlan.make(make_tables([ROWS], DIM, lr=LR), 1)
-    store = ShardStore(plan, 0, seed=5, memory_fraction=0.8)
     codecs = LinkCodecs(make_codec("bfloat16"), make_codec("bfloat16"))
-    service = ShardService(listener, store, failures.append, codecs)
-    service.start()
-    yield service, listener.endpoint
-    service.stop()
-    assert service.join(60.0)
+    with running_shard(context, failures, plan, codecs) as made:
+        yield made
 
 
 @pytest.fixture
@@ -121,20 +116,12 @@ def worker(context: Context, shard: tuple[ShardService, str]) -> Iterator[Connec
     connection.close()
 
 
-def call(worker: Connection, message: Message) -> Message:
-    worker.send(message)
-    assert worker.socket.poll(60_000), "nothing came"
-    reply = worker.receive()
-    assert reply is not None
-    return reply
-
-
 def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], worker: Connection) -> None:
     both = coding("bfloat16", "bfloat16")
     rows = np.array([3, 9], np.int32)
     weights = rows_of(shard[0].store)
     before = np.array(weights[rows], np.float32)
-    reply = call(worker, Lookup(1, rows))
+    reply = ask(worker, Lookup(1, rows))
     assert isinstance(reply, CodedVectors)
     assert reply.payload.nbytes == 2 * 2 * DIM
     read = both.incoming(reply)
@@ -142,18 +129,18 @@ def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], w
     np.testing.assert_allclose(read.values, before.reshape(-1), rtol=1 / 256)
     assert not np.array_equal(read.values, before.reshape(-1))
     gradients = np.full(2 * DIM, 1.001, np.float32)
-    pushed = call(worker, both.outgoing(Push(2, BATCH, 0, rows, gradients)))
+    pushed = ask(worker, both.outgoing(Push(2, BATCH, 0, rows, gradients)))
     assert pushed == Pushed(2, repeated=False)
     # 1.001 is 1 in bfloat16; the rows themselves stay float32.
     np.testing.assert_allclose(weights[rows], before - LR, rtol=0, atol=1e-7)
-    again = call(worker, both.outgoing(Push(3, BATCH, 0, rows, gradients)))
+    again = ask(worker, both.outgoing(Push(3, BATCH, 0, rows, gradients)))
     assert again == Pushed(3, repeated=True)
 
 
 def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], worker: Connection) -> None:
     before = np.array(rows_of(shard[0].store), np.float32)
     rows = np.array([3, 9], np.int32)
-    reply = call(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
+    reply = ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
     assert isinstance(reply, Failure)
     assert reply.request == 2
     assert "the payload for 8 elements has 15 bytes" in reply.what
