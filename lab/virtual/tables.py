@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -162,37 +162,35 @@ class VirtualTableClient:
         self, rows: VirtualRows, gradients: Sequence[Float32Array], scale: float, batch: BatchId
     ) -> asyncio.Task[None]:
         """Send the gradients of a batch."""
-        if self._rows is None:
-            return asyncio.create_task(self._tables.push(rows, gradients, scale, batch, self._sender))
-        trainer, worker = self._sender.trainer, self._sender.worker
+        sender = self._sender if self._rows is None else self._record(rows, gradients, scale, batch)
+
+        async def send() -> None:
+            await self._tables.push(rows, gradients, scale, batch, sender)
+            if self._rows is not None:
+                self._unanswered.discard(sender.sequence)
+                for plan in rows.plans:
+                    self._rows.answered(
+                        plan.node, sender.worker, sender.sequence, _NODE, changed=True, is_resent=False
+                    )
+
+        return asyncio.create_task(send())
+
+    def _record(
+        self, rows: VirtualRows, gradients: Sequence[Float32Array], scale: float, batch: BatchId
+    ) -> Sender:
+        """Record a push, and return its sender."""
+        assert self._rows is not None
         self._sequence += 1
         self._unanswered.add(self._sequence)
-        sender = Sender(trainer, worker, self._sequence, min(self._unanswered))
         for plan, answer, values in zip(rows.plans, rows.answers, gradients, strict=True):
             self._rows.pushed(
                 plan,
                 answer,
                 values,
-                worker=worker,
+                worker=self._sender.worker,
                 sequence=self._sequence,
                 lr_scale=scale,
                 batch=batch,
                 again=False,
             )
-        return asyncio.create_task(self._push(rows, gradients, scale, batch, sender))
-
-    async def _push(
-        self,
-        rows: VirtualRows,
-        gradients: Sequence[Float32Array],
-        scale: float,
-        batch: BatchId,
-        sender: Sender,
-    ) -> None:
-        assert self._rows is not None
-        await self._tables.push(rows, gradients, scale, batch, sender)
-        self._unanswered.discard(sender.sequence)
-        for plan in rows.plans:
-            self._rows.answered(
-                plan.node, sender.worker, sender.sequence, _NODE, changed=True, is_resent=False
-            )
+        return replace(self._sender, sequence=self._sequence, answered_below=min(self._unanswered))

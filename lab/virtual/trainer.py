@@ -69,6 +69,7 @@ class VirtualTrainer:
         self.progressive = QualitySums()
         self._trained, self._left_out = trained, left_out
         self._job, self._timing = job, timing
+        self._depth_is_exact = job.depth_is_exact
         self._source = source
         rows, workers = self.context.rows_in_flight, range(job.trainer.workers)
         self._tables = [VirtualTableClient(tables, rows, f"trainer-{index}", worker) for worker in workers]
@@ -206,7 +207,7 @@ class VirtualTrainer:
                 pushes = {push for push in pushes if not push.done()}
             batch = batches.popleft()
             waits = replace(waits, seconds=clock(), vectors_seconds=waits.vectors_seconds + clock() - began)
-            if self._job.depth_is_exact or not self.context.is_early():
+            if self._depth_is_exact or not self.context.is_early():
                 prefetch.stepped(waits, sum(1 for _ in takewhile(lambda one: one.reply.done(), batches)))
             push = await self._step(worker, batch, rows, times)
             if push is not None:
@@ -235,7 +236,7 @@ class VirtualTrainer:
         None as long as one worker trains alone, if that makes a difference to rows.
         """
         if not self._started.is_set() and self.context.is_starting():
-            return prefetch.lookups_ahead if self._job.depth_is_exact else 0
+            return prefetch.lookups_ahead if self._depth_is_exact else 0
         self._started.set()
         return prefetch.lookups_ahead
 

@@ -152,11 +152,11 @@ class ShardService(ListeningService):
 
     def _look_up(self, identity: bytes, message: Lookup) -> None:
         floats, state_floats = self._floats_of(message)
-        if (size := (floats + state_floats) * FLOAT_BYTES) > MAX_TENSOR_BYTES:
-            raise ValueError(
-                f"{data_size(size)} of vectors requested; a message holds {data_size(MAX_TENSOR_BYTES)}"
-            )
         size = floats + state_floats
+        if (size_bytes := size * FLOAT_BYTES) > MAX_TENSOR_BYTES:
+            raise ValueError(
+                f"{data_size(size_bytes)} of vectors requested; a message holds {data_size(MAX_TENSOR_BYTES)}"
+            )
         target = None if self._vectors_coded else self._segments.target(identity, message, size)
         buffer = self._pool.take(size) if target is None else target
         vectors, state = buffer[:floats], buffer[floats:]

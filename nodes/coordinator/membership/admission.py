@@ -91,16 +91,23 @@ class Admission(ABC):
         said = await self._introduce(node, connect)
         if not node.alive or not (state.lifecycle.is_training or self.begins_after_training):
             return
-        node.begin()
-        # Recorded before it acts: a coordinator that takes over must know that it takes part.
-        await server.journal.decided(NodeBegan(node.info.token))
+        await self._record_begin(node)
         # Before it begins, so that it accepts nothing from dead nodes.
         await tell_losses(server, node, infos)
-        begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.training.input.progressive)))
-        if await server.call(node, begin, REQUEST_SECONDS) is None:
-            raise AdmissionFailed("did not begin")
+        await self._begin(node)
         server.event(node.info.name, f"joined the running job{said}")
         self._joined(node)
+
+    async def _record_begin(self, node: Member) -> None:
+        node.begin()
+        # Recorded before it acts: a coordinator that takes over must know that it takes part.
+        await self._server.journal.decided(NodeBegan(node.info.token))
+
+    async def _begin(self, node: Member) -> None:
+        state = self._state
+        begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.training.input.progressive)))
+        if await self._server.call(node, begin, REQUEST_SECONDS) is None:
+            raise AdmissionFailed("did not begin")
 
     def _joined(self, node: Member) -> None:  # noqa: B027
         """Run after the node becomes active; a hook."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from ....pipeline.data.span import to_runs
 from ....pipeline.text.format import count, counted
-from ....pipeline.wire.control.orders import Begin, ConnectPeers, MemberInfo, SyncReplaced
+from ....pipeline.wire.control.orders import ConnectPeers, MemberInfo, SyncReplaced
 from ...control.divergence import CHUNK_ELEMENTS
 from ...control.introduction import AdmissionFailed, announce, copy_replica, tell_losses
 from ...control.membership import Member
 from ...control.server import REQUEST_SECONDS
-from ..state.changes import GroupFormed, NodeBegan
+from ..state.changes import GroupFormed
 from ..state.verdicts import center_has_model
 from .admission import TrainerAdmission
 
@@ -125,22 +124,14 @@ class StartAdmission(TrainerAdmission):
         """
         server, state = self._server, self._state
         for node in nodes:
-            node.begin()
-            # Recorded before it acts: a coordinator that takes over must know that it takes part.
-            await server.journal.decided(NodeBegan(node.info.token))
+            await self._record_begin(node)
         nodes = await self._each(nodes, lambda node: tell_losses(server, node, known))
         if nodes and nodes[0].facts.needs_peers:
             # Before they begin: each of them would end the rounds of the others once more.
             view = state.group.form({*state.group.view.members, *(node.info.index for node in nodes)})
             server.journal.decided(GroupFormed(view))
             server.broadcast_group(view)
-        begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.training.input.progressive)))
-
-        async def begin_one(node: Member) -> None:
-            if await server.call(node, begin, REQUEST_SECONDS) is None:
-                raise AdmissionFailed("did not begin")
-
-        return await self._each(nodes, begin_one)
+        return await self._each(nodes, self._begin)
 
     async def _each(self, nodes: Sequence[Member], step: Callable[[Member], Awaitable[None]]) -> list[Member]:
         """Take a step with all nodes at once; declare those dead with which it fails, return the others."""

@@ -120,7 +120,7 @@ class RowsInFlight:
     """
 
     def __init__(self, plan: TablePlan, seed: int) -> None:
-        self._plan, self._seed = plan, seed
+        self._seed = seed
         self._banks = [_bank(plan, number) for number in range(len(plan.banks))]
         self._lock = threading.Lock()
         self._pushes: list[list[PushInFlight]] = [[] for _ in range(plan.nodes)]

@@ -254,7 +254,7 @@ class ShardRouter:
             settings = self.plan.tables[table]
             rows, pooling = bag_rows[place], settings.pooling
             weights_of_table = weights[place] if settings.weighted else NO_WEIGHTS
-            if pooling in ("sum", "mean") and not settings.pooled_by_nodes:
+            if settings.pooled_by_trainers:
                 pooling, weights_of_table = f"weighted_{pooling}", np.ones(len(rows), np.float32)
             own_keys = NO_KEYS if settings.growth is None else keys[place]
             bags[table] = TableBags(rows, of_table, pooling, weights_of_table, own_keys)
