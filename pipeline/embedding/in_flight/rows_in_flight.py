@@ -62,9 +62,7 @@ class PushInFlight:
     Attributes:
         worker: the worker that sent it.
         sequence: its number, see `messages.Push`.
-        ids: of each bank's single rows.
-        values: float32 [S, dim] of each bank, what it adds to the rows.
-        states: float32 [S, floats of a row's state] of each bank, what it adds to the state.
+        changes: of each bank's single rows.
         counts: whether it is known to change the rows: a batch trained again only where its node lacked it.
         answered_in: the term of the node that has confirmed it, see `Answer`; None until then.
         last_ticket: lookups that began later contain it; once it is answered.
@@ -72,9 +70,7 @@ class PushInFlight:
 
     worker: int
     sequence: int
-    ids: list[Ids]
-    values: list[Float32Array]
-    states: list[Float32Array]
+    changes: list[_Changes]
     counts: bool = True
     answered_in: int | None = None
     last_ticket: int = 0
@@ -106,6 +102,55 @@ class _Bank:
     @property
     def state_floats(self) -> int:
         return sum(self.dim if by_float else 1 for by_float in self.states)
+
+
+@dataclass(slots=True, eq=False)
+class _Changes:
+    """What a push changes in a bank's single rows.
+
+    A batch has few of another batch's rows in common, so at first they are computed for these; for all rows
+    once a second lookup lacks the push. Threads that do so at the same time compute the same.
+
+    Attributes:
+        ids: of the rows.
+        gradients: float32 [S, dim].
+        state: float32 [S, floats of a row's state], before the push.
+        values: float32 [S, dim], the rows before it; [0, dim] for a bank that is not rounded.
+        lr_scale: see `messages.Push`.
+        rounding: the key of the step, see `rounding_bits`.
+    """
+
+    bank: _Bank
+    ids: Ids
+    gradients: Float32Array
+    state: Float32Array
+    values: Float32Array
+    lr_scale: float
+    rounding: int
+    _of_all: tuple[Float32Array, Float32Array] | None = None
+    _is_used: bool = False
+
+    def at(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
+        """Return what it adds to rows and to their state, of these positions."""
+        if self._of_all is None:
+            if not self._is_used:
+                self._is_used = True
+                return self._compute(rows)
+            self._of_all = self._compute(np.arange(len(self.ids)))
+        values, state = self._of_all
+        return np.take(values, rows, axis=0, mode="clip"), np.take(state, rows, axis=0, mode="clip")
+
+    def _compute(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
+        state = np.take(self.state, rows, axis=0, mode="clip")
+        columns = _columns(state, self.bank)
+        gradients = torch.from_numpy(np.take(self.gradients, rows, axis=0, mode="clip"))
+        steps: Float32Array = self.bank.rule.step(columns, gradients, self.lr_scale).numpy()
+        if self.bank.is_rounded:
+            ids = self.ids[rows] if self.bank.growing else self.ids[rows].astype(np.int64)
+            steps = _rounded(self.values[rows], steps, ids, self.rounding)
+        if columns:
+            state = np.column_stack(columns) - state
+        return steps, state
 
 
 class RowsInFlight:
@@ -200,14 +245,17 @@ class RowsInFlight:
         answer.values, answer.state = _writable(answer.values), _writable(answer.state)
         every = zip(self._banks_of(lookup), self._ids(lookup), self._parts(lookup, answer), strict=True)
         for number, (bank, ids, (values, state, rowless)) in enumerate(every):
-            hits = finder.find(ids, [push.ids[number] for push in lacking])
+            hits = finder.find(ids, [push.changes[number].ids for push in lacking])
             for push, (sources, targets) in zip(lacking, hits, strict=True):
                 if len(rowless):
                     kept = ~np.isin(targets, rowless)
                     sources, targets = sources[kept], targets[kept]
-                _add(values, targets, push.values[number], sources, as_bfloat16=bank.is_rounded)
+                if not len(targets):
+                    continue
+                of_values, of_state = push.changes[number].at(sources)
+                _add(values, targets, of_values, as_bfloat16=bank.is_rounded)
                 if bank.state_floats:
-                    _add(state, targets, push.states[number], sources)
+                    _add(state, targets, of_state)
         return len(lacking)
 
     def pushed(
@@ -231,22 +279,19 @@ class RowsInFlight:
             lr_scale, batch: see `messages.Push`.
             again: whether the batch was trained before, so that only the node knows whether it changes rows.
         """
-        push = PushInFlight(worker, sequence, self._ids(lookup), [], [], counts=not again)
-        start = 0
-        every = zip(self._banks_of(lookup), lookup.banks, self._parts(lookup, answer), push.ids, strict=True)
-        for bank, part, (values, state, _), ids in every:
-            single = part.share.single
-            of_bank = gradients[start : start + single * bank.dim].reshape(single, bank.dim)
+        words = (self._seed, lookup.node, batch.epoch, batch.span, batch.number, batch.seed)
+        changes, start = [], 0
+        every = zip(
+            self._banks_of(lookup), self._ids(lookup), self._parts(lookup, answer), lookup.banks, strict=True
+        )
+        for bank, ids, (values, state, _), part in every:
+            of_bank = gradients[start : start + part.share.single * bank.dim].reshape(-1, bank.dim)
             start += part.share.floats
-            columns = _columns(state, bank)
-            steps = bank.rule.step(columns, torch.from_numpy(of_bank.copy()), lr_scale).numpy()
-            if bank.is_rounded:
-                words = (self._seed, lookup.node, batch.epoch, batch.span, batch.number, batch.seed)
-                steps = _rounded(values, steps, _numbers(ids, bank), mixed_key(*words, bank.number))
-            push.values.append(steps)
-            # Also without state a new array, since a view would keep the answer's memory.
-            after = np.column_stack([np.zeros((single, 0), np.float32), *columns])
-            push.states.append(after - state)
+            # Copies, since the memory of the answer and of the gradients is used again.
+            rows = values.copy() if bank.is_rounded else values[:0].copy()
+            key = mixed_key(*words, bank.number)
+            changes.append(_Changes(bank, ids, of_bank.copy(), state.copy(), rows, lr_scale, key))
+        push = PushInFlight(worker, sequence, changes, counts=not again)
         with self._lock:
             self._pushes[lookup.node].append(push)
 
@@ -335,11 +380,6 @@ def _bank(plan: TablePlan, number: int) -> _Bank:
     )
 
 
-def _numbers(ids: Ids, bank: _Bank) -> RowNumbers:
-    """Return rows or keys as `RowBank.numbers_of` has them."""
-    return ids if bank.growing else ids.astype(np.int64)
-
-
 def _columns(state: Float32Array, bank: _Bank) -> list[torch.Tensor]:
     """Return copies of a state's arrays, each [S] or [S, dim]."""
     columns, start = [], 0
@@ -350,17 +390,10 @@ def _columns(state: Float32Array, bank: _Bank) -> list[torch.Tensor]:
     return columns
 
 
-def _add(
-    target: Float32Array,
-    rows: IndexArray,
-    source: Float32Array,
-    positions: IndexArray,
-    *,
-    as_bfloat16: bool = False,
-) -> None:
-    """Add rows of `source`, [.., dim], to distinct rows of `target`; both are C-contiguous."""
+def _add(target: Float32Array, rows: IndexArray, changes: Float32Array, *, as_bfloat16: bool = False) -> None:
+    """Add `changes`, [M, dim], to distinct rows of `target`; both are C-contiguous."""
     sums = np.take(target, rows, axis=0, mode="clip")
-    sums += np.take(source, positions, axis=0, mode="clip")
+    sums += changes
     if as_bfloat16:
         # A float32 may not have all digits of the difference of two of them.
         sums = np.asarray(WidenedRows(nearest_bits(sums)))
