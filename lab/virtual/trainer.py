@@ -79,7 +79,7 @@ class VirtualTrainer:
         self._started_rounds = 0
         self._in_round = False
         self._paused = False
-        self._started = asyncio.Event()
+        self._worker_begins = [asyncio.Event() for _ in range(job.trainer.workers)]
         self._begun = asyncio.Event()
 
     @property
@@ -188,8 +188,8 @@ class VirtualTrainer:
         pushes: set[asyncio.Task[None]] = set()
         clock, waits = asyncio.get_running_loop().time, WorkerClock()
         prefetch = Prefetch.of(self._job, readers=1)
-        if worker > 0 and self.context.is_starting():
-            await self._wait_for_the_first()
+        if not self.context.has_begun(worker):
+            await self._wait_to_begin(worker)
         while True:
             while (
                 len(batches) <= self._lookups_ahead(prefetch)
@@ -217,16 +217,17 @@ class VirtualTrainer:
             began = clock()
             await self._after_iteration(worker, trained=push is not None)
             waits = replace(waits, other_seconds=waits.other_seconds + clock() - began)
-        self._started.set()
+        for begins in self._worker_begins:
+            begins.set()
         await asyncio.gather(*pushes)
         if self._gate is not None:
             self._gate.leave()
 
-    async def _wait_for_the_first(self) -> None:
-        """Wait until the first worker has begun the job, or has no batch left."""
+    async def _wait_to_begin(self, worker: int) -> None:
+        """Wait until this worker may train, or another one has no batch left."""
         if self._gate is not None:
             self._gate.leave()
-        await self._started.wait()
+        await self._worker_begins[worker].wait()
         if self._gate is not None:
             self._gate.join()
 
@@ -235,10 +236,10 @@ class VirtualTrainer:
 
         None as long as one worker trains alone, if that makes a difference to rows.
         """
-        if not self._started.is_set() and self.context.is_starting():
-            return prefetch.lookups_ahead if self._depth_is_exact else 0
-        self._started.set()
-        return prefetch.lookups_ahead
+        for worker, begins in enumerate(self._worker_begins):
+            if not begins.is_set() and self.context.has_begun(worker):
+                begins.set()
+        return 0 if self.context.is_starting() and not self._depth_is_exact else prefetch.lookups_ahead
 
     def _look_up(self, worker: int, delivery: Delivery) -> VirtualBatch:
         plans = self.context.router.requests_of(delivery)

@@ -170,6 +170,10 @@ class TrainerContext(ReplicaContext):
         """Return whether one worker trains alone, since it is early and the rows have a warm-up."""
         return self.job.rows_warmup_examples > 0 and self.is_early()
 
+    def has_begun(self, worker: int) -> bool:
+        """Return whether this worker may train; any thread may ask. See `Job.begins_at`."""
+        return self.count.now(self.replica.trained_examples) >= self.job.begins_at(worker)
+
     def total_updates(self) -> int:
         """Return the dense updates of all workers so far."""
         return int(self.updates.sum())

@@ -45,7 +45,7 @@ class Worker(Service):
     deterministic mode nothing is looked up ahead, so that embedding nodes see lookups and pushes in the order
     of the batches. On a GPU the next step is launched before the results of the last are awaited and pushed.
     At the start of a job (`Job.start_examples`) the first worker trains alone, each batch with rows
-    that have the gradients of those before.
+    that have the gradients of those before; the others begin one after the other (`Job.begins_at`).
     """
 
     def __init__(
@@ -115,8 +115,7 @@ class Worker(Service):
         """
         self._progressive = progressive
         # The thread takes the sockets over, and closes them.
-        waits = self.index > 0 and self._context.is_starting()
-        self._connections = self._connect(self.waker.fileno(), waits=waits)
+        self._connections = self._connect(self.waker.fileno(), waits=not self._context.has_begun(self.index))
         super().start()
 
     def confirm(self, reader: str, sequence: int) -> None:
@@ -289,7 +288,7 @@ class Worker(Service):
 
     def _look_ahead(self) -> None:
         now = time.monotonic()
-        is_shallow = not self._depth_is_exact and self._begins_alone()
+        is_shallow = self._begins_alone() and not self._depth_is_exact
         ahead = 0 if is_shallow else self._connections.prefetch.lookups_ahead
         while self._inbox and len(self._batches) <= ahead:
             batch = self._inbox[0]
@@ -351,7 +350,8 @@ class Worker(Service):
             self._finish_step()
 
     def _is_early(self) -> bool:
-        if self._early and not self._context.is_early():
+        """Return whether the start goes on; once it is over for this worker, readers send it more."""
+        if self._early and not self._context.is_early() and self._context.has_begun(self.index):
             self._early = False
             self._connections.widen_credit()
         return self._early

@@ -285,6 +285,14 @@ class Job(Section):
         """
         return max(3 * self.rows_warmup_examples, LEAST_START_EXAMPLES * self._starting_trainers)
 
+    def begins_at(self, worker: int) -> int:
+        """Return after how many examples, of all trainers, a trainer's worker begins; 0 is the first one.
+
+        With a warm-up of the rows one begins after the other: a model bears the more gradients of the same
+        weights the more it has learned.
+        """
+        return worker * self.start_examples if self.rows_warmup_examples else 0
+
     @property
     def _starting_trainers(self) -> int:
         return 1 if self.one_trainer_begins else self.trainer.count

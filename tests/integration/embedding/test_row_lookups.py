@@ -173,34 +173,44 @@ def test_a_worker_that_waits_for_far_rows_looks_further_ahead(
     assert set(staleness.lookups_ahead) == {"trainer-0"}
 
 
-def test_one_worker_begins_a_job_that_warms_up(cluster: Callable[..., InProcessCluster]) -> None:
-    """It trains three times the warm-up alone, one batch after the other; the others join after that."""
-    alone, together = 3 * 10, threading.Barrier(2)
-    begun: list[tuple[int, int]] = []
-    others: set[int] = set()
+@pytest.mark.parametrize("exact", [True, False])
+def test_workers_of_a_job_that_warms_up_begin_one_after_the_other(
+    cluster: Callable[..., InProcessCluster], exact: bool
+) -> None:
+    """The first trains three times the warm-up alone; without exact rows one batch after the other."""
+    alone, workers = 3 * 10, 3
+    begun = [threading.Event() for _ in range(workers)]
+    first: dict[int, int] = {}
+    ahead: list[tuple[int, int]] = []
 
     def note(patch: pytest.MonkeyPatch) -> None:
         compute = Worker._compute
 
         def noting(worker: Worker, batch: InFlightBatch) -> None:
-            if batch.training and worker._context.is_starting():
-                begun.append((worker.index, len(worker._batches)))
-            elif batch.training and worker.index not in others:
+            context = worker._context
+            before = int(context.iterations.sum())
+            if batch.training and context.is_starting():
+                ahead.append((worker.index, len(worker._batches)))
+            if batch.training:
+                first.setdefault(worker.index, before)
+                begun[worker.index].set()
                 # One worker could train all of the rest.
-                others.add(worker.index)
-                together.wait(ENOUGH_SECONDS)
+                for other in range(workers):
+                    assert not context.has_begun(other) or begun[other].wait(ENOUGH_SECONDS)
             compute(worker, batch)
 
         patch.setattr("shadowsync.pipeline.config.job.LEAST_START_EXAMPLES", 0)
         patch.setattr(Worker, "_compute", noting)
 
     settings: Settings = {
-        "trainer": {"count": 1, "workers": 2, "lookups_ahead": 4, "exact_rows": False},
+        "trainer": {"count": 1, "workers": workers, "lookups_ahead": 4, "exact_rows": exact},
         "embedding": {"warmup_iterations": 10},
         **NONE,
     }
     run = finished_run(cluster, settings, faults=(note,))
-    assert begun == [(0, 1)] * alone
-    assert others == {0, 1}
+    assert [worker for worker, _ in ahead] == [0] * alone
+    assert (max(count for _, count in ahead) > 1) == exact
+    assert set(first) == {0, 1, 2}
+    assert all(first[worker] >= worker * alone for worker in first)
     assert run.report.ledger.adds_up
     assert run.batches() == BATCHES

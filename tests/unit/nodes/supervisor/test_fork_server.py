@@ -459,7 +459,8 @@ def test_a_server_with_a_thread_refuses(
                 assert file.read() == b""
                 assert server.process.wait() == 1
             else:
-                assert psutil.pid_exists(forkserver.read_signed(file.fileno()))
+                # By now the process may have ended.
+                assert forkserver.read_signed(file.fileno()) not in (0, server.process.pid)
                 assert forkserver.read_signed(file.fileno()) == 3
     assert ("the fork server cannot fork: it has 2 threads" in capfd.readouterr().err) == refused
 
