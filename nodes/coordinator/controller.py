@@ -264,17 +264,24 @@ class JobController:
             # The profiler ends by itself with training, and keeps its measurements.
             await asyncio.gather(*others, profiling, return_exceptions=True)
         if self._state.lifecycle.stop is None:
-            self._note_idle_trainers()
+            self._note_idle()
             early = "" if self._state.ledger.complete else self._ended_early
             self._state.lifecycle.end_training(early)
             self._server.journal.decided(TrainingEnded(early))
         return None if profiling.cancelled() or profiling.exception() is not None else profiling.result()
 
-    def _note_idle_trainers(self) -> None:
-        """Record that the input ended in the start, so that trainers were not needed."""
+    def _note_idle(self) -> None:
+        """Record that the input ended before all trainers and workers began."""
+        start = count(self._job.start_examples)
+        trained, workers = self._state.ledger.examples_so_far, self._job.trainer.workers
+        begun = sum(trained > self._job.begins_at(worker) for worker in range(workers))
+        if begun < workers:
+            self._notes.append(
+                f"training ended when {begun} of a trainer's {workers} workers had begun: one begins after"
+                f" every {start} examples (docs/quality.md)"
+            )
         if waiting := self._state.lone_start.waiting():
             names = ", ".join(trainer.info.name for trainer in waiting)
-            start = count(self._job.start_examples)
             self._notes.append(
                 f"training ended within the start of {start} examples, through which one trainer goes alone:"
                 f" {names} trained nothing (docs/quality.md)"

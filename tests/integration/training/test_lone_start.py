@@ -99,6 +99,19 @@ def test_the_input_may_end_in_the_start(in_process: Callable[..., InProcessClust
     assert "trainer-1, trainer-2 trained nothing" in said
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_the_input_may_end_before_all_workers_begin(
+    in_process: Callable[..., InProcessCluster], workers: int
+) -> None:
+    """The second begins after half of it; the fourth would after one and a half."""
+    settings = changed(ALGORITHMS["none"]) | {"trainer": {"count": 1, "workers": workers}}
+    report = finished_run(in_process, settings, faults=(short_start(ALL_BATCHES // 2),)).report
+    assert report.ledger.adds_up, report.ledger.identities
+    said = [event.what for event in report.events if "workers had begun" in event.what]
+    assert len(said) == (workers > 2)
+    assert all("when 3 of a trainer's 4 workers had begun" in what for what in said)
+
+
 @pytest.mark.parametrize("batches", [START // 2, START + 20], ids=["in the start", "after it"])
 def test_a_resumed_run_goes_on_in_its_start_or_past_it(
     in_process: Callable[..., InProcessCluster], batches: int
