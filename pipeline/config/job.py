@@ -122,6 +122,11 @@ class Job(Section):
                     'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '
                     'or sync.algorithm = "none"'
                 )
+            if self.model.dropout:
+                raise ValueError(
+                    f"model.dropout: {self.model.dropout:g} given; what it drops is not the same in each run,"
+                    " so run.deterministic = true needs 0"
+                )
             if self.data.follow:
                 raise ValueError(
                     "data.follow: true given; when files come is not the same in each run, so"
@@ -148,8 +153,19 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _several_labels(self) -> Job:
-        """Raise ValueError for what has a meaning for one label only."""
+        """Raise ValueError for what has a meaning for one label only, and for a label that is not there."""
         names = self.data.label_names
+        further = self.validation.metric.partition("/")[2]
+        if "/" in self.validation.metric and further not in names[1:]:
+            known = (
+                f"give one of {', '.join(names[1:])}"
+                if len(names) > 1
+                else "there is one label: leave it out"
+            )
+            raise ValueError(
+                f"validation.metric: {self.validation.metric!r} given; {further!r} is no further label;"
+                f" {known}"
+            )
         if len(names) == 1:
             return self
         labels = f"data.columns has {len(names)} labels ({', '.join(names)})"

@@ -282,6 +282,17 @@ class CheckpointSection(BaseModel):
     )
 
 
+VALIDATION_METRICS: Final = {
+    "ne": False,
+    "logloss": False,
+    "calibration_error": False,
+    "auc": True,
+    "pr_auc": True,
+    "lift": True,
+}
+"""The metrics that a best checkpoint is chosen by, and whether a higher value is better."""
+
+
 class ValidationSection(BaseModel):
     """Validation during training: a separate process scores a checkpoint that was just written.
 
@@ -303,10 +314,11 @@ class ValidationSection(BaseModel):
     every_epochs: Annotated[int, Field(ge=0)] = Field(
         default=0, description="Validate after every this many epochs. 0: never."
     )
-    metric: Literal["ne", "auc", "logloss"] = Field(
+    metric: str = Field(
         default="ne",
-        description="The metric that decides which checkpoint is the best: the lowest NE or logloss, or the"
-        " highest AUC.",
+        description='The metric that decides which checkpoint is the best: the lowest "ne", "logloss" or'
+        ' "calibration_error", or the highest "auc", "pr_auc" or "lift"; of a further label as in'
+        ' "auc/bought".',
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -323,6 +335,21 @@ class ValidationSection(BaseModel):
         description="Training waits until the checkpoint is scored, so that `patience` stops it at once: for"
         " small data, on which an epoch takes less time than a validation.",
     )
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str) -> str:
+        name = metric.partition("/")[0]
+        if name not in VALIDATION_METRICS:
+            raise ValueError(
+                f"validation.metric: {metric!r} given; give one of {', '.join(VALIDATION_METRICS)}"
+            )
+        return metric
+
+    @property
+    def highest_is_best(self) -> bool:
+        """Whether a higher value of the metric is better."""
+        return VALIDATION_METRICS[self.metric.partition("/")[0]]
 
     @model_validator(mode="after")
     def _consistent(self) -> ValidationSection:

@@ -361,6 +361,22 @@ class ModelSection(Section):
         description='loss = "log": factor of the loss of positives, of every label. Scores are calibrated'
         " back: log of it is taken from the logit.",
     )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description='loss = "log": trains on labels drawn toward 1/2, y (1 - e) + e / 2 with this e (Szegedy'
+        " et al., arXiv 1512.00567, section 7). All figures are of the labels as they are; scores are drawn"
+        " toward 1/2, too.",
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description="Probability with which an output of a hidden layer is 0 in training (Srivastava et al.,"
+        " JMLR 15, 2014); of the built-in models. Your own model has `model.options`.",
+    )
+    layer_norm: bool = Field(
+        default=False,
+        description="Whether hidden layers of the built-in models are normalized before their activation (Ba,"
+        " Kiros, Hinton, arXiv 1607.06450).",
+    )
     attention: dict[str, str] = Field(
         default={},
         description='din: for each column with pooling = "none", the column of one id whose vector it is'
@@ -386,6 +402,16 @@ class ModelSection(Section):
     def _consistent(self) -> ModelSection:
         if self.loss == "log" and self.focal_gamma is not None:
             raise ValueError(f'model.focal_gamma: {self.focal_gamma:g} given; it needs model.loss = "focal"')
+        if self.loss == "focal" and self.label_smoothing:
+            raise ValueError(
+                f"model.label_smoothing: {self.label_smoothing:g} given; the focal loss needs labels of 0 and"
+                ' 1: leave it out, or set model.loss = "log"'
+            )
+        for key in ("dropout", "layer_norm"):
+            if getattr(self, key) and ":" in self.name:
+                raise ValueError(
+                    f"model.{key}: given; it is for the built-in models: give your own by model.options"
+                )
         if self.loss == "focal" and self.positive_weight != 1.0:
             raise ValueError(
                 f"model.positive_weight: {self.positive_weight:g} given; the focal loss has its own weights: "

@@ -31,13 +31,19 @@ class ScheduleSection(BaseModel):
       (cosine: Loshchilov and Hutter, arXiv 1608.03983, Equation 5, without restarts);
     - `inverse_sqrt`: it is sqrt(warmup_examples / examples) (Vaswani et al., arXiv 1706.03762, Equation 3),
       but never below `final`;
-    - `step`: it is multiplied by `gamma` after every further `step_examples`, but never below `final`.
+    - `step`: it is multiplied by `gamma` after every further `step_examples`, but never below `final`;
+    - `cosine_restarts`: it falls to `final` as a cosine over `step_examples`, and begins again at 1 (the same
+      paper, with restarts of equal length);
+    - `cyclic`: it falls linearly to `final` over `step_examples`, and rises again over as many, and so on
+      (Smith, arXiv 1506.01186, the triangle).
+
+    The one-cycle policy (Smith and Topin, arXiv 1708.07120) is `cosine` with a long warm-up.
     """
 
     model_config = STRICT
 
     kind: Annotated[
-        Literal["constant", "linear", "cosine", "inverse_sqrt", "step"],
+        Literal["constant", "linear", "cosine", "inverse_sqrt", "step", "cosine_restarts", "cyclic"],
         Field(description="Shape of the schedule after the warm-up."),
     ] = "constant"
     warmup_examples: Annotated[
@@ -53,7 +59,13 @@ class ScheduleSection(BaseModel):
     final: Annotated[
         float, Field(ge=0, le=1, allow_inf_nan=False, description="Smallest factor after the warm-up.")
     ] = 0.0
-    step_examples: Annotated[ScheduleExamples, Field(description="step: number of examples of one step.")] = 0
+    step_examples: Annotated[
+        ScheduleExamples,
+        Field(
+            description="step: number of examples of one step; cosine_restarts: of one fall; cyclic: of a"
+            " fall, and of a rise."
+        ),
+    ] = 0
     gamma: Annotated[
         float,
         Field(gt=0, le=1, allow_inf_nan=False, description="step: multiplier of the factor at each step."),
@@ -72,8 +84,8 @@ class ScheduleSection(BaseModel):
             )
         if self.kind == "inverse_sqrt" and not self.warmup_examples:
             raise ValueError(f"{where}.warmup_examples: 0 given; inverse_sqrt needs 1 or more")
-        if self.kind == "step" and not self.step_examples:
-            raise ValueError(f"{where}.step_examples: 0 given; step needs 1 or more")
+        if self.kind in ("step", "cosine_restarts", "cyclic") and not self.step_examples:
+            raise ValueError(f"{where}.step_examples: 0 given; {self.kind} needs 1 or more")
         return self
 
     def factor(self, examples: int) -> float:
@@ -91,8 +103,13 @@ class ScheduleSection(BaseModel):
             return max(self.final, self.gamma ** ((examples - warmup) // self.step_examples))
         if self.kind == "constant":
             return 1.0
-        progress = min(1.0, (examples - warmup) / (self.decay_examples - warmup))
-        left = 1.0 - progress if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+        if self.kind in ("linear", "cosine"):
+            progress = min(1.0, (examples - warmup) / (self.decay_examples - warmup))
+        else:
+            # From 0 to 1 over a fall, to 2 over the rise after it.
+            progress = (examples - warmup) / self.step_examples % (2.0 if self.kind == "cyclic" else 1.0)
+        is_straight = self.kind in ("linear", "cyclic")
+        left = abs(1.0 - progress) if is_straight else 0.5 * (1.0 + math.cos(math.pi * progress))
         return self.final + (1.0 - self.final) * left
 
 

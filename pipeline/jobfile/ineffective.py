@@ -244,7 +244,13 @@ RULES: Final[tuple[_Rule, ...]] = (
         'it is for "linear" and "cosine", and trainer.schedule.kind is "{job.trainer.schedule.kind}"',
     ),
     _Rule(
-        _keys("trainer.schedule", "step_examples gamma"),
+        _keys("trainer.schedule", "step_examples"),
+        lambda job: job.trainer.schedule.kind not in ("step", "cosine_restarts", "cyclic"),
+        'it is for "step", "cosine_restarts" and "cyclic", and trainer.schedule.kind is'
+        ' "{job.trainer.schedule.kind}"',
+    ),
+    _Rule(
+        _keys("trainer.schedule", "gamma"),
         lambda job: job.trainer.schedule.kind != "step",
         'it is for "step", and trainer.schedule.kind is "{job.trainer.schedule.kind}"',
     ),

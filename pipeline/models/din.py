@@ -30,7 +30,8 @@ class ActivationUnit(nn.Module):
 
     def __init__(self, dim: int, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.weight = mlp([4 * dim, *hidden, 1], last_relu=False, activation=PReLU)
+        # No `MLP`: what is dropped of it would change the weights of a whole history.
+        self.weight = nn.Sequential(*mlp([4 * dim, *hidden, 1], last_relu=False, activation=PReLU))
 
     def forward(self, history: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the weights [B, L] of histories [B, L, K], given targets [B, K]."""

@@ -125,9 +125,11 @@ def relu(width: int) -> nn.Module:  # noqa: ARG001
     return nn.ReLU(inplace=True)
 
 
-def mlp(
-    widths: Sequence[int], *, last_relu: bool, activation: Callable[[int], nn.Module] = relu
-) -> nn.Sequential:
+class MLP(nn.Sequential):
+    """Linear layers and their activations, which `regularize_` finds."""
+
+
+def mlp(widths: Sequence[int], *, last_relu: bool, activation: Callable[[int], nn.Module] = relu) -> MLP:
     """Return linear layers of these widths with an activation between them.
 
     With `last_relu` there is also one after the last layer. `activation` makes one of a width.
@@ -138,7 +140,24 @@ def mlp(
         layers.append(kind(width_in, width_out))
         if last_relu or number < len(widths) - 2:
             layers.append(activation(width_out))
-    return nn.Sequential(*layers)
+    return MLP(*layers)
+
+
+def regularize_(module: nn.Module, *, dropout: float, layer_norm: bool) -> None:
+    """Add what `model.dropout` and `model.layer_norm` say to all hidden layers of a module's MLPs, in place.
+
+    Without either nothing changes, nor do the names of parameters. Draws no random numbers.
+    """
+    if not (dropout or layer_norm):
+        return
+    for part in [part for part in module.modules() if isinstance(part, MLP)]:
+        for number in range(1, len(part), 2):
+            layers = [part[number]]
+            if layer_norm:
+                layers.insert(0, nn.LayerNorm(cast(nn.Linear, part[number - 1]).out_features))
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            part[number] = nn.Sequential(*layers)
 
 
 def set_biases_(towers: nn.ModuleList, logit: float | Sequence[float]) -> None:

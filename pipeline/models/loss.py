@@ -25,11 +25,12 @@ class TrainingLoss:
     1997, with weights).
 
     Args:
-        model: the section [model], of which `loss`, `focal_gamma` and `positive_weight` count.
+        model: the section [model], of which `loss`, `focal_gamma`, `positive_weight` and `label_smoothing`
+            count.
         weights: factor of each label's loss, see `DataSection.loss_weights`.
 
     Attributes:
-        is_plain: whether this is the mean log loss of one label, without a weight of positives.
+        is_plain: whether this is the mean log loss of one label, without a weight of positives or smoothing.
         logit_offset: the number that is added to a logit to calibrate it.
     """
 
@@ -37,7 +38,9 @@ class TrainingLoss:
         self._weights = tuple(weights)
         self._gamma = model.gamma
         self._positive_weight = model.positive_weight
-        self.is_plain = self._gamma is None and self._positive_weight == 1.0 and len(self._weights) == 1
+        self._smoothing = model.label_smoothing
+        is_log_loss = self._gamma is None and self._positive_weight == 1.0 and not self._smoothing
+        self.is_plain = is_log_loss and len(self._weights) == 1
         # With a weight w of positives the model learns w times the odds.
         self.logit_offset = model.logit_offset
 
@@ -54,6 +57,8 @@ class TrainingLoss:
             each = focal_loss(logits, labels, self._gamma)
         else:
             positive = logits.new_full((), self._positive_weight)
+            if self._smoothing:
+                labels = labels * (1.0 - self._smoothing) + 0.5 * self._smoothing
             each = binary_cross_entropy_with_logits(logits, labels, reduction="none", pos_weight=positive)
         if each.ndim == 1:
             return weighted_mean(each, weights)

@@ -46,6 +46,7 @@ from ..config.job import Job
 from ..errors import JobFileError
 from .built_in import DLRM, DCNv2, WideDeep
 from .din import DIN
+from .layers import regularize_
 from .multi_task import MMoE, SharedBottom
 from .sequences import EmbeddedSequence, Embeddings, model_inputs_of
 
@@ -151,6 +152,8 @@ def build_model(job: Job, label_rates: Sequence[float] = ()) -> nn.Module:
     try:
         with own_random_numbers(job.run.seed):
             module = maker(dense, dims, **arguments)
+        if name in MODELS:
+            regularize_(module, dropout=job.model.dropout, layer_norm=job.model.layer_norm)
     except Exception as error:
         raise JobFileError(
             f"{job.model.name} cannot be made: {type(error).__name__}: {error}", where="model"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
@@ -141,7 +141,7 @@ class Validation(ResultModel):
         best_is_last: whether the last checkpoint is the best one.
     """
 
-    metric: Literal["ne", "auc", "logloss"]
+    metric: str
     count: NonNegativeInt
     failed: NonNegativeInt = 0
     skipped: NonNegativeInt = 0

@@ -138,7 +138,7 @@ class ValidationState:
         return 0 < self.settings.patience <= self.without_improvement
 
     def _better(self, value: float, than: float) -> bool:
-        gain = value - than if self.settings.metric == "auc" else than - value
+        gain = value - than if self.settings.highest_is_best else than - value
         return gain > self.settings.min_delta
 
 

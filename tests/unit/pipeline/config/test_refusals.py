@@ -33,8 +33,9 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ),
         (
             "[model]\nint = 2",
-            "model.int: unknown key; known here: attention, bottom, embedding_dim, focal_gamma, loss, name, "
-            "options, output_bias, positive_weight, table_kind, table_rows, top",
+            "model.int: unknown key; known here: attention, bottom, dropout, embedding_dim, focal_gamma, "
+            "label_smoothing, layer_norm, loss, name, options, output_bias, positive_weight, table_kind, "
+            "table_rows, top",
         ),
     ],
 )
@@ -293,6 +294,23 @@ def test_codecs_that_cannot_be_chosen(refusal: Refusal, text: str, said: str) ->
         ("[model]\nfocal_gamma = 2.0", 'model.focal_gamma: 2 given; it needs model.loss = "focal"'),
         ('[model]\nloss = "focal"\nfocal_gamma = -1.0', "model.focal_gamma"),
         ("[model]\npositive_weight = 0.0", "model.positive_weight: 0.0 given"),
+        ("[model]\nlabel_smoothing = 1.0", "model.label_smoothing"),
+        (
+            '[model]\nloss = "focal"\nlabel_smoothing = 0.1',
+            "model.label_smoothing: 0.1 given; the focal loss needs labels of 0 and 1",
+        ),
+        ("[model]\ndropout = 1.0", "model.dropout"),
+        ('[model]\nname = "a.b:C"\ndropout = 0.5', "model.dropout: given; it is for the built-in models"),
+        ('[model]\nname = "a.b:C"\nlayer_norm = true', "model.layer_norm: given; it is for the built-in"),
+        (
+            DATA + '[model]\ndropout = 0.5\n[run]\ndeterministic = true\n[sync]\nalgorithm = "none"',
+            "model.dropout: 0.5 given; what it drops is not the same in each run",
+        ),
+        (DATA + '[validation]\nmetric = "acc"', "validation.metric: 'acc' given; give one of ne, logloss"),
+        (
+            DATA + '[validation]\nmetric = "auc/buy"',
+            "'buy' is no further label; there is one label: leave it out",
+        ),
         (
             '[model]\nloss = "focal"\npositive_weight = 2.0',
             "model.positive_weight: 2 given; the focal loss has its own weights",
@@ -303,5 +321,5 @@ def test_codecs_that_cannot_be_chosen(refusal: Refusal, text: str, said: str) ->
         ),
     ],
 )
-def test_rare_click_keys_that_cannot_be_used(refusal: Refusal, line: str, said: str) -> None:
+def test_keys_of_models_and_metrics_that_cannot_be_used(refusal: Refusal, line: str, said: str) -> None:
     assert said in refusal(line)

@@ -40,6 +40,19 @@ def _make(kind: str, **settings: Any) -> ScheduleSection:
         (_make("step", warmup_examples=50, step_examples=100, gamma=0.1), 149, 1.0),
         (_make("step", warmup_examples=50, step_examples=100, gamma=0.1), 150, 0.1),
         (_make("step", step_examples=1, gamma=0.5, final=0.01), 10**9, 0.01),
+        (_make("cosine_restarts", step_examples=100), 0, 1.0),
+        (_make("cosine_restarts", step_examples=100), 350, 0.5),
+        (
+            _make("cosine_restarts", step_examples=100, final=0.2),
+            125,
+            0.2 + 0.4 * (1 + math.cos(math.pi / 4)),
+        ),
+        (_make("cosine_restarts", warmup_examples=50, step_examples=100), 25, 0.5),
+        (_make("cosine_restarts", warmup_examples=50, step_examples=100), 250, 1.0),
+        (_make("cyclic", step_examples=100), 25, 0.75),
+        (_make("cyclic", step_examples=100), 125, 0.25),
+        (_make("cyclic", step_examples=100), 200, 1.0),
+        (_make("cyclic", warmup_examples=50, step_examples=100, final=0.5), 1100, 0.75),
     ],
 )
 def test_closed_forms(schedule: ScheduleSection, examples: int, expected: float) -> None:
@@ -74,7 +87,9 @@ def test_it_grows_to_one_and_then_never_again(
         ({"kind": "linear"}, "trainer.schedule.decay_examples: 0 given; linear needs"),
         ({"kind": "cosine", "warmup_examples": 10, "decay_examples": 10}, r"above warmup_examples \(10\)"),
         ({"kind": "inverse_sqrt"}, "trainer.schedule.warmup_examples: 0 given; inverse_sqrt needs"),
-        ({"kind": "step"}, "trainer.schedule.step_examples: 0 given"),
+        ({"kind": "step"}, "trainer.schedule.step_examples: 0 given; step needs"),
+        ({"kind": "cyclic"}, "trainer.schedule.step_examples: 0 given; cyclic needs"),
+        ({"kind": "cosine_restarts"}, "trainer.schedule.step_examples: 0 given; cosine_restarts needs"),
     ],
 )
 def test_settings_that_make_none(settings: dict[str, Any], said: str) -> None:

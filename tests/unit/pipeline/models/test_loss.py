@@ -90,6 +90,18 @@ def test_the_best_constant_under_a_positive_weight_is_calibrated_back() -> None:
     assert float(torch.sigmoid(logit.detach())) > 0.2, "the control"
 
 
+@pytest.mark.parametrize("positive", [1.0, 3.0])
+def test_smoothed_labels_are_the_mean_of_both(positive: float) -> None:
+    """e / 2 of the loss is of either label; the control is the loss without."""
+    logits, labels, weights = _batch()
+    section = ModelSection(label_smoothing=0.2, positive_weight=positive)
+    loss, plain = TrainingLoss(section), TrainingLoss(ModelSection(positive_weight=positive))
+    assert not loss.is_plain
+    of = [float(plain.mean(logits, y, weights)) for y in (labels, labels * 0, labels * 0 + 1)]
+    assert float(loss.mean(logits, labels, weights)) == pytest.approx(0.8 * of[0] + 0.1 * (of[1] + of[2]))
+    assert abs(float(loss.mean(logits, labels, weights)) - of[0]) > 1e-3
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
 def test_the_focal_loss_is_its_formula(gamma: float) -> None:
     logits, labels, _ = _batch()

@@ -101,6 +101,16 @@ def test_dlrm_has_the_sizes_of_the_job(make_job: MakeJob) -> None:
     )
 
 
+def test_hidden_layers_of_built_in_models_are_normalized_and_dropped(make_job: MakeJob) -> None:
+    """In dlrm two of `bottom`, its last one, and one of `top`; without either there are none."""
+    model = build_model(make_job(bottom=[7, 6], top=[9], dropout=0.5, layer_norm=True))
+    norms = [part.normalized_shape for part in model.modules() if isinstance(part, torch.nn.LayerNorm)]
+    assert norms == [(7,), (6,), (2,), (9,)]
+    assert sum(isinstance(part, torch.nn.Dropout) for part in model.modules()) == 4
+    plain = build_model(make_job(bottom=[7, 6], top=[9]))
+    assert not any(isinstance(part, torch.nn.LayerNorm | torch.nn.Dropout) for part in plain.modules())
+
+
 def test_weights_are_of_the_seed_alone(make_job: MakeJob) -> None:
     torch.manual_seed(1234)
     first = _weights(build_model(make_job(seed=1)))

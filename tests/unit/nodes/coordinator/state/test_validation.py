@@ -23,6 +23,16 @@ def test_the_lowest_ne_and_the_highest_auc() -> None:
     assert [point.value for point in state.points] == values
 
 
+@pytest.mark.parametrize("label", ["", "/bought"])
+@pytest.mark.parametrize(
+    ("metric", "highest"),
+    [("logloss", 0), ("calibration_error", 0), ("pr_auc", 1), ("lift", 1)],
+)
+def test_each_metric_has_a_direction(metric: str, highest: bool, label: str) -> None:
+    best, _ = judge([0.5, 0.4, 0.6], metric=metric + label)
+    assert best == ([True, False, True] if highest else [True, True, False])
+
+
 def test_patience_counts_those_in_a_row() -> None:
     _, state = judge([0.9, 0.91, 0.8, 0.81], patience=2)
     assert not state.exhausted

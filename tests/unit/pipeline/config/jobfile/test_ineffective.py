@@ -181,7 +181,7 @@ run: rejoin_seconds coordinator_wait_seconds
 data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
 data.split: by validation test validation_from test_from progressive
-model: name table_kind loss focal_gamma positive_weight attention options
+model: name table_kind loss focal_gamma positive_weight label_smoothing dropout layer_norm attention options
 trainer: count workers batch optimizer lr weight_decay clip_norm precision device max_bad_batches
 trainer: credit
 trainer.schedule: kind warmup_examples
