@@ -20,7 +20,7 @@ class Trainer:
     Iterations are not events: between events they grow steadily, by 1 / `step_seconds` in a second.
 
     Attributes:
-        rounds, gap_sum: complete rounds, and iterations between them.
+        rounds: complete rounds.
         round_seconds: time of complete rounds.
         deaths: number of deaths.
         lost_iterations: iterations that no round had begun to synchronize when the trainer died.
@@ -36,11 +36,9 @@ class Trainer:
         self._done = 0.0
         self._since: float | None = None
         self._alive = False
-        self._last_round = 0.0
         self._synchronized = 0.0
         self._schedule = RoundSchedule(setting.schedule_section())
         self.rounds = 0
-        self.gap_sum = 0.0
         self.round_seconds = 0.0
         self.deaths = 0
         self.lost_iterations = 0.0
@@ -77,7 +75,7 @@ class Trainer:
                 self._alive = False
                 self.deaths += 1
                 self.lost_iterations += self._done - self._synchronized
-                self._synchronized = self._last_round = self._done
+                self._synchronized = self._done
                 self._schedule = RoundSchedule(self._setting.schedule_section())
                 delay = self._setting.recovery_seconds
 
@@ -128,11 +126,8 @@ class Trainer:
 
     def count_round(self, began: float, started: float) -> None:
         """Count a complete round that began at a time, with so many iterations."""
-        now = self.iterations
         self.rounds += 1
-        self.gap_sum += now - self._last_round
         self.round_seconds += self._env.now - began
-        self._last_round = now
         self._synchronized = started
 
     def _stop(self) -> None:

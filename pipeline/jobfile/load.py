@@ -32,9 +32,15 @@ from .patterns import expand_by_files, expand_patterns
 PATHS = ("path", "validation_path", "eval_path")
 """Keys of `[data]` that name files."""
 
+_NO_CACHE: Final = "was removed: workers keep no copies of rows, which never won; delete the key"
+
 REMOVED_KEYS: dict[str, str] = {
     "trainer.worker_kind": "was removed: workers are threads; delete the key, and where their interpreter's"
-    " lock limits them start more trainers: trainer.count = 2"
+    " lock limits them start more trainers: trainer.count = 2",
+    "trainer.cache_rows": _NO_CACHE,
+    "trainer.cache_staleness": _NO_CACHE,
+    "network.emulation": "was removed: there is one way to emulate a slow network; delete the key, and give"
+    " network.delay or network.bandwidth",
 }
 """Keys that are gone but that run folders and checkpoints still have, and what to do about each.
 

@@ -17,11 +17,6 @@ class Metric:
     key: str
     text: str
 
-    @property
-    def full_name(self) -> str:
-        """The name that Prometheus shows."""
-        return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
-
 
 def _counter(name: str, key: str, text: str) -> Metric:
     return Metric(name, "counter", key, text)

@@ -108,8 +108,7 @@ class JobSnapshot:
         training.metrics.restore(self.metrics)
         training.input.size.restore(self.input)
         training.bad_batches.restore(self.bad_batches)
-        training.lost_dense_updates = self.lost_dense_updates
-        training.synced_iterations = self.synced_iterations
+        training.restore_updates(self.synced_iterations, lost=self.lost_dense_updates)
 
     def to_bytes(self) -> bytes:
         """Return its values by name, in msgpack."""

@@ -107,6 +107,10 @@ class TrainingState:
         self.left_counts[trainer] = counts
         self._lose_updates(trainer, int(counts.get("synced_iterations", 0)))
 
+    def restore_updates(self, synced_iterations: dict[str, int], *, lost: int) -> None:
+        """Take over what a snapshot says of `synced_iterations` and `lost_dense_updates`."""
+        self.synced_iterations, self.lost_dense_updates = synced_iterations, lost
+
     def _lose_updates(self, trainer: str, synced: int) -> None:
         trained = self._ledger.trained_batches_of.get(trainer, 0)
         self.lost_dense_updates += max(0, trained - synced)

@@ -80,11 +80,6 @@ class Yielding:
         self._since: ThreadTimes | None = None
         self._left = MOST_REST_SECONDS
 
-    @property
-    def rested_seconds(self) -> float:
-        """For how long it has rested so far."""
-        return MOST_REST_SECONDS - self._left
-
     def between(self, pieces: Iterable[T]) -> Iterator[T]:
         """Yield the pieces; rest between them while processors are scarce."""
         self._since = self._times()

@@ -24,7 +24,7 @@ from shadowsync.cli import main
 from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.rpc.channel import RemoteError
 from shadowsync.pipeline.wire.rpc.client import open_channel
-from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC
+from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC, full_name
 from shadowsync.tests.support.jobs.processes import Starting, free_ports, wait_until
 from shadowsync.tests.support.jobs.runs import Settings, small_job, write_job
 from shadowsync.tests.support.jobs.supervised import Supervised
@@ -36,11 +36,11 @@ ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]
 # What only some jobs have: of a validation, of several labels.
 RARE = {
     "shadowsync_job_validation_score",
-    *(metric.full_name for metric in BY_LABEL["label"]),
+    *(full_name(metric) for metric in BY_LABEL["label"]),
 }
 # What only a hub of attached loops has.
-OF_HUBS = {metric.full_name for metric in (*HUB, *BY_LABEL["loop"], *BY_LABEL["stream"])} - {
-    metric.full_name for metric in BY_ROLE["coordinator"]
+OF_HUBS = {full_name(metric) for metric in (*HUB, *BY_LABEL["loop"], *BY_LABEL["stream"])} - {
+    full_name(metric) for metric in BY_ROLE["coordinator"]
 }
 PHONE, SCREEN = 390, 1280
 
@@ -149,7 +149,7 @@ def test_the_status_has_every_figure(watched: Watched) -> None:
 
 
 def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
-    wanted_of = {role: {metric.full_name for metric in BY_ROLE[role]} - RARE for role in ROLES}
+    wanted_of = {role: {full_name(metric) for metric in BY_ROLE[role]} - RARE for role in ROLES}
     served: dict[str, set[str]] = {role: set() for role in ROLES}
     every = set(EVERY_METRIC) - OF_HUBS
 

@@ -18,7 +18,7 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.pipeline.wire.control.loops import TakeSamples
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
-from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC
+from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC, full_name
 from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE
 from shadowsync.watch.exporters.scalars import scalars_of
@@ -124,7 +124,7 @@ def test_metrics_of_each_loop() -> None:
     }
     for metric in (*BY_LABEL["loop"], *BY_LABEL["stream"]):
         assert any(key.startswith(metric.key) for key in counts), metric
-        assert metric.full_name in EVERY_METRIC
+        assert full_name(metric) in EVERY_METRIC
     assert not any(key.startswith(("loop/", "samples/")) for key in flat_figures(a_status()))
 
 

@@ -310,7 +310,6 @@ def test_a_reply_that_cannot_be_costs_its_sender_and_no_account(what: str, tmp_p
 
     run(work)
     assert died
-    assert not any(place.endswith(("nan", "inf")) for place in died) or died
 
 
 @pytest.mark.parametrize(

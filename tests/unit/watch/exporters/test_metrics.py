@@ -17,7 +17,7 @@ import shadowsync
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC
+from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC, full_name
 from shadowsync.watch.exporters.metric_names import BY_ROLE, PREFIX
 from shadowsync.watch.exporters.metrics_server import MOST_CONNECTIONS, HeartbeatCollector, MetricsServer
 
@@ -174,7 +174,7 @@ def test_an_idle_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_have_their_units() -> None:
     for role, metrics in BY_ROLE.items():
-        names = [metric.full_name for metric in metrics]
+        names = [full_name(metric) for metric in metrics]
         assert len(set(names)) == len(names), role
         assert len({metric.key for metric in metrics}) == len(names), role
     for name, metric in EVERY_METRIC.items():
