@@ -24,7 +24,6 @@ from ...control.membership import Member, require_same_plan
 from ...control.server import REQUEST_SECONDS
 from ..server import CoordinatorServer
 from ..state.changes import GroupFormed, NodeBegan
-from ..state.verdicts import center_has_model
 
 
 class Admission(ABC):
@@ -241,7 +240,7 @@ class TrainerAdmission(Admission):
         ]
         if set(before) != {node.facts.weights_digest}:
             raise AdmissionFailed("has another model than the dead trainers")
-        if not center_has_model(self._state):
+        if not self._state.center_has_model():
             raise AdmissionFailed("found no other trainer alive, and no whole center")
         taken = await self._server.call(node, TakeCenter(), REQUEST_SECONDS)
         if taken is None:

@@ -12,7 +12,6 @@ from ...control.introduction import AdmissionFailed, announce, copy_replica, tel
 from ...control.membership import Member
 from ...control.server import REQUEST_SECONDS
 from ..state.changes import GroupFormed
-from ..state.verdicts import center_has_model
 from .admission import TrainerAdmission
 
 
@@ -108,7 +107,7 @@ class StartAdmission(TrainerAdmission):
             said.append(await self._take_center(node))
 
         nodes = [node for node in nodes if node.alive]
-        if nodes and not center_has_model(self._state):
+        if nodes and not self._state.center_has_model():
             return ", with the weights that it was ready with: those of the trainer that died are lost"
         await self._each(nodes, go_on)
         return said[0] if said else ""

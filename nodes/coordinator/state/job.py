@@ -25,7 +25,7 @@ from .phases import JobLifecycle, JobPhase
 from .placement import TablePlacement
 from .training import TrainingState
 from .vacancies import Vacancies
-from .verdicts import center_has_model, stop_for
+from .verdicts import have_central_model, lost_shard, lost_trainers, stop_by_death
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class JobState(ClusterState):
         if not trainers:
             if self.lone_start.waiting():
                 return True
-            return (many or not self.members.joining("trainer")) and center_has_model(self)
+            return (many or not self.members.joining("trainer")) and self.center_has_model()
         return many and (
             any(trainer.facts.recenters for trainer in trainers) or not self.vacancies.empty_slices()
         )
@@ -177,9 +177,41 @@ class JobState(ClusterState):
         if member.info.role == "embedding" and member.begun:
             self.ledger.owed.lose_shard(member.info.index)
         if member.info.role != "trainer" or not member.begun:
-            return Death(member, stop_for(self, member), None)
+            return Death(member, self._stop_for(member), None)
         self.training.lose_trainer(member)
-        return Death(member, stop_for(self, member), self.group.lose(member.info.index))
+        return Death(member, self._stop_for(member), self.group.lose(member.info.index))
+
+    def center_has_model(self) -> bool:
+        """Return whether living sync nodes have the model without any trainer."""
+        return have_central_model(self.members.everyone("trainer")) and not self.vacancies.empty_slices()
+
+    def _stop_for(self, dead: Member) -> Stop | None:
+        """Return why the job cannot continue without this node, if it cannot."""
+        name, role, phase = dead.info.name, dead.info.role, self.lifecycle.phase
+        if not dead.begun:
+            return None
+        if role in ("embedding", "reader") and phase in (JobPhase.STARTING, JobPhase.TRAINING):
+            # Another node may replace it.
+            return None
+        if role == "embedding":
+            return lost_shard(dead, phase)
+        if role == "reader" and not self.ledger.complete and not self.lifecycle.training_ended:
+            return stop_by_death(f"{name} died; the batches that it had not delivered are untrained")
+        if role == "sync" and phase is JobPhase.TRAINING and not self.members.alive("trainer"):
+            return stop_by_death(f"{name} died while the job had no trainer, so the center is lost")
+        if role == "trainer" and not self.members.alive("trainer") and not self._can_replace_last_trainer():
+            return lost_trainers()
+        return None
+
+    def _can_replace_last_trainer(self) -> bool:
+        """Return whether a trainer that waits, or a new one, could take over and train on."""
+        phase = self.lifecycle.phase
+        if self.ledger.complete or phase not in (JobPhase.STARTING, JobPhase.TRAINING):
+            return False
+        if self.lone_start.waiting():
+            return True
+        joins_late = phase is JobPhase.TRAINING and self.training.balancer is None
+        return joins_late and self.center_has_model()
 
     def can_leave(self, member: Member) -> bool:
         """Return whether the job can continue without a node, once another one of its role has begun."""
