@@ -77,7 +77,7 @@ class AttachedLoop:
         self._fixed: FixedRate | None = role.fixed
         if self._fixed is not None:
             self._fixed.before_step()
-        self._settle()
+        self._await_device()
         self._hooks = StepHooks(
             parameters,
             optimizers,
@@ -166,7 +166,7 @@ class AttachedLoop:
         pausing = self._role.pausing()
         with contextlib.suppress(concurrent.futures.CancelledError):
             self._run(lambda: pausing.__aenter__())
-        self._settle()
+        self._await_device()
         self._is_paused = True
         try:
             yield
@@ -177,7 +177,7 @@ class AttachedLoop:
             if self._fixed is not None and not self._role.over:
                 self._fixed.before_step()
 
-    def _settle(self) -> None:
+    def _await_device(self) -> None:
         """Wait for what rounds have enqueued on a GPU."""
         if self._parameters.device.type == "cuda":
             torch.cuda.synchronize(self._parameters.device)

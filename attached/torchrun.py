@@ -120,7 +120,7 @@ class LaunchHub:
         # Of rank 0. The store may be served by this process, and ends with the last reference to it.
         self._expected = ExpectedMembers()
         self._hosted: HubThread | None = None
-        self._settled = False
+        self._takes_loops = False
         self._store: Any = None
 
     def accepts(self, part: str) -> bool:
@@ -171,10 +171,10 @@ class LaunchHub:
             if part == CLIENT:
                 settings = _NO_LOOPS_YET
             hub = self._hosted or self._start(part, settings, timeout_seconds)
-            if part == LOOP and not self._settled:
+            if part == LOOP and not self._takes_loops:
                 _require_rows(settings)
-                hub.settle(_job(settings, timeout_seconds))
-                self._settled = True
+                hub.take_loops(_job(settings, timeout_seconds))
+                self._takes_loops = True
             # A fast loop may have left before a slow one comes.
             self._expected.expect(part, int(os.environ["WORLD_SIZE"]))
             self._store.set(self._keys[CLIENT], hub.endpoint)
@@ -192,7 +192,7 @@ class LaunchHub:
         self._store = _store(timeout_seconds)
         hub = HubThread(node, expected=self._expected, loops_later=part == CLIENT)
         hub.start()
-        self._hosted, self._settled = hub, part == LOOP
+        self._hosted, self._takes_loops = hub, part == LOOP
         return hub
 
 

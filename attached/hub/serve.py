@@ -65,7 +65,7 @@ async def serve_hub(
         server.start()
         server.spawn(watching.run())
         if loops is None:
-            server.settle(settings.job)
+            server.take_loops(settings.job)
             await sync_nodes.start()
         else:
             server.spawn(sync_nodes.start_later(loops))
@@ -117,7 +117,7 @@ class HubThread:
 
     Args:
         expected: with it, the hub ends when that is over.
-        loops_later: whether `settle` says later what its loops synchronize.
+        loops_later: whether `take_loops` says later what its loops synchronize.
         checkpoint_seconds, resume: as of `serve_hub`.
 
     Attributes:
@@ -139,7 +139,7 @@ class HubThread:
             concurrent.futures.Future() if loops_later else None
         )
         if self._loops is not None:
-            # The end of the hub, which waits for it, would cancel it for `settle`.
+            # The end of the hub, which waits for it, would cancel it for `take_loops`.
             self._loops.set_running_or_notify_cancel()
         self._checkpoint_seconds, self._resume = checkpoint_seconds, resume
         self._announced: concurrent.futures.Future[tuple[str, str]] = concurrent.futures.Future()
@@ -154,7 +154,7 @@ class HubThread:
         self.endpoint, self.page = self._announced.result()
         return self.endpoint
 
-    def settle(self, job: Job) -> None:
+    def take_loops(self, job: Job) -> None:
         """Say once what the loops synchronize, with `loops_later`; any thread may call."""
         assert self._loops is not None
         self._loops.set_result(job)

@@ -112,11 +112,11 @@ class HubServer(ControlServer):
         if self.state.awaits_anyone:
             self.spawn(self._take_back())
 
-    def settle(self, job: Job) -> None:
+    def take_loops(self, job: Job) -> None:
         """Take loops from now on, which synchronize what this job says."""
         hub_job = _without_tables(job)
         self.settings = replace(self.settings, job=hub_job)
-        self.state.settle(hub_job)
+        self.state.take_loops(hub_job)
         self._takes_loops = True
         self.spawn(self.notify())
 

@@ -116,7 +116,7 @@ class HubState(ClusterState):
         living = self.members.living()
         return {role: sum(member.info.role == role for member in living) for role in (LOOP, CLIENT)}
 
-    def settle(self, job: Job) -> None:
+    def take_loops(self, job: Job) -> None:
         """Take the settings of the loops, before the first one."""
         self.job, self.members.sync_nodes = job, job.sync_nodes
 

@@ -37,7 +37,7 @@ class HubSyncNodes:
 
     async def start_later(self, loops: concurrent.futures.Future[Job]) -> None:
         """Start them once somebody says what the loops synchronize."""
-        self._server.settle(await asyncio.wrap_future(loops))
+        self._server.take_loops(await asyncio.wrap_future(loops))
         await self.start()
 
     async def center(self) -> Float32Array | None:

@@ -17,8 +17,8 @@ class SharedLink:
     many others come and go.
 
     Attributes:
-        moved_bytes: bytes moved so far, by `settle`.
-        busy_seconds: time in which there was a transfer, by `settle`.
+        moved_bytes: bytes moved so far, by `advance`.
+        busy_seconds: time in which there was a transfer, by `advance`.
     """
 
     def __init__(self, env: simpy.Environment, bytes_per_second: float) -> None:
@@ -35,7 +35,7 @@ class SharedLink:
 
     def transfer(self, size_bytes: float, weight: float = 1.0) -> simpy.Event:
         """Begin a transfer; the event happens when it is done."""
-        self.settle()
+        self.advance()
         done = self._env.event()
         entry = (self._virtual + size_bytes / weight, next(self._numbers), weight, done)
         heapq.heappush(self._waiting, entry)
@@ -43,7 +43,7 @@ class SharedLink:
         self._wake_at_next()
         return done
 
-    def settle(self) -> None:
+    def advance(self) -> None:
         """Bring the counts up to the present moment."""
         passed = self._env.now - self._at
         self._at = self._env.now
@@ -65,7 +65,7 @@ class SharedLink:
     def _end_due(self, version: int) -> None:
         if version != self._version:
             return
-        self.settle()
+        self.advance()
         tag = self._waiting[0][0]
         self._virtual = max(self._virtual, tag)
         while self._waiting and self._waiting[0][0] <= tag:

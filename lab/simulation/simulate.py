@@ -103,8 +103,8 @@ def _sites(env: simpy.Environment, setting: Setting, trainers: list[Trainer]) ->
 def _counts(setting: Setting, trainers: list[Trainer], center: Center | None, sites: list[Site]) -> _Counts:
     nodes = center.nodes if center is not None else []
     for node in nodes:
-        node.up.settle()
-        node.down.settle()
+        node.up.advance()
+        node.down.advance()
     # Each simulated node stands for as many as there are.
     whole = setting.sync_nodes / len(nodes) if nodes else 1.0
     moved = sum(node.up.moved_bytes + node.down.moved_bytes for node in nodes) * whole

@@ -178,7 +178,7 @@ class SyncLaw:
         ratio = median(sample.ratio for sample in window)
         self._windows[ratio > self._bound] += 1
         self._ratios = (ratio, min(ratio, self._ratios[1]) if self._ratios is not None else ratio)
-        settings, why = self._settled(ratio, _gap_of(window))
+        settings, why = self._next_settings(ratio, _gap_of(window))
         if settings == self._settings:
             return False
         self._settings = settings
@@ -193,7 +193,7 @@ class SyncLaw:
         self._decisions.append(made)
         return True
 
-    def _settled(self, ratio: float, gap: float) -> tuple[SyncSettings, str]:
+    def _next_settings(self, ratio: float, gap: float) -> tuple[SyncSettings, str]:
         """Return the next settings and the reason."""
         now = self._settings
         self._held_up_at.pass_window()

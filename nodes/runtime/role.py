@@ -121,13 +121,13 @@ def unexpected_request(role: str, request: Request[Any]) -> ProtocolError:
 
 
 def listener_of_trainers(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, largest: int, of_strangers: int | None = None
+    context: zmq.Context[zmq.Socket[bytes]], address: str, largest: int, of_unadmitted: int | None = None
 ) -> Listener:
     """Bind a listener that accepts nothing before `admit_trainers`; raises ClusterError.
 
-    `largest` and `of_strangers` are those of a `Listener`.
+    `largest` and `of_unadmitted` are those of a `Listener`.
     """
-    listener = Listener(context, address, largest, of_strangers)
+    listener = Listener(context, address, largest, of_unadmitted)
     listener.admit(())
     return listener
 

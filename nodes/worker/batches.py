@@ -184,7 +184,7 @@ class UnconfirmedBatches:
         """Record that the coordinator has recorded a batch, as trained or left out."""
         self._batches.discard((reader, sequence))
 
-    def settle(self, reply: Callable[[], object]) -> None:
+    def when_confirmed(self, reply: Callable[[], object]) -> None:
         """Have `look` call `reply` once everything pushed so far is confirmed."""
         self._waiting.append((set(self._batches), reply))
 

@@ -160,7 +160,7 @@ class Worker(Service):
         Calls `reply`, on this thread, when everything pushed before is confirmed.
         """
         self._call(lambda: self._connections.replace_shard(member))
-        self._call(lambda: self._unconfirmed.settle(reply))
+        self._call(lambda: self._unconfirmed.when_confirmed(reply))
 
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score deliveries of this pass with these weights from now on.

@@ -1,4 +1,4 @@
-"""Columns of a log, parsed examples, and a tap for their hashes."""
+"""Columns of a log, parsed examples, and an observer for their hashes."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def log_transform(values: NDArray[np.float64]) -> Float32Array:
 
 
 @dataclass
-class ColumnTap:
+class ColumnObserver:
     """Id hashes and missing masks of the good rows in a reader's last chunk.
 
     The chunk's examples do not have these. Used by one thread at a time.

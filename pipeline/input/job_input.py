@@ -19,7 +19,7 @@ from ..data.files.paths import match_files
 from ..data.files.row_names import RowNames, file_name
 from ..data.formats.parquet import IdClasses
 from ..data.formats.records import RecordChunk, read_records
-from ..data.schema import ColumnTap, FeatureShape
+from ..data.schema import ColumnObserver, FeatureShape
 from ..data.span import Span
 from .prepared import PreparedInput
 
@@ -29,7 +29,7 @@ class JobInput:
 
     Args:
         job: the job.
-        tap: receives the good rows of each chunk, as they are read.
+        observer: receives the good rows of each chunk, as they are read.
         has_begun: whether the job is one of a saved model; one that resumes has begun, too.
 
     Raises:
@@ -39,17 +39,17 @@ class JobInput:
         ids: the id classes of all Parquet files that `plan` has inspected.
     """
 
-    def __init__(self, job: Job, tap: ColumnTap | None = None, *, has_begun: bool = False) -> None:
+    def __init__(self, job: Job, observer: ColumnObserver | None = None, *, has_begun: bool = False) -> None:
         self._data = job.data
         self._prepared = PreparedInput(job) if job.data.prepared else None
         self._names = RowNames(job.data.path, job.data.split.draw_by)
-        self._tap = tap
+        self._observer = observer
         self.ids = IdClasses()
         rows = job.table_rows
         self._shape: FeatureShape | RecordSchema
         if job.data.columns:
             has_begun = has_begun or job.start.resume
-            self._shape = RecordSchema(job.data, rows, tap, job.growing_tables, has_begun=has_begun)
+            self._shape = RecordSchema(job.data, rows, observer, job.growing_tables, has_begun=has_begun)
         else:
             growing = tuple(number for number, table in enumerate(job.tables) if table.growth is not None)
             self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)
@@ -148,7 +148,7 @@ class JobInput:
             yield from read_records(span, self._shape, bad_rows)
             return
         data = self._data
-        for examples in read_examples(span, data.format, self._shape, bad_rows, self._tap, data.kafka):
+        for examples in read_examples(span, data.format, self._shape, bad_rows, self._observer, data.kafka):
             yield RecordChunk(examples, np.zeros(0))
 
     def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:

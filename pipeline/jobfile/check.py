@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config.job import Job
 from ..data.bad_rows import printable
-from ..data.schema import ColumnTap
+from ..data.schema import ColumnObserver
 from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
@@ -92,7 +92,7 @@ def check_job(job: Job) -> JobCheck:
     Every file is opened and its first rows are checked, as when the job starts; then rows at places all over
     the files are read. Raises DataError and JobFileError as a job's start does.
     """
-    source = JobInput(job, tap := ColumnTap())
+    source = JobInput(job, observer := ColumnObserver())
     spans = source.plan(job.data.path)
     for paths in (job.data.validation_path, job.data.eval_path):
         if paths:
@@ -106,8 +106,8 @@ def check_job(job: Job) -> JobCheck:
             rows += len(chunk.examples)
             labels.append(np.vstack([chunk.examples.labels[None], *chunk.examples.other_labels[:, None]]))
             for name in names:
-                if name in tap.hashes:
-                    hashes[name].append(tap.hashes[name])
+                if name in observer.hashes:
+                    hashes[name].append(observer.hashes[name])
             break
         if rows >= _ROWS or time.monotonic() > until:
             break

@@ -21,7 +21,7 @@ from ..config.job import Job
 from ..data.hashing import column_number, hash_bytes, hashes_of_rows
 from ..text.format import percent
 from ..types import Float32Array
-from .source import TappedRows
+from .source import ObservedRows
 from .statistics import (
     FRACTIONS,
     HEADS,
@@ -52,7 +52,7 @@ class ValuesWriter:
         self._job, self._file = job, path.open("wb")
         self._writer: Any = None
 
-    def write(self, rows: TappedRows) -> None:
+    def write(self, rows: ObservedRows) -> None:
         """Append rows."""
         table = pa.table(self._columns(rows))
         if self._writer is None:
@@ -76,7 +76,7 @@ class ValuesWriter:
             self._writer.is_open = False
         self._file.close()
 
-    def _columns(self, rows: TappedRows) -> dict[str, Any]:
+    def _columns(self, rows: ObservedRows) -> dict[str, Any]:
         examples, sections = rows.chunk.examples, self._job.data.columns
         arrays: dict[str, Any] = {
             f"label {number}": labels > 0

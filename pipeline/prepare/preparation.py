@@ -14,7 +14,7 @@ from ..data.prepared.manifest import MANIFEST_NAME, PreparationSettings, Prepare
 from ..errors import DataError
 from .folder import VALUES_SUFFIX, SavedProgress, clear_folder, clear_unfinished, lock_folder
 from .run import PreparationRun, PreparationStatus, StatusCallback
-from .source import TappedInput, plan_pieces, preparation_settings
+from .source import ObservedInput, plan_pieces, preparation_settings
 
 __all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare_folder"]
 
@@ -56,7 +56,7 @@ def prepare_folder(
         JobFileError: the label's expression cannot be used.
         ResourceError: something cannot be written.
     """
-    source = TappedInput(job)
+    source = ObservedInput(job)
     with lock_folder(folder):
         pieces = plan_pieces(source.source, job)
         order = preparation_settings(job, pieces)

@@ -23,7 +23,7 @@ from ..errors import DataError
 from .folder import VALUES_SUFFIX, SavedProgress, clear_unfinished
 from .part_values import ValuesWriter, statistics_of
 from .part_writer import PartWriter
-from .source import SourcePiece, TappedInput, TappedRows, columns_of_job
+from .source import ObservedInput, ObservedRows, SourcePiece, columns_of_job
 from .statistics_page import write_statistics
 
 
@@ -59,7 +59,7 @@ class PreparationRun:
         self,
         job: Job,
         folder: Path,
-        source: TappedInput,
+        source: ObservedInput,
         progress: SavedProgress,
         on_progress: StatusCallback,
     ) -> None:
@@ -126,7 +126,7 @@ class PreparationRun:
         self._saved_at = time.monotonic()
         self._saving_seconds = self._saved_at - began
 
-    def _part(self, piece: SourcePiece, first_row: int, rows: Iterator[TappedRows]) -> int:
+    def _part(self, piece: SourcePiece, first_row: int, rows: Iterator[ObservedRows]) -> int:
         """Write one part; return its number of rows."""
         number = sum(part.role == piece.role for part in self._progress.parts)
         path = self._folder / f"{piece.role}-{number:05d}.parquet"
@@ -164,7 +164,7 @@ class PreparationRun:
         self._status = replace(self._status, rows=progress.rows)
         return writer.rows
 
-    def _write(self, path: Path, beside: Path | None, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
+    def _write(self, path: Path, beside: Path | None, rows: Iterator[ObservedRows]) -> tuple[PartWriter, int]:
         """Write rows to a file; return its closed writer, and the number of positives.
 
         Their values are written to the file `beside`, if any.
@@ -232,15 +232,15 @@ def _sizes_bytes(progress: SavedProgress, pieces: list[SourcePiece]) -> list[int
     return [files[key] // shares[key] for key in ((piece.span.path, piece.role) for piece in pieces)]
 
 
-def _in_parts(rows: Iterator[TappedRows], at_once: int | None) -> Iterator[Iterator[TappedRows]]:
+def _in_parts(rows: Iterator[ObservedRows], at_once: int | None) -> Iterator[Iterator[ObservedRows]]:
     """Yield the rows of each part, `at_once` rows each.
 
     The last part may have fewer. With None all rows are one part. Without rows there is no part. The caller
     must exhaust each iterator before it requests the next.
     """
-    pending: list[TappedRows] = []
+    pending: list[ObservedRows] = []
 
-    def part() -> Iterator[TappedRows]:
+    def part() -> Iterator[ObservedRows]:
         left = at_once
         while chunk := (pending.pop() if pending else next(rows, None)):
             if left is not None and len(chunk) > left:

@@ -21,7 +21,7 @@ from ..data.formats.records import RecordChunk
 from ..data.hashing import column_number
 from ..data.prepared.agreement import role_paths, row_settings
 from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, PreparedColumn, SourceFile
-from ..data.schema import LABEL, ColumnTap
+from ..data.schema import LABEL, ColumnObserver
 from ..data.span import Span
 from ..input.job_input import JobInput
 from ..input.plan import check_disjoint
@@ -92,12 +92,12 @@ def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class TappedRows:
+class ObservedRows:
     """Good rows of a source.
 
     Attributes:
         chunk: the rows in the form in which a model gets them.
-        hashes, missing: hashes and missing values of the same rows, see `ColumnTap`.
+        hashes, missing: hashes and missing values of the same rows, see `ColumnObserver`.
         bagged: names of the multi-hot columns, in the order of the bags.
     """
 
@@ -109,7 +109,7 @@ class TappedRows:
     def __len__(self) -> int:
         return len(self.chunk.examples)
 
-    def slice(self, start: int, stop: int) -> TappedRows:
+    def slice(self, start: int, stop: int) -> ObservedRows:
         """Return rows start to stop - 1."""
         if (start, stop) == (0, len(self)):
             return self
@@ -118,10 +118,10 @@ class TappedRows:
             first, last = int(lengths[:start].sum()), int(lengths[:stop].sum())
             hashes[name] = self.hashes[name][first:last]
         missing = {name: mask[start:stop] for name, mask in self.missing.items()}
-        return TappedRows(self.chunk.slice(start, stop), hashes, missing, self.bagged)
+        return ObservedRows(self.chunk.slice(start, stop), hashes, missing, self.bagged)
 
 
-class TappedInput:
+class ObservedInput:
     """Read the source of a job; used by one thread at a time.
 
     Attributes:
@@ -129,17 +129,17 @@ class TappedInput:
     """
 
     def __init__(self, job: Job) -> None:
-        self._tap = ColumnTap()
-        self.source = JobInput(job, self._tap)
+        self._observer = ColumnObserver()
+        self.source = JobInput(job, self._observer)
         self._bagged = tuple(table.name for table in job.tables if table.pooling)
 
-    def rows(self, span: Span, bad_rows: BadRows, skip: int = 0) -> Iterator[TappedRows]:
+    def rows(self, span: Span, bad_rows: BadRows, skip: int = 0) -> Iterator[ObservedRows]:
         """Yield a span's good rows in order, without the first `skip`.
 
         Raises as `JobInput.chunks`.
         """
         for chunk in self.source.chunks(span, bad_rows):
-            rows = TappedRows(chunk, self._tap.hashes, self._tap.missing, self._bagged)
+            rows = ObservedRows(chunk, self._observer.hashes, self._observer.missing, self._bagged)
             passed = min(skip, len(rows))
             skip -= passed
             if passed < len(rows):

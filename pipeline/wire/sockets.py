@@ -182,7 +182,7 @@ class Listener:
 
     Args:
         largest: bytes of the largest message that peers send. With a key over TCP larger frames are refused.
-        of_strangers: bytes that all peers that are not admitted may have it hold, see `Arrivals`.
+        of_unadmitted: bytes that all peers that are not admitted may have it hold, see `Arrivals`.
 
     Attributes:
         refusals: messages refused by this socket or by its handler.
@@ -193,14 +193,14 @@ class Listener:
         context: zmq.Context[zmq.Socket[bytes]],
         address: str,
         largest: int = MAX_MESSAGE_BYTES,
-        of_strangers: int | None = None,
+        of_unadmitted: int | None = None,
     ) -> None:
         self.socket = context.socket(zmq.ROUTER)
         try:
             configure_socket(self.socket)
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-            self._arrivals = Arrivals(largest, MAX_MESSAGE_BYTES, of_strangers)
+            self._arrivals = Arrivals(largest, MAX_MESSAGE_BYTES, of_unadmitted)
             self.endpoint = bind(self.socket, address, self._arrivals)
         except BaseException:
             # Also if too many files are open: a context with an open socket cannot be terminated.

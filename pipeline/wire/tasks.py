@@ -95,7 +95,7 @@ async def on_daemon_thread(work: Callable[[], T], name: str) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: Exception | None) -> None:
+    def finish(result: T | None, error: Exception | None) -> None:
         if done.done():
             return
         if error is not None:
@@ -107,9 +107,9 @@ async def on_daemon_thread(work: Callable[[], T], name: str) -> T:
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits gets it
-            post(loop, partial(settle, None, error))
+            post(loop, partial(finish, None, error))
         else:
-            post(loop, partial(settle, result, None))
+            post(loop, partial(finish, result, None))
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await done

@@ -74,7 +74,9 @@ class Successors:
         return token in self._final
 
 
-async def settle(server: CoordinatorServer, trainer: Member, request: Request[Any], unable: str) -> None:
+async def ask_until_answered(
+    server: CoordinatorServer, trainer: Member, request: Request[Any], unable: str
+) -> None:
     """Repeat a request until a trainer replies, dies, or training ends.
 
     A trainer that refuses is declared dead because it was `unable`: otherwise its batches might never be
@@ -124,7 +126,9 @@ class ReaderRecovery:
         waiting = server.spawn(self._require_a_reader(reader))
         trainers = self._state.members.alive("trainer")
         why = f"could not finish the batches of {name}"
-        await asyncio.gather(*(settle(server, trainer, SettleReader(name), why) for trainer in trainers))
+        await asyncio.gather(
+            *(ask_until_answered(server, trainer, SettleReader(name), why) for trainer in trainers)
+        )
         if not self._state.lifecycle.is_training:
             return
         ledger = self._state.ledger
@@ -224,7 +228,7 @@ class ShardRecovery:
         began = self._state.seconds()
         replaced, unable = ShardReplaced(node.info), f"could not switch to {name}"
         trainers = self._state.members.alive("trainer")
-        await asyncio.gather(*(settle(server, trainer, replaced, unable) for trainer in trainers))
+        await asyncio.gather(*(ask_until_answered(server, trainer, replaced, unable) for trainer in trainers))
         lacking = await self._lacking(node, ledger.trained_ranges())
         # If the replacement itself died, its own recovery handles that.
         if lacking is None or not node.alive or not self._state.lifecycle.is_training:

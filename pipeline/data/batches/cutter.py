@@ -14,7 +14,7 @@ from ..batch import Batch
 from ..files.kafka_client import PLAINTEXT
 from ..formats.criteo_tsv import read_tsv
 from ..formats.parquet import read_parquet
-from ..schema import ColumnTap, Examples, FeatureShape
+from ..schema import ColumnObserver, Examples, FeatureShape
 from ..span import Span
 from .shuffle import WindowMemory, row_order, windows
 
@@ -59,19 +59,19 @@ def read_examples(
     data_format: str,
     shape: FeatureShape,
     bad_rows: BadRows,
-    tap: ColumnTap | None = None,
+    observer: ColumnObserver | None = None,
     kafka: KafkaSection = PLAINTEXT,
 ) -> Iterator[Examples]:
     """Yield the good rows of a span in file order.
 
-    Chunks may have any size. `tap` receives each chunk; `kafka` is for topics. Only one thread may use
+    Chunks may have any size. `observer` receives each chunk; `kafka` is for topics. Only one thread may use
     `bad_rows`. Raises DataError for a file that cannot be read or has another shape, and past the limit of
     `bad_rows`.
     """
     if data_format == "parquet":
-        return read_parquet(span, shape, bad_rows, tap=tap)
+        return read_parquet(span, shape, bad_rows, observer=observer)
     if data_format == "criteo_tsv":
-        return read_tsv(span, shape, bad_rows, tap=tap, kafka=kafka)
+        return read_tsv(span, shape, bad_rows, observer=observer, kafka=kafka)
     raise DataError(f'data format "{data_format}" is not known', remedy="use criteo_tsv or parquet")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...types import IndexArray, Int32Array, Mask, Uint64Array
 from ..hashing import table_rows_of
-from ..schema import ColumnTap
+from ..schema import ColumnObserver
 
 TRACKED_ROWS = 1 << 23
 """Rows of all tables that are watched, 5 bytes each; of larger tables the first ones."""
@@ -18,7 +18,7 @@ KEPT_VALUES = 8192
 _NEWS = 1.02
 
 
-class SharedRowsMeter(ColumnTap):
+class SharedRowsMeter(ColumnObserver):
     """Count which rows several ids have, and how many examples.
 
     Rows are known from all ids seen, the examples with such a row from a sample of them. Ids of one row are
@@ -39,7 +39,7 @@ class SharedRowsMeter(ColumnTap):
         self._counted, self._counted_seen = dict[str, float](), 0
 
     def show(self, hashes: Mapping[str, Uint64Array], missing: Mapping[str, Mask]) -> None:
-        """Count the ids of a chunk; see `ColumnTap`."""
+        """Count the ids of a chunk; see `ColumnObserver`."""
         del missing
         if self.counting:
             for name, table in self._tables.items():

@@ -14,7 +14,7 @@ from ...config.data import DataSection
 from ...errors import JobFileError
 from ...types import Float64Array, Mask
 from ..hashing import column_number
-from ..schema import ColumnTap, Examples
+from ..schema import ColumnObserver, Examples
 from .fields import TextRules
 from .kinds.chunk import ColumnChunk, ColumnFault, ParseSettings
 from .kinds.registry import VALUES
@@ -51,7 +51,7 @@ class RecordSchema:
     Args:
         data: the section [data], with `columns`.
         table_rows: rows of the table of each of `data.table_columns`.
-        tap: receives the good rows of each chunk.
+        observer: receives the good rows of each chunk.
         growing: names of the columns whose tables grow, in the order of their tables.
         has_begun: whether it is the schema of a run that began earlier, which goes on as it did.
 
@@ -63,14 +63,14 @@ class RecordSchema:
         self,
         data: DataSection,
         table_rows: tuple[int, ...],
-        tap: ColumnTap | None = None,
+        observer: ColumnObserver | None = None,
         growing: tuple[str, ...] = (),
         *,
         has_begun: bool = False,
     ) -> None:
         self.data = data
         self.has_begun = has_begun
-        self._tap = tap
+        self._observer = observer
         self._settings = ParseSettings(
             data,
             TextRules(tuple(data.missing), data.strip, data.decimal),
@@ -118,8 +118,8 @@ class RecordSchema:
         bad = np.zeros(chunk.count, np.bool_)
         for fault in faults:
             bad |= fault.rows
-        if self._tap is not None:
-            chunk.show(self._tap, ~bad)
+        if self._observer is not None:
+            chunk.show(self._observer, ~bad)
         return Records(chunk.examples(), chunk.times, faults, bad)
 
 

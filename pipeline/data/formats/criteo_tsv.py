@@ -20,7 +20,7 @@ from ..columns.fields import parse_number, parse_numbers
 from ..files.kafka_client import PLAINTEXT
 from ..files.text import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numbers, too_long
 from ..hashing import hash_fields, table_rows_of
-from ..schema import ColumnTap, Examples, FeatureShape, log_transform
+from ..schema import ColumnObserver, Examples, FeatureShape, log_transform
 from ..span import Span
 
 _TAB, _NEWLINE, _RETURN, _ZERO = 9, 10, 13, 48
@@ -31,7 +31,7 @@ def read_tsv(
     shape: FeatureShape,
     bad_rows: BadRows,
     block_bytes: int = BLOCK_BYTES,
-    tap: ColumnTap | None = None,
+    observer: ColumnObserver | None = None,
     kafka: KafkaSection = PLAINTEXT,
 ) -> Iterator[Examples]:
     """Yield the good rows of a span of text, in file order.
@@ -39,8 +39,8 @@ def read_tsv(
     A row is good when it has 1 + D + T columns, its label is 0 or 1, and each dense column is empty or a
     decimal number; other rows go to `bad_rows`. A dense value becomes sign(x) * log1p(|x|), a missing one
     0.0. Ids may have any bytes or none, and are hashed (hashing.py). Lines end in a newline, or in a return
-    and a newline. `block_bytes` changes only the size of the chunks. `tap` receives each chunk; `kafka` is
-    for topics. Raises DataError as `line_blocks` does, and past the limit of `bad_rows`.
+    and a newline. `block_bytes` changes only the size of the chunks. `observer` receives each chunk;
+    `kafka` is for topics. Raises DataError as `line_blocks` does, and past the limit of `bad_rows`.
     """
     lines_read = 0
     line_number = line_numbers(span)
@@ -58,7 +58,7 @@ def read_tsv(
         for line in np.flatnonzero(bad).tolist():
             text = block.buffer[fields.lines[line] : fields.lines[line + 1]].tobytes().rstrip(b"\r\n")
             bad_rows.add(span.path, partial(line_number, lines_read + line), _reason(text, shape), text)
-        yield _examples(block, fields, shape, labels, dense, valid, tap)
+        yield _examples(block, fields, shape, labels, dense, valid, observer)
         lines_read += len(fields.lines) - 1
 
 
@@ -85,17 +85,17 @@ def _examples(
     labels: NDArray[np.uint8],
     dense: NDArray[np.float64],
     valid: NDArray[np.bool_],
-    tap: ColumnTap | None,
+    observer: ColumnObserver | None,
 ) -> Examples:
     starts, ends = fields.starts[1 + shape.dense :], fields.ends[1 + shape.dense :]
     if not valid.all():
         labels, dense = labels[valid], dense[:, valid]
         starts, ends = np.compress(valid, starts, axis=1), np.compress(valid, ends, axis=1)
     hashes = hash_fields(block.buffer, starts, ends - starts, range(len(starts)))
-    if tap is not None:
+    if observer is not None:
         numbers = slice(1, 1 + shape.dense)
         missing = (fields.starts[numbers] == fields.ends[numbers])[:, valid]
-        tap.show(
+        observer.show(
             dict(zip(shape.categorical_names, hashes, strict=True)),
             dict(zip(shape.dense_names, missing, strict=True)),
         )

@@ -25,7 +25,7 @@ from ..columns.kinds.registry import VALUES
 from ..columns.record_schema import RecordSchema
 from ..files.paths import EmptyFile, open_for_arrow, read_errors
 from ..hashing import table_rows_of
-from ..schema import LABEL, ColumnTap, Examples, FeatureShape, log_transform
+from ..schema import LABEL, ColumnObserver, Examples, FeatureShape, log_transform
 from ..span import Span
 
 IdClass: TypeAlias = Literal["text", "integer"]
@@ -205,7 +205,7 @@ def read_parquet(
     shape: FeatureShape,
     bad_rows: BadRows,
     batch_rows: int | None = None,
-    tap: ColumnTap | None = None,
+    observer: ColumnObserver | None = None,
 ) -> Iterator[Examples]:
     """Yield the good rows of a span's row groups, in order.
 
@@ -214,8 +214,8 @@ def read_parquet(
     0.0. Strings are hashed as their bytes, so a text file with the same values gives the same rows; integers
     as their 8 bytes, little-endian; null as the empty string.
 
-    `batch_rows` and memory are as in `parquet_rows`. `tap` receives each chunk. Raises DataError when the
-    file cannot be read, and past the limit of `bad_rows`.
+    `batch_rows` and memory are as in `parquet_rows`. `observer` receives each chunk. Raises DataError when
+    the file cannot be read, and past the limit of `bad_rows`.
     """
 
     def columns(schema: pa.Schema) -> list[str]:
@@ -223,7 +223,7 @@ def read_parquet(
         return [LABEL, *shape.dense_names, *shape.categorical_names]
 
     for done, rows in parquet_rows(span, columns, batch_rows):
-        yield _examples(rows, span.path, done, shape, bad_rows, tap)
+        yield _examples(rows, span.path, done, shape, bad_rows, observer)
 
 
 def rows_at_once(metadata: Any, groups: list[int]) -> int:
@@ -281,7 +281,7 @@ def _remedy(kind: pa.DataType, column: ColumnSection) -> str:
 
 
 def _examples(
-    rows: Any, path: str, done: int, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None
+    rows: Any, path: str, done: int, shape: FeatureShape, bad_rows: BadRows, observer: ColumnObserver | None
 ) -> Examples:
     labels = to_float64(without_nan(rows.column(LABEL)), missing=np.nan)
     dense = np.empty((shape.dense, len(rows)))
@@ -303,17 +303,17 @@ def _examples(
         bad_rows.add(path, partial(int, done + row + 1), f"{name} is {what}", text.encode())
     table_rows = np.empty((shape.categorical, len(rows)), np.int32)
     keys = np.empty((len(shape.growing), len(rows) if shape.growing else 0), np.uint64)
-    tapped = {}
+    observed = {}
     for index, (name, count) in enumerate(zip(shape.categorical_names, shape.table_rows, strict=True)):
         # Column by column, so that the hashes stay in the cache until they are rows.
         column_hashes = hash_ids(rows.column(name), index)
         table_rows[index] = table_rows_of(column_hashes[None], (count,))
         if index in shape.growing:
             keys[shape.growing.index(index)] = column_hashes
-        if tap is not None:
-            tapped[name] = column_hashes[valid]
-    if tap is not None:
-        tap.show(tapped, {name: null_mask(rows.column(name))[valid] for name in shape.dense_names})
+        if observer is not None:
+            observed[name] = column_hashes[valid]
+    if observer is not None:
+        observer.show(observed, {name: null_mask(rows.column(name))[valid] for name in shape.dense_names})
     if not valid.all():
         labels, dense, table_rows = labels[valid], dense[:, valid], np.compress(valid, table_rows, axis=1)
         keys = np.compress(valid, keys, axis=1) if shape.growing else keys

@@ -24,16 +24,16 @@ from ...open_files import most_of_files
 
 # Room for a message's header, and for messages beside the largest one.
 HEADER_ROOM: Final = 1 << 18
-LEAST_OF_STRANGERS: Final = 4 << 20
-# Strangers may hold so many of the largest messages in all: peers that connect again send at once.
-MESSAGES_OF_STRANGERS: Final = 2
-MOST_STRANGERS: Final = 512
+LEAST_OF_UNADMITTED: Final = 4 << 20
+# So many of the largest messages in all: peers that connect again send at once.
+MESSAGES_OF_UNADMITTED: Final = 2
+MOST_UNADMITTED: Final = 512
 # Of the files that the process may open: ZeroMQ accepts some hundred before one is shut down.
-SHARE_OF_STRANGERS: Final = 4
-# A stranger on a fast link sends some megabytes within this time.
-STRANGER_SECONDS: Final = 0.01
-# Looking at one connection takes 2 us, so many strangers cost a few percent of one core.
-SECONDS_PER_STRANGER: Final = 1e-4
+SHARE_OF_UNADMITTED: Final = 4
+# One that is not admitted, on a fast link, sends some megabytes within this time.
+UNADMITTED_SECONDS: Final = 0.01
+# Looking at one connection takes 2 us, so many of those that are not admitted cost a few percent of one core.
+SECONDS_PER_UNADMITTED: Final = 1e-4
 PLACE_SECONDS: Final = 0.25
 
 # Of asm-generic/socket.h: a number that no other socket has, before or after (Linux 4.12).
@@ -86,19 +86,19 @@ class Arrivals:
     Args:
         largest: bytes of the largest message that peers send.
         of_place: bytes that a connection with a place in the job may hold.
-        of_strangers: bytes that all others together may hold; by default a few of the largest messages.
+        of_unadmitted: bytes that all others together may hold; by default a few of the largest messages.
 
     Attributes:
         is_watched: whether a watch looks at the connections; otherwise `take` does nothing.
     """
 
-    def __init__(self, largest: int, of_place: int, of_strangers: int | None = None) -> None:
+    def __init__(self, largest: int, of_place: int, of_unadmitted: int | None = None) -> None:
         self.largest = largest
         self.is_watched = False
-        self._most_strangers = most_of_files(MOST_STRANGERS, SHARE_OF_STRANGERS)
+        self._most_unadmitted = most_of_files(MOST_UNADMITTED, SHARE_OF_UNADMITTED)
         self._of_place = of_place
-        few = max(LEAST_OF_STRANGERS, MESSAGES_OF_STRANGERS * largest)
-        self._of_strangers = few if of_strangers is None else of_strangers
+        few = max(LEAST_OF_UNADMITTED, MESSAGES_OF_UNADMITTED * largest)
+        self._of_unadmitted = few if of_unadmitted is None else of_unadmitted
         self._connections: dict[int, Accepted] = {}
         # By cookie.
         self._taken: dict[int, int] = {}
@@ -131,11 +131,11 @@ class Arrivals:
             return None
         self.forget(descriptor)
         self._connections[descriptor] = Accepted(descriptor, cookie)
-        strangers = self._strangers()
-        if len(strangers) <= self._most_strangers:
+        unadmitted = self._unadmitted()
+        if len(unadmitted) <= self._most_unadmitted:
             return None
         return self._shut_down(
-            strangers[0], f"more than {self._most_strangers} are open without a place in the job"
+            unadmitted[0], f"more than {self._most_unadmitted} are open without a place in the job"
         )
 
     def forget(self, descriptor: int) -> None:
@@ -145,29 +145,30 @@ class Arrivals:
             self._with_place.discard(gone.cookie)
 
     def count(self) -> tuple[int, int]:
-        """Return how many connections there are, and how many of them are of strangers."""
-        return len(self._connections), len(self._strangers())
+        """Return how many connections there are, and how many of them are not admitted."""
+        return len(self._connections), len(self._unadmitted())
 
     def shut_down_excessive(self, *, everyone: bool) -> list[Excess]:
         """Shut down the connections that hold too much.
 
-        Those of strangers together may hold less than one with a place, which is looked at for `everyone`.
+        Those that are not admitted may together hold less than one that is; that one is looked at for
+        `everyone`.
         """
         excessive = []
-        strangers: list[tuple[int, Accepted]] = []
+        unadmitted: list[tuple[int, Accepted]] = []
         for connection in list(self._connections.values()):
-            is_stranger = connection.cookie not in self._with_place
-            if not is_stranger and not everyone:
+            is_unadmitted = connection.cookie not in self._with_place
+            if not is_unadmitted and not everyone:
                 continue
             held = self._held_bytes(connection)
-            if is_stranger:
-                strangers.append((held, connection))
+            if is_unadmitted:
+                unadmitted.append((held, connection))
             elif held > self._of_place:
                 excessive.append((held, connection))
-        total = sum(held for held, _ in strangers)
-        strangers.sort(key=lambda entry: entry[0])
-        while total > self._of_strangers:
-            excessive.append(strangers.pop())
+        total = sum(held for held, _ in unadmitted)
+        unadmitted.sort(key=lambda entry: entry[0])
+        while total > self._of_unadmitted:
+            excessive.append(unadmitted.pop())
             total -= excessive[-1][0]
         excesses = (
             self._shut_down(connection, f"it sent {held} bytes without finishing a message")
@@ -176,8 +177,8 @@ class Arrivals:
         self._drop_stale()
         return [connection for connection in excesses if connection is not None]
 
-    def _strangers(self) -> list[Accepted]:
-        """Return the connections of strangers, the oldest first."""
+    def _unadmitted(self) -> list[Accepted]:
+        """Return the connections that are not admitted, the oldest first."""
         return [
             connection
             for connection in self._connections.values()
@@ -208,7 +209,7 @@ class Arrivals:
 
     def _drop_stale(self) -> None:
         """Drop what was taken of connections that were closed before they were looked at."""
-        if len(self._taken) > 2 * len(self._connections) + MOST_STRANGERS:
+        if len(self._taken) > 2 * len(self._connections) + MOST_UNADMITTED:
             known = {connection.cookie for connection in self._connections.values()}
             for cookie in [cookie for cookie in list(self._taken) if cookie not in known]:
                 self._taken.pop(cookie, None)
@@ -238,7 +239,7 @@ class ArrivalWatch:
         excess = arrivals.accept(descriptor, int(endpoint.rpartition(":")[2]))
         if excess is not None:
             self._refused(excess)
-        # A timer for those with a place would leave a stranger too much time.
+        # A timer for those with a place would leave the others too much time.
         self._schedule()
 
     def close(self) -> None:
@@ -248,12 +249,12 @@ class ArrivalWatch:
 
     def _schedule(self) -> None:
         counts = [arrivals.count() for arrivals in self._sockets]
-        strangers = sum(count for _, count in counts)
+        unadmitted = sum(count for _, count in counts)
         if not any(count for count, _ in counts):
             self._cancel()
             return
-        least = max(STRANGER_SECONDS, SECONDS_PER_STRANGER * strangers)
-        due = self._loop.time() + (least if strangers else PLACE_SECONDS)
+        least = max(UNADMITTED_SECONDS, SECONDS_PER_UNADMITTED * unadmitted)
+        due = self._loop.time() + (least if unadmitted else PLACE_SECONDS)
         if self._timer is None or self._timer.when() > due:
             self._cancel()
             self._timer = self._loop.call_at(due, self._look)

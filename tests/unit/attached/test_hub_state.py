@@ -275,7 +275,7 @@ def test_a_hub_whose_loops_come_after_its_modules_takes_their_settings() -> None
     own.begin(hello(own, "a", "client"))
     with pytest.raises(ClusterError, match="already has its 0 sync nodes"):
         hello(own, "1", "sync")
-    own.settle(loop_job({"sync.nodes": 1, "sync.control": "auto"}))
+    own.take_loops(loop_job({"sync.nodes": 1, "sync.control": "auto"}))
     assert not own.has_sync_nodes
     own.begin(hello(own, "2", "sync"))
     assert own.has_sync_nodes

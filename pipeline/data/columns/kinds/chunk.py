@@ -13,7 +13,7 @@ from ....config.data import DataSection
 from ....types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
 from ...batch import Bags, no_keys, no_other_labels, no_weights
 from ...hashing import table_rows_of
-from ...schema import ColumnTap, Examples
+from ...schema import ColumnObserver, Examples
 from ..column_groups import are_short, clean_columns, hash_id_columns, number_columns
 from ..fields import TextRules, null_mask
 from ..label_expression import LabelExpression
@@ -148,9 +148,9 @@ class ColumnChunk:
             keys=self._keys(),
         )
 
-    def show(self, tap: ColumnTap, good: Mask) -> None:
-        """Give the good rows to `tap`; call it after all columns are parsed."""
-        tap.show(
+    def show(self, observer: ColumnObserver, good: Mask) -> None:
+        """Give the good rows to `observer`; call it after all columns are parsed."""
+        observer.show(
             {
                 name: h[np.repeat(good, self._bag_lengths[name]) if name in self._bag_lengths else good]
                 for name, h in self.hashes.items()

@@ -62,8 +62,8 @@ def test_what_was_moved_is_counted() -> None:
     for _ in range(3):
         link.transfer(5.0)
     env.run(until=1.0)
-    link.settle()
+    link.advance()
     assert [link.moved_bytes, link.busy_seconds] == pytest.approx([10.0, 1.0])
     env.run(until=9.0)
-    link.settle()
+    link.advance()
     assert [link.moved_bytes, link.busy_seconds] == pytest.approx([15.0, 1.5])

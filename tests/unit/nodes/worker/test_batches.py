@@ -9,12 +9,12 @@ def test_it_waits_for_what_was_pushed_before_and_for_nothing_else() -> None:
     batches, said = UnconfirmedBatches(), list[str]()
     batches.pushed("reader-0", 1)
     batches.pushed("reader-1", 1)
-    batches.settle(lambda: said.append("first"))
+    batches.when_confirmed(lambda: said.append("first"))
     batches.pushed("reader-0", 2)
     batches.confirmed("reader-0", 1)
     batches.look()
     assert said == []
-    batches.settle(lambda: said.append("second"))
+    batches.when_confirmed(lambda: said.append("second"))
     batches.confirmed("reader-1", 1)
     batches.look()
     assert said == ["first"], "the batch that was pushed later is not waited for"
@@ -26,6 +26,6 @@ def test_it_waits_for_what_was_pushed_before_and_for_nothing_else() -> None:
 
 def test_with_nothing_pushed_it_is_said_at_once() -> None:
     batches, said = UnconfirmedBatches(), list[str]()
-    batches.settle(lambda: said.append("now"))
+    batches.when_confirmed(lambda: said.append("now"))
     batches.look()
     assert said == ["now"]

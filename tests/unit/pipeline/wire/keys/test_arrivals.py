@@ -261,7 +261,7 @@ def test_strangers_leave_most_of_the_files_to_the_process(
 def test_strangers_are_too_many_without_a_key_as_well(
     context: Context, use: Callable[[JobKey | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals_module, "MOST_STRANGERS", 3)
+    monkeypatch.setattr(arrivals_module, "MOST_UNADMITTED", 3)
     use(None)
     with ExitStack() as stack:
         gate = stack.enter_context(gated(context, None))
@@ -271,8 +271,8 @@ def test_strangers_are_too_many_without_a_key_as_well(
         node.send(b"first of all")
         taken(listener, 1)
         host, _, port = listener.endpoint.removeprefix("tcp://").rpartition(":")
-        strangers = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(5)]
-        wait_until(lambda: sum(map(is_shut_down, strangers)) == 2, "two are shut down")
+        unadmitted = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(5)]
+        wait_until(lambda: sum(map(is_shut_down, unadmitted)) == 2, "two are shut down")
         wait_until(lambda: gate.refusals.count == 2, "both are counted, which is done afterwards")
         node.send(b"is not one of them")
         taken(listener, 1)
@@ -281,23 +281,23 @@ def test_strangers_are_too_many_without_a_key_as_well(
 def test_of_too_many_strangers_the_oldest_is_shut_down(
     context: Context, gate: ZapAuthenticator, listen: Callable[..., Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals_module, "MOST_STRANGERS", 3)
+    monkeypatch.setattr(arrivals_module, "MOST_UNADMITTED", 3)
     listener = listen(LARGEST)
     listener.admit(["t"])
     with ExitStack() as stack:
         node = stack.enter_context(sender(context, listener.endpoint, "t/0"))
         node.send(b"first of all")
         taken(listener, 1)
-        strangers = []
+        unadmitted = []
 
         def enough(refused: int) -> bool:
             return gate.refusals.count >= refused
 
         for number in range(5):
-            strangers.append(stack.enter_context(without_key(listener.endpoint)))
+            unadmitted.append(stack.enter_context(without_key(listener.endpoint)))
             wait_until(partial(enough, number - 2), "the oldest goes")
-        wait_until(lambda: is_shut_down(strangers[0]) and is_shut_down(strangers[1]), "two are shut down")
-        assert not any(map(is_shut_down, strangers[2:]))
+        wait_until(lambda: is_shut_down(unadmitted[0]) and is_shut_down(unadmitted[1]), "two are shut down")
+        assert not any(map(is_shut_down, unadmitted[2:]))
         assert gate.refusals.count == 2
         node.send(b"is not one of them")
         taken(listener, 1)
