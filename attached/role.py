@@ -91,7 +91,7 @@ class LoopRole(SynchronizedRole):
         super().__init__()
         self._before = before.context if before is not None else None
         self._counts_before = before.metrics() if before is not None else {}
-        self._parameters, self._wanted, self._start = parameters, dict(sync), start
+        self._parameters, self._sync_settings, self._start = parameters, dict(sync), start
         self._node: NodeContext | None = None
         self._job: Job | None = None
         self._algorithm: Algorithm | None = None
@@ -119,7 +119,7 @@ class LoopRole(SynchronizedRole):
     async def prepare(self, node: NodeContext) -> NodeFacts:
         """Ask the hub for its settings, and offer the parameters; changes nothing."""
         self._node = node
-        request = JoinLoops(self._parameters.shapes, self._wanted)
+        request = JoinLoops(self._parameters.shapes, self._sync_settings)
         try:
             reply = await node.coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
         except ConnectionLost as error:
@@ -129,7 +129,7 @@ class LoopRole(SynchronizedRole):
             code_of(job, "sync.algorithm"),
             "the hub's settings",
             trust=False,
-            named=self._wanted.get("sync.algorithm", ""),
+            named=self._sync_settings.get("sync.algorithm", ""),
             remedy="name it in attach(algorithm=...)",
         )
         algorithm = self._algorithm = make_algorithm(job.sync.algorithm, job.sync.options)

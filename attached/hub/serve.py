@@ -105,9 +105,9 @@ def _resume_tables(
     modules = [key.removeprefix(MODULE_PREFIX) for key in saved if key.startswith(MODULE_PREFIX)]
     if recover is not None and (saved_tables := SavedTables.find(recover)) is not None:
         # Older hubs did not record their modules, whose passes would be taken for those of others.
-        tables.resume(saved_tables.job, saved_tables.wanted, saved_tables.folder, goes_on=bool(modules))
+        tables.resume(saved_tables.job, saved_tables.settings, saved_tables.folder, goes_on=bool(modules))
     elif resume is not None and (others := SavedTables.find(resume)) is not None:
-        tables.resume(others.job, others.wanted, others.folder)
+        tables.resume(others.job, others.settings, others.folder)
     elif recover is not None:
         tables.lose_rows(modules)
 

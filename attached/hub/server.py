@@ -249,7 +249,7 @@ class HubServer(ControlServer):
         if not await self.wait_for(lambda: self._takes_loops):
             raise ClusterError("the hub ends")
         try:
-            require_settings(self.state.job, request.wanted)
+            require_settings(self.state.job, request.settings)
         except AttachError as error:
             raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
         self.state.offer(member, request.parameters)

@@ -44,7 +44,7 @@ class SavedTables:
     job: Job
 
     @property
-    def wanted(self) -> dict[str, dict[str, Any]]:
+    def settings(self) -> dict[str, dict[str, Any]]:
         """The settings of the tables as a module gives them."""
         return settings_of(self.job)
 

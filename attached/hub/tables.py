@@ -97,9 +97,9 @@ class HubTables:
         Raises JobFileError, AttachError or ClusterError if it cannot have its tables, or not again.
         """
         async with self._declaring:
-            first = self._first_job(request.wanted) if self._job is None else None
-            if self._job is not None and request.wanted is not None:
-                require_tables(self._job, request.wanted, self._first)
+            first = self._first_job(request.settings) if self._job is None else None
+            if self._job is not None and request.settings is not None:
+                require_tables(self._job, request.settings, self._first)
             if request.passes is not None:
                 self._require_return(member, request.passes)
             if first is not None:

@@ -89,7 +89,7 @@ class Embeddings(nn.Module):
                 " least 1"
             )
         options = {"optimizer": optimizer, "lr": lr, "init_scale": init_scale, "storage": storage}
-        settings_of_tables = None if tables is None else _wanted(tables, dim, options)
+        settings_of_tables = None if tables is None else _settings_by_table(tables, dim, options)
         self._pooling, self._padding_idx, self._scaler = pooling, padding_idx, scaler
         self.lr_scale = 1.0
         self._pid, self._is_over = os.getpid(), False
@@ -327,7 +327,7 @@ class Embeddings(nn.Module):
             raise AttachError("was closed", where="Embeddings")
 
 
-def _wanted(
+def _settings_by_table(
     tables: Mapping[str, int], dim: int | Mapping[str, int], options: Mapping[str, object]
 ) -> dict[str, dict[str, object]]:
     """Return the settings that the hub must have, by table."""

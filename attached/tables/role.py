@@ -57,7 +57,7 @@ class TablesRole(Role):
         max_pending: int,
         before: TablesRole | None = None,
     ) -> None:
-        self._wanted, self._timeout_seconds, self._max_pending = tables, timeout_seconds, max_pending
+        self._tables, self._timeout_seconds, self._max_pending = tables, timeout_seconds, max_pending
         self._returns, self._plan_before = before is not None, before.plan if before is not None else None
         self._counts_before = before.metrics() if before is not None else {}
         self.lost: int = before.lost if before is not None else 0
@@ -86,7 +86,7 @@ class TablesRole(Role):
         It starts its embedding nodes if this is the first module.
         """
         self._node = node
-        tables = None if self._wanted is None else dict(self._wanted)
+        tables = None if self._tables is None else dict(self._tables)
         request = JoinTables(tables, self.passes if self._returns else None)
         try:
             reply = await node.coordinator.call(request, timeout_seconds=self._timeout_seconds)

@@ -196,17 +196,17 @@ def _probe(directory: Path) -> Iterator[Path]:
         probe.unlink(missing_ok=True)
 
 
-def _require_usable(found: Surroundings, name: str, probe: Path | None) -> None:
-    if found["version"] != __version__:
+def _require_usable(machine: Surroundings, name: str, probe: Path | None) -> None:
+    if machine["version"] != __version__:
         raise ClusterError(
-            f"has shadowsync {found['version']}, and the driver {__version__}",
-            where=f"{name} on {found['host']}",
+            f"has shadowsync {machine['version']}, and the driver {__version__}",
+            where=f"{name} on {machine['host']}",
             remedy="install the same one on every machine",
         )
-    if probe is not None and not found["sees_folder"]:
+    if probe is not None and not machine["sees_folder"]:
         raise ClusterError(
             f"does not see the driver's {probe.parent}; all nodes write their parts of checkpoints there",
-            where=f"{name} on {found['host']}",
+            where=f"{name} on {machine['host']}",
             remedy="set run.storage to a bucket, or run.directory to a folder that all machines share by the"
             " same path",
         )

@@ -11,7 +11,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.types import ResultModel
 from .machine import Machine
 from .prediction import CORES, EMBEDDING, IN_FLIGHT, LOCK, NETWORK, READERS, WORKERS
-from .search import Found
+from .search import PlannedLayout
 
 _SECONDS_AN_HOUR: Final = 3600.0
 _MILLION: Final = 1e6
@@ -77,44 +77,50 @@ class CapacityPlan(ResultModel):
 
     @classmethod
     def of(
-        cls, found: Found, job: Job, machine: Machine, profile: str, price: float | None, notes: list[str]
+        cls,
+        planned: PlannedLayout,
+        job: Job,
+        machine: Machine,
+        profile: str,
+        price: float | None,
+        notes: list[str],
     ) -> CapacityPlan:
         """Build the plan.
 
         Args:
-            found: the layout and its prediction.
+            planned: the layout and its prediction.
             job: the job.
             machine: one of the machines.
             profile: the profile's run.
             price: of a machine for a second; None if unknown.
             notes: what the plan rests on.
         """
-        prediction = found.prediction
+        prediction = planned.prediction
         limits = [
             Limit(name=name, examples_per_second=rate) for name, rate in prediction.limits if rate < np.inf
         ]
-        whole = price * found.machines if price is not None else None
+        whole = price * planned.machines if price is not None else None
         rate = prediction.examples_per_second
         return cls(
             profile=profile,
-            machines=found.machines,
+            machines=planned.machines,
             cores=machine.cores,
-            settings=_settings(found, job),
+            settings=_settings(planned, job),
             examples_per_second=rate,
             bottleneck=limits[0].name,
             runner_up=limits[min(1, len(limits) - 1)].name,
             limits=limits,
             sync_gap=prediction.sync_gap,
             round_period_seconds=prediction.round_period_seconds,
-            layout=_rows(found),
+            layout=_rows(planned),
             price_an_hour=whole * _SECONDS_AN_HOUR if whole is not None else None,
             price_of_a_million=whole * _MILLION / rate if whole is not None else None,
             notes=notes,
         )
 
 
-def _settings(found: Found, job: Job) -> dict[str, int | str]:
-    layout = found.layout
+def _settings(planned: PlannedLayout, job: Job) -> dict[str, int | str]:
+    layout = planned.layout
     settings: dict[str, int | str] = {
         "trainer.count": layout.trainers,
         "trainer.workers": layout.workers,
@@ -128,8 +134,8 @@ def _settings(found: Found, job: Job) -> dict[str, int | str]:
     return settings
 
 
-def _rows(found: Found) -> list[MachineRow]:
-    placement = found.prediction.placement
+def _rows(planned: PlannedLayout) -> list[MachineRow]:
+    placement = planned.prediction.placement
     roles = {
         "coordinator": placement.coordinators,
         "trainer": placement.trainers,
@@ -138,7 +144,7 @@ def _rows(found: Found) -> list[MachineRow]:
         "sync": placement.sync_nodes,
     }
     kinds: dict[tuple[int, ...], int] = {}
-    for number in range(found.machines):
+    for number in range(planned.machines):
         nodes = tuple(int(counts[number]) for counts in roles.values())
         kinds[nodes] = kinds.get(nodes, 0) + 1
     return [

@@ -31,7 +31,7 @@ _SHORTER: Final = 0.95
 
 
 @dataclass(frozen=True)
-class Found:
+class PlannedLayout:
     """A layout with its prediction on a number of machines."""
 
     layout: Layout
@@ -114,7 +114,7 @@ def counts(most: int) -> Iterator[int]:
     yield most
 
 
-def best_layout(space: Space, machines: int, target: float | None = None) -> Found | None:
+def best_layout(space: Space, machines: int, target: float | None = None) -> PlannedLayout | None:
     """Find the layout for so many machines; None if none will do.
 
     Without a target, it is the one with the fewest nodes within SLACK of the highest speed; with one, the
@@ -142,11 +142,11 @@ def best_layout(space: Space, machines: int, target: float | None = None) -> Fou
     for layout in sorted(layout for bound, layout in bounded if bound >= enough):
         prediction = predicted(layout)
         if prediction is not None and prediction.examples_per_second >= enough:
-            return Found(layout, prediction, machines)
+            return PlannedLayout(layout, prediction, machines)
     return None
 
 
-def plan_for_machines(space: Space, machines: int) -> Found:
+def plan_for_machines(space: Space, machines: int) -> PlannedLayout:
     """Find the fastest layout; raises ResourceError if memory does not suffice."""
     found = best_layout(space, machines)
     if found is None:
@@ -154,7 +154,7 @@ def plan_for_machines(space: Space, machines: int) -> Found:
     return found
 
 
-def plan_for_target(space: Space, target: float) -> Found:
+def plan_for_target(space: Space, target: float) -> PlannedLayout:
     """Find the fewest machines that reach a speed, in examples per second.
 
     Above 50 machines, their number is tried in steps of 2%. Raises JobFileError for a speed that no number

@@ -120,10 +120,10 @@ def _quality(comparison: Comparison, label: str, get_ne: Get, get_auc: Get) -> Q
     )
 
 
-def _mean(found: Sequence[Figures], get: Get) -> float | None:
+def _mean(runs: Sequence[Figures], get: Get) -> float | None:
     """Return the mean; None unless all runs have the figure."""
-    values = [value for figures in found if (value := get(figures)) is not None]
-    return statistics.fmean(values) if values and len(values) == len(found) else None
+    values = [value for figures in runs if (value := get(figures)) is not None]
+    return statistics.fmean(values) if values and len(values) == len(runs) else None
 
 
 def _against(

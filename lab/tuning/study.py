@@ -128,7 +128,7 @@ class Study:
     def trials(self) -> list[Trial]:
         """All trials that have ended, in order."""
         return [
-            _trial(found) for found in self._study.get_trials(deepcopy=False) if found.state.is_finished()
+            _trial(frozen) for frozen in self._study.get_trials(deepcopy=False) if frozen.state.is_finished()
         ]
 
     @property
@@ -167,19 +167,19 @@ class Study:
         return self.trials[-1]
 
 
-def _trial(found: optuna.trial.FrozenTrial) -> Trial:
-    why = str(found.user_attrs.get("why", ""))
+def _trial(frozen: optuna.trial.FrozenTrial) -> Trial:
+    why = str(frozen.user_attrs.get("why", ""))
     # A trial that failed by itself says why.
     failed: State = "failed" if why else "interrupted"
     states: dict[TrialState, State] = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "stopped"}
-    state = states.get(found.state, failed)
+    state = states.get(frozen.state, failed)
     return Trial(
-        number=found.number,
-        parameters=dict(found.params),
+        number=frozen.number,
+        parameters=dict(frozen.params),
         state=state,
-        ne=found.value if state == "complete" else None,
-        examples=int(found.user_attrs.get("examples", 0)),
-        rungs=[value for _, value in sorted(found.intermediate_values.items())],
+        ne=frozen.value if state == "complete" else None,
+        examples=int(frozen.user_attrs.get("examples", 0)),
+        rungs=[value for _, value in sorted(frozen.intermediate_values.items())],
         why=why,
-        folder=str(found.user_attrs.get("folder", "")),
+        folder=str(frozen.user_attrs.get("folder", "")),
     )

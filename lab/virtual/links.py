@@ -76,7 +76,7 @@ class VirtualNetwork:
         """Return whether other trainers wait for this one."""
         return self._meetings.waits_for(index)
 
-    async def wanted(self, index: int) -> None:
+    async def awaited(self, index: int) -> None:
         """Return when another trainer waits for this one."""
         while not self.waits_for(index):
             await self._arrived.wait()

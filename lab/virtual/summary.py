@@ -105,6 +105,6 @@ def _quality(by_seed: BySeed, alone: BySeed, of: Callable[[VirtualResult], AnyLa
     )
 
 
-def _mean(found: Sequence[VirtualResult], get: Callable[[VirtualResult], float | None]) -> float | None:
-    values = [value for result in found if (value := get(result)) is not None]
-    return statistics.fmean(values) if values and len(values) == len(found) else None
+def _mean(results: Sequence[VirtualResult], get: Callable[[VirtualResult], float | None]) -> float | None:
+    values = [value for result in results if (value := get(result)) is not None]
+    return statistics.fmean(values) if values and len(values) == len(results) else None

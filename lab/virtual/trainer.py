@@ -129,7 +129,7 @@ class VirtualTrainer:
                 await self._gate.due()
                 if self._gate.is_deserted:
                     # It takes part in the rounds of the others, and makes none of its own.
-                    await self._network.wanted(self.index)
+                    await self._network.awaited(self.index)
                 await self.round()
                 self._gate.release()
         elif self._job.sync.mode == "shadow":
@@ -146,7 +146,7 @@ class VirtualTrainer:
         clock, schedule = asyncio.get_running_loop(), self._schedule
         while not self._paused:
             wait_seconds = schedule.wait_seconds(
-                clock.time(), self.context.total_iterations(), wanted=self._network.waits_for(self.index)
+                clock.time(), self.context.total_iterations(), awaited=self._network.waits_for(self.index)
             )
             if wait_seconds:
                 await asyncio.sleep(wait_seconds)

@@ -98,7 +98,7 @@ class AllReduceState:
         }
 
     @property
-    def wanted(self) -> bool:
+    def awaited(self) -> bool:
         """Whether a peer is ready for a round not begun here."""
         context = self.context
         if context.current_round is not None or self._grouping is not None or not context.usable:

@@ -212,9 +212,9 @@ class PeerCallbacks:
         late: called with (generation, index) of a late trainer. The coordinator must answer with a
             `regroup`, since no further round begins in this generation.
         excluded: called once per `meet` if this trainer is not in the group.
-        wanted: called when another trainer waits for a round that this one has not begun.
+        awaited: called when another trainer waits for a round that this one has not begun.
     """
 
     late: Callable[[int, int], None]
     excluded: Callable[[], None]
-    wanted: Callable[[], None]
+    awaited: Callable[[], None]

@@ -118,7 +118,7 @@ class AllReduceTransport:
             opened.pop_all()
         self._meeting: asyncio.Future[Met] | None = None
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
-        self._was_wanted = False
+        self._was_awaited = False
         self._closed = False
         self._tick_seconds = min(sync.timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
         self._start()
@@ -139,9 +139,9 @@ class AllReduceTransport:
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
 
     @property
-    def wanted(self) -> bool:
+    def awaited(self) -> bool:
         """Whether a peer is ready for a round not begun here."""
-        return self._state.wanted
+        return self._state.awaited
 
     @property
     def sent_bytes(self) -> int:
@@ -353,10 +353,10 @@ class AllReduceTransport:
         events = self._state.context.events
         while events:
             self._dispatch(events.popleft())
-        wanted = self._state.wanted
-        if wanted and not self._was_wanted:
-            self._callbacks.wanted()
-        self._was_wanted = wanted
+        awaited = self._state.awaited
+        if awaited and not self._was_awaited:
+            self._callbacks.awaited()
+        self._was_awaited = awaited
 
     def _dispatch(self, event: RoundEvent) -> None:
         if isinstance(event, Late):

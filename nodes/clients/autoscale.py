@@ -46,14 +46,14 @@ class Decision:
     """A number of trainers, and the figures that speak for it.
 
     Attributes:
-        present, wanted: numbers of trainers; equal if the job keeps them.
+        present, planned: numbers of trainers; equal if the job keeps them.
         rates: examples/s of each number that was measured.
         expected: examples/s of each number, measured or extrapolated.
         rules: what is wanted of the number.
     """
 
     present: int
-    wanted: int
+    planned: int
     rates: dict[int, float]
     expected: dict[int, float]
     rules: CountRules
@@ -61,10 +61,10 @@ class Decision:
     @property
     def text(self) -> str:
         """One line with the decision, its figures, and what speaks for it."""
-        if self.wanted == self.present:
+        if self.planned == self.present:
             what = f"autoscale keeps {counted(self.present, 'trainer')}"
         else:
-            what = f"autoscale goes from {self.present} to {counted(self.wanted, 'trainer')}"
+            what = f"autoscale goes from {self.present} to {counted(self.planned, 'trainer')}"
         measured = " and ".join(f"{count(rate)} with {number}" for number, rate in sorted(self.rates.items()))
         parts = [f"{what}: examples/s measured {measured}"]
         compared = self._compared
@@ -95,8 +95,8 @@ class Decision:
     @property
     def _compared(self) -> int:
         """The number that the present one is held against."""
-        if self.wanted != self.present:
-            return self.wanted
+        if self.planned != self.present:
+            return self.planned
         return self.present + 1 if self.present < self.rules.most else self.present - 1
 
     @property
@@ -159,7 +159,7 @@ class TrainerCounts:
             # There was nothing to train, which says nothing of the number of trainers.
             return None
         self._law.observe(trainers, rate)
-        best = self._law.wanted(trainers, status.progress.seconds_left)
+        best = self._law.best_count(trainers, status.progress.seconds_left)
         if best == trainers and window.kept:
             return None
         if best != trainers and self._pause > 0:
@@ -217,7 +217,7 @@ async def autoscale_job(
 
 async def _carry_out(decision: Decision, channel: RpcChannel, watched: WatchedJob) -> ScaleReply | None:
     """Have the coordinator change the number of trainers; None if the job ended meanwhile."""
-    request = Scale("trainer", decision.wanted, decision.text)
+    request = Scale("trainer", decision.planned, decision.text)
     return await race(channel.call(request, timeout_seconds=SCALE_SECONDS), watched.ended.wait())
 
 

@@ -165,7 +165,7 @@ class CountLaw:
         """The median rate of each count that was tried."""
         return {trainers: median(windows) for trainers, windows in self._windows.items()}
 
-    def wanted(self, present: int, seconds_left: float | None = None) -> int:
+    def best_count(self, present: int, seconds_left: float | None = None) -> int:
         """Return the number of trainers to have next; `present` while nothing was measured.
 
         `seconds_left` is the time until the job ends, which a change must pay within.

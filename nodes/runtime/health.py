@@ -137,14 +137,14 @@ def _is_served(path: Path) -> bool:
 
 
 def coordinator_health(
-    phase: str, trained: int, expected: Mapping[str, int], there: Mapping[str, int]
+    phase: str, trained: int, expected: Mapping[str, int], present: Mapping[str, int]
 ) -> Health:
     """Return the coordinator's health.
 
     A coordinator that answers is healthy: missing or dead nodes are the job's concern.
     """
-    nodes = ", ".join(f"{there[role]} of {count} {role}" for role, count in expected.items() if count)
-    figures = {"phase": phase, "trained": trained, "expected": dict(expected), "there": dict(there)}
+    nodes = ", ".join(f"{present[role]} of {count} {role}" for role, count in expected.items() if count)
+    figures = {"phase": phase, "trained": trained, "expected": dict(expected), "there": dict(present)}
     return Health(True, f"coordinator: {phase}, {trained:,} examples trained, {nodes}", figures)
 
 

@@ -87,20 +87,20 @@ class DueSteps:
     missed. Both sides may run at any time.
 
     Attributes:
-        at: the steps; NEVER while time alone decides when a round is due.
+        steps: the steps; NEVER while time alone decides when a round is due.
         wake: wakes the shadow thread; set before there are steps.
     """
 
     NEVER = sys.maxsize
 
     def __init__(self) -> None:
-        self.at = self.NEVER
+        self.steps = self.NEVER
         self.wake: Callable[[], object] = lambda: None
 
     def stepped(self, steps: int) -> None:
         """Say that so many steps are done; for the thread that trains."""
-        if steps >= self.at:
-            self.at = self.NEVER
+        if steps >= self.steps:
+            self.steps = self.NEVER
             self.wake()
 
 
@@ -169,10 +169,10 @@ class RoundGate:
                 self._statuses[index] = _WorkerStatus.STARVED
                 self._starved_since[index] = time.monotonic()
 
-    def enter(self, *, wanted: bool) -> bool:
+    def enter(self, *, awaited: bool) -> bool:
         """Begin a round if one is due; return whether it has begun.
 
-        `wanted` says whether another trainer waits for this one.
+        `awaited` says whether another trainer waits for this one.
         """
         with self._changed:
             now = time.monotonic()
@@ -182,7 +182,7 @@ class RoundGate:
                 or not all(self._is_waiting(i, now) for i in range(len(self._statuses)))
             ):
                 return False
-            if not wanted and _WorkerStatus.AT_GATE not in self._statuses:
+            if not awaited and _WorkerStatus.AT_GATE not in self._statuses:
                 return False
             self._in_round = True
             return True

@@ -106,33 +106,35 @@ class RoundSchedule:
         self._gap = gap
         self._set_due()
 
-    def is_due(self, now: float, iterations: int, *, wanted: bool = False) -> bool:
+    def is_due(self, now: float, iterations: int, *, awaited: bool = False) -> bool:
         """Return whether a round is due.
 
-        `wanted` says whether another trainer waits for this one.
+        `awaited` says whether another trainer waits for this one.
         """
         if iterations != self._last_change[1]:
             self._last_change = (now, iterations)
         if self._is_early(now):
             return False
         stalled = now - self._last_change[0] >= STALLED_SECONDS
-        if stalled and not wanted and iterations == self._counted_from:
+        if stalled and not awaited and iterations == self._counted_from:
             # It has nothing to send, and what the others sent can wait: an idle job costs no bandwidth.
             return now - self._began[0] >= STALLED_SECONDS
-        return self._gap is None or wanted or stalled or iterations >= self.due_iterations
+        return self._gap is None or awaited or stalled or iterations >= self.due_iterations
 
-    def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False, told: bool = False) -> float:
+    def wait_seconds(
+        self, now: float, iterations: int, *, awaited: bool = False, notified: bool = False
+    ) -> float:
         """Return the seconds to wait; 0 if a round is due.
 
         After `earliest_seconds`, this is half of the least time of the missing iterations, within bounds.
         Iterations must be polled: workers only write their counters. If the caller
-        is `told` when iterations reach `due_iterations`, only a stall is left to look for.
+        is `notified` when iterations reach `due_iterations`, only a stall is left to look for.
         """
-        if self.is_due(now, iterations, wanted=wanted):
+        if self.is_due(now, iterations, awaited=awaited):
             return 0.0
         if self._is_early(now):
             return self.earliest_seconds - now
-        if told:
+        if notified:
             return STALL_LOOK_SECONDS
         expected = (self.due_iterations - iterations) * self._least_iteration_seconds(now, iterations)
         return min(max(expected / 2, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS)

@@ -95,7 +95,7 @@ class Synchronizer:
             algorithm.load_state(state)
         if context.job.sync.mode == "fixed":
             self._set_up_fixed_rate()
-        callbacks = PeerCallbacks(self._report_late, self._report_excluded, self._on_wanted)
+        callbacks = PeerCallbacks(self._report_late, self._report_excluded, self._on_awaited)
 
         def open_peers() -> ZmqPeers:
             return self._connection_config.open(context, "shadow", socket, view, callbacks)
@@ -218,7 +218,7 @@ class Synchronizer:
     def _report_excluded(self) -> None:
         self._report(RejoinGroup())
 
-    def _on_wanted(self) -> None:
+    def _on_awaited(self) -> None:
         # In shadow mode the others may have to wait for this trainer's duty cycle, but never for its
         # iterations.
         if self._gate is not None or self._context.job.sync.gap is not None:

@@ -222,8 +222,8 @@ class ShadowThread(LoopThread):
 
     async def _at_gate(self, gate: RoundGate, peers: ZmqPeers) -> None:
         """Wait until a round is due, run it, and release the workers."""
-        is_awaited = peers.transport is not None and peers.transport.wanted
-        if not gate.enter(wanted=is_awaited):
+        is_awaited = peers.transport is not None and peers.transport.awaited
+        if not gate.enter(awaited=is_awaited):
             # A worker becomes starved by time alone, without a notification.
             await self._wait(RETRY_SECONDS if is_awaited or gate.has_waiting_worker else None)
             return
@@ -234,11 +234,11 @@ class ShadowThread(LoopThread):
 
     async def _on_schedule(self, peers: ZmqPeers) -> None:
         """Run a round if due, else wait."""
-        is_awaited = peers.transport is not None and peers.transport.wanted
+        is_awaited = peers.transport is not None and peers.transport.awaited
         iterations = self._context.total_iterations()
         due = self._due
         seconds = self._schedule.wait_seconds(
-            time.monotonic(), iterations, wanted=is_awaited, told=due is not None
+            time.monotonic(), iterations, awaited=is_awaited, notified=due is not None
         )
         # A check is a timer and a sum of a few counters. With a gap they come as the missing
         # iterations need, at most 1 / SHORTEST_LOOK_SECONDS per second, and none while the duty cycle
@@ -255,7 +255,7 @@ class ShadowThread(LoopThread):
         Returns whether it is already. `iterations` are those by which it was not, or was too early.
         """
         due_iterations = self._schedule.due_iterations
-        due.at = due_iterations if iterations < due_iterations else due.NEVER
+        due.steps = due_iterations if iterations < due_iterations else due.NEVER
         # Steps that were done before the number was there.
         return iterations < due_iterations <= self._context.total_iterations()
 

@@ -81,7 +81,7 @@ def _parquet(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
 
 
 def _fault(records: Records, row: int) -> str:
-    return next((f"{fault.name} is {fault.wanted}" for fault in records.faults if fault.rows[row]), "")
+    return next((f"{fault.name} is {fault.why}" for fault in records.faults if fault.rows[row]), "")
 
 
 def _trained(

@@ -274,7 +274,7 @@ def _faults(records: Records, columns: Columns) -> dict[int, str]:
     for fault in records.faults:
         for row in np.flatnonzero(fault.rows).tolist():
             text = printable(display_bytes(columns[fault.source][row]), 20)
-            why.setdefault(row, f"{fault.name} '{text}' {fault.wanted}")
+            why.setdefault(row, f"{fault.name} '{text}' {fault.why}")
     return why
 
 

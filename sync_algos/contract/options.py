@@ -54,19 +54,19 @@ def option_types(options: type[Any]) -> dict[str, Any]:
     return types
 
 
-def make_options(name: str, options: type[Any], given: Mapping[str, Any]) -> Any:
+def make_options(name: str, options: type[Any], values: Mapping[str, Any]) -> Any:
     """Make the options of the algorithm `name`; raises AlgorithmError."""
     types = option_types(options)
-    for key in given:
+    for key in values:
         if key not in types:
-            raise AlgorithmError(f"{SECTION}.{key}", f"unknown option; {_there(name, key, types)}")
-    values = {key: _checked(key, value, types[key]) for key, value in given.items()}
+            raise AlgorithmError(f"{SECTION}.{key}", f"unknown option; {_known_here(name, key, types)}")
+    checked = {key: _checked(key, value, types[key]) for key, value in values.items()}
     needed = inspect.signature(options).parameters.values()
     for parameter in needed:
-        if parameter.default is parameter.empty and parameter.name not in values:
+        if parameter.default is parameter.empty and parameter.name not in checked:
             raise AlgorithmError(f"{SECTION}.{parameter.name}", "is missing; give it a value")
     try:
-        return options(**values)
+        return options(**checked)
     except (ValueError, TypeError) as error:
         key, colon, text = str(error).partition(": ")
         if colon and key in types:
@@ -74,7 +74,7 @@ def make_options(name: str, options: type[Any], given: Mapping[str, Any]) -> Any
         raise AlgorithmError(SECTION, str(error)) from error
 
 
-def _there(name: str, key: str, types: Mapping[str, Any]) -> str:
+def _known_here(name: str, key: str, types: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(key, types, n=1)
     if close:
         return f"did you mean {close[0]!r}?"

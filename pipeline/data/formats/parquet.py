@@ -342,4 +342,4 @@ def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:
         fits = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         return fits or is_number(kind) or is_text(kind), "times, dates, numbers or texts"
     values = VALUES[column.kind]
-    return values.fits(kind), values.wanted
+    return values.fits(kind), values.expected

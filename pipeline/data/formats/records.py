@@ -114,7 +114,7 @@ def _report_bad_lines(
 
 def _reason(faults: tuple[ColumnFault, ...], row: int, value: Callable[[ColumnFault, int], bytes]) -> str:
     fault = next(fault for fault in faults if fault.rows[row])
-    return f"{fault.name} '{printable(value(fault, row), 20)}' is {fault.wanted}"
+    return f"{fault.name} '{printable(value(fault, row), 20)}' is {fault.why}"
 
 
 def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iterator[RecordChunk]:

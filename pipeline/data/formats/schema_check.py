@@ -111,7 +111,7 @@ def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSche
     for fault in records.faults:
         if fault.rows.sum() > MISFIT_SHARE * len(fault.rows):
             raise DataError(
-                f"column {fault.name}: {_samples(fault, columns)} are {fault.wanted}",
+                f"column {fault.name}: {_samples(fault, columns)} are {fault.why}",
                 where=path,
                 remedy=f"{fault.remedy}; or {_REMEDY}" if fault.remedy else _REMEDY,
             )

@@ -27,12 +27,12 @@ class ParameterShape:
 class JoinLoops(Request["JoinLoopsReply"]):
     """A loop asks to synchronize its trainable parameters.
 
-    `wanted` has the settings that the loop was given, by key, such as "sync.algorithm"; the hub's must be
+    `settings` has the settings that the loop was given, by key, such as "sync.algorithm"; the hub's must be
     the same.
     """
 
     parameters: Annotated[tuple[ParameterShape, ...], Items(MAX_PARAMETERS)]
-    wanted: dict[str, Any]
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +165,13 @@ class EndSamples(Request[Done]):
 class JoinTables(Request["JoinTablesReply"]):
     """A module asks to look up and train rows of tables.
 
-    `wanted` has the settings that the module was given, by table and key, such as {"user": {"rows": 100}}.
+    `settings` has the settings that the module was given, by table and key, such as {"user": {"rows": 100}}.
     The first module decides; the tables of the others must be the same. None asks for what is there.
 
     `passes` is how many backward passes a module has made that comes back, None of a new one.
     """
 
-    wanted: dict[str, Any] | None
+    settings: dict[str, Any] | None
     passes: Count | None = None
 
 

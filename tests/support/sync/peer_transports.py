@@ -56,7 +56,7 @@ class Heard:
 
     late: list[tuple[int, int]] = field(default_factory=list)
     excluded: int = 0
-    wanted: int = 0
+    awaited: int = 0
 
 
 @dataclass
@@ -77,8 +77,8 @@ class Bench:
         def excluded() -> None:
             reports.excluded += 1
 
-        def wanted() -> None:
-            reports.wanted += 1
+        def awaited() -> None:
+            reports.awaited += 1
 
         codecs = options.pop("codecs", LinkCodecs())
         algorithm = options.pop("algorithm", Remembering(0, self.numel))
@@ -96,7 +96,7 @@ class Bench:
             codecs=codecs,
             algorithm=algorithm,
             callbacks=PeerCallbacks(
-                lambda generation, late: reports.late.append((generation, late)), excluded, wanted
+                lambda generation, late: reports.late.append((generation, late)), excluded, awaited
             ),
         )
         self.transports[index] = transport

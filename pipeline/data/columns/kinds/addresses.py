@@ -33,7 +33,7 @@ _RULE: Final = (
 class IpValues(ColumnValues):
     """Kind "ip": a bag of the ids of an address's networks; a missing address has an empty one."""
 
-    wanted: ClassVar[str] = "texts"
+    expected: ClassVar[str] = "texts"
 
     def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         del section

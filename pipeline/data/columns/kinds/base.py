@@ -19,10 +19,10 @@ class ColumnValues(ABC):
     so on.
 
     Attributes:
-        wanted: which types of Parquet and Arrow fit, in words.
+        expected: which types of Parquet and Arrow fit, in words.
     """
 
-    wanted: ClassVar[str] = "numbers, or texts that are numbers"
+    expected: ClassVar[str] = "numbers, or texts that are numbers"
 
     @abstractmethod
     def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:

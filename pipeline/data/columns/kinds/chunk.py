@@ -26,14 +26,14 @@ class ColumnFault:
     Attributes:
         name: name of the column in the job file.
         source: name of the column in the input file.
-        wanted: the end of a sentence after "is" or "are".
+        why: the end of a sentence after "is" or "are".
         rows: bool [n].
         remedy: what may help; "" for nothing special.
     """
 
     name: str
     source: str
-    wanted: str
+    why: str
     rows: Mask
     remedy: str = ""
 
@@ -119,9 +119,9 @@ class ColumnChunk:
         column = self.column(name)
         return np.where(null_mask(column), np.nan, self.settings.rules.numbers(column))
 
-    def fault(self, name: str, wanted: str, rows: Mask, remedy: str = "") -> None:
+    def fault(self, name: str, why: str, rows: Mask, remedy: str = "") -> None:
         """Note rows that are bad, if any, see `ColumnFault`."""
-        self.add_fault(ColumnFault(name, self.settings.source_of(name), wanted, rows, remedy))
+        self.add_fault(ColumnFault(name, self.settings.source_of(name), why, rows, remedy))
 
     def add_fault(self, fault: ColumnFault) -> None:
         """Note a fault if it has rows."""

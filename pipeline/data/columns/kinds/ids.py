@@ -31,7 +31,7 @@ class CategoricalValues(ColumnValues):
     a missing time has the last one.
     """
 
-    wanted: ClassVar[str] = "texts or integers"
+    expected: ClassVar[str] = "texts or integers"
 
     def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         if section.part is None:
@@ -84,7 +84,7 @@ class CrossValues(ColumnValues):
 class MultiHotValues(ColumnValues):
     """Kind "multi_hot": bags of ids, perhaps with a weight for each."""
 
-    wanted: ClassVar[str] = "lists of texts or integers, or delimited texts"
+    expected: ClassVar[str] = "lists of texts or integers, or delimited texts"
 
     def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         rules, delimiter = chunk.settings.rules, section.delimiter

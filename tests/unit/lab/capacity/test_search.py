@@ -15,7 +15,7 @@ from shadowsync.lab.capacity.machine import Machine
 from shadowsync.lab.capacity.prediction import CORES, EMBEDDING, NETWORK, READERS, WORKERS, Prediction
 from shadowsync.lab.capacity.search import (
     SLACK,
-    Found,
+    PlannedLayout,
     Space,
     best_layout,
     counts,
@@ -33,7 +33,7 @@ def space(machine: Machine = LARGE, *, of_job: dict[str, Any] | None = None, **c
     return Space(costs(**changed), rules(**(of_job or {})), machine)
 
 
-def by_brute_force(where: Space, machines: int, target: float | None = None) -> Found | None:
+def by_brute_force(where: Space, machines: int, target: float | None = None) -> PlannedLayout | None:
     """Predict every layout; of those that are fast enough take the first in order."""
     all_of_them: list[tuple[Layout, Prediction]] = []
     for layout in where.layouts(machines):
@@ -46,7 +46,7 @@ def by_brute_force(where: Space, machines: int, target: float | None = None) -> 
     if not found:
         return None
     layout, prediction = min(found, key=lambda entry: entry[0])
-    return Found(layout, prediction, machines)
+    return PlannedLayout(layout, prediction, machines)
 
 
 @settings(max_examples=10, deadline=None)

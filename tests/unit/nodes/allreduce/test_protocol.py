@@ -186,7 +186,7 @@ def test_the_values_of_one_round_are_kept_of_a_peer_that_is_early() -> None:
     net.want(1, [0, 1])
     late_one = net.trainers[2].state
     net.run(lambda: False, most_seconds=TIMEOUT_SECONDS / 2)
-    assert late_one.wanted
+    assert late_one.awaited
     assert early_bytes(late_one.context.reorder_buffer) == 2 * 4 * NUMEL // 3
     net.want(1, [2])
     assert done(net, 2)

@@ -375,17 +375,17 @@ def test_wanted_says_that_others_are_ready(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 100) as made:
             one, other = made.transports[0], made.transports[1]
-            assert not one.wanted
+            assert not one.awaited
             called = asyncio.Event()
-            one._callbacks = replace(one._callbacks, wanted=called.set)
+            one._callbacks = replace(one._callbacks, awaited=called.set)
             waiting = asyncio.ensure_future(mean_of(other, vector(100, 1)))
             await called.wait()
-            assert one.wanted
-            assert not other.wanted
+            assert one.awaited
+            assert not other.awaited
             await mean_of(one, vector(100, 2))
             await waiting
-            assert not one.wanted
-            assert made.reports[1].wanted == 0
+            assert not one.awaited
+            assert made.reports[1].awaited == 0
 
     run(work())
 

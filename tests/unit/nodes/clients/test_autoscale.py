@@ -37,8 +37,8 @@ def follow(rate: Callable[[int], float], start: int, seconds: int, rules: CountR
     for second in range(seconds):
         trained += rate(trainers)
         decision = counts.decide(status(float(second), trained, trainers))
-        if decision is not None and decision.wanted != trainers:
-            trainers = decision.wanted
+        if decision is not None and decision.planned != trainers:
+            trainers = decision.planned
             seen.append(trainers)
     return seen
 
@@ -87,14 +87,14 @@ def test_a_decision_to_stay_is_told_once_after_each_change() -> None:
     for second in range(400):
         decision = counts.decide(status(float(second), 1000.0 * second, 2))
         if decision is not None:
-            told.append((decision.present, decision.wanted))
+            told.append((decision.present, decision.planned))
             if len(told) == 1:
                 # It is refused: the job stays as it is, and it is asked for again in the next window.
-                assert decision.wanted == 4
+                assert decision.planned == 4
     assert set(told) == {(2, 4)}
     few = TrainerCounts(CountRules(1, 2))
     decisions = [few.decide(status(float(second), 1000.0 * second, 2)) for second in range(400)]
-    assert [decision.wanted for decision in decisions if decision is not None] == [2]
+    assert [decision.planned for decision in decisions if decision is not None] == [2]
 
 
 def test_a_change_that_is_refused_is_tried_again_less_and_less_often() -> None:
@@ -161,7 +161,7 @@ def test_nothing_joins_that_cannot_pay_before_the_end() -> None:
             progress = {"trained": 1000 * second, "distinct": 1000 * second, "seconds_left": left}
             decision = counts.decide(status(float(second), 0, 2, progress=progress))
             if decision is not None:
-                return decision.wanted
+                return decision.planned
         raise AssertionError("nothing was decided")
 
     assert decided(None) == decided(3600.0) == 4, "the control"

@@ -117,7 +117,7 @@ def settle(law: CountLaw, rates: Rates, start: int) -> list[int]:
     counts = [start]
     for _ in range(12):
         law.observe(counts[-1], rates[counts[-1]])
-        counts.append(law.wanted(counts[-1]))
+        counts.append(law.best_count(counts[-1]))
     return counts
 
 
@@ -147,9 +147,9 @@ def test_a_target_takes_the_fewest_trainers_that_reach_it() -> None:
 
 def test_without_a_measurement_nothing_changes_but_what_must() -> None:
     law = CountLaw(CountRules(2, 4))
-    assert [law.wanted(present) for present in (1, 3, 9)] == [2, 3, 4]
+    assert [law.best_count(present) for present in (1, 3, 9)] == [2, 3, 4]
     law.observe(3, 0.0)
-    assert law.wanted(3) == 3
+    assert law.best_count(3) == 3
 
 
 def test_a_burst_does_not_move_it() -> None:
@@ -158,7 +158,7 @@ def test_a_burst_does_not_move_it() -> None:
     for _ in range(4):
         law.observe(3, 3000.0)
     law.observe(3, 10.0)
-    assert law.wanted(3) == 3
+    assert law.best_count(3) == 3
 
 
 @pytest.mark.parametrize(("reluctance", "flaps"), [(0.2, False), (0.0, True)], ids=["reluctant", "control"])
@@ -173,7 +173,7 @@ def test_noise_around_the_threshold_does_not_move_it(reluctance: float, flaps: b
     present, changes = 2, 0
     for _ in range(200):
         law.observe(present, rates[present] * noise.uniform(0.94, 1.06))
-        wanted = law.wanted(present)
+        wanted = law.best_count(present)
         changes += wanted != present
         present = wanted
     assert (changes > 0) == flaps, changes

@@ -83,12 +83,12 @@ def at_gate(gate: RoundGate, arrivals: threading.Semaphore, *indexes: int) -> li
 def test_a_round_is_due_when_all_workers_have_come(gate: RoundGate, arrivals: threading.Semaphore) -> None:
     gate.work(1)
     (first,) = at_gate(gate, arrivals, 0)
-    assert not gate.enter(wanted=False)
+    assert not gate.enter(awaited=False)
     gate.iterated(1)
     second = GateWorker(gate, 1)
     second.iterate()
     assert arrivals.acquire(timeout=PATIENCE_SECONDS)
-    assert gate.enter(wanted=False)
+    assert gate.enter(awaited=False)
     assert not first.returned.is_set()
     assert not second.returned.is_set()
     gate.leave()
@@ -105,7 +105,7 @@ def test_only_every_kth_iteration_waits(gate: RoundGate) -> None:
 def test_a_wanted_round_does_not_interrupt_work(gate: RoundGate, arrivals: threading.Semaphore) -> None:
     at_gate(gate, arrivals, 0)
     gate.work(1)
-    assert not gate.enter(wanted=True)
+    assert not gate.enter(awaited=True)
 
 
 def test_a_starved_worker_holds_no_round_up(
@@ -116,24 +116,24 @@ def test_a_starved_worker_holds_no_round_up(
     at_gate(gate, arrivals, 0)
     gate.work(1)
     gate.starve(1)
-    assert not gate.enter(wanted=False), "it may only be waiting for the next batch"
+    assert not gate.enter(awaited=False), "it may only be waiting for the next batch"
     now[0] += 0.9 * STARVED_SECONDS
-    assert not gate.enter(wanted=False)
+    assert not gate.enter(awaited=False)
     now[0] += 0.2 * STARVED_SECONDS
-    assert gate.enter(wanted=False)
+    assert gate.enter(awaited=False)
 
 
 def test_starved_workers_start_no_round_of_their_own(gate: RoundGate) -> None:
-    assert not gate.enter(wanted=False)
-    assert gate.enter(wanted=True)
+    assert not gate.enter(awaited=False)
+    assert gate.enter(awaited=True)
 
 
 def test_work_begins_after_the_round(gate: RoundGate) -> None:
-    assert gate.enter(wanted=True)
+    assert gate.enter(awaited=True)
     worker = GateWorker(gate, 0)
     worker.begin_step()
     assert not worker.returned.wait(0.05)
-    assert not gate.enter(wanted=True), "one round at a time"
+    assert not gate.enter(awaited=True), "one round at a time"
     gate.leave()
     assert worker.ended()
 
@@ -143,4 +143,4 @@ def test_an_open_gate_lets_everyone_go(gate: RoundGate, arrivals: threading.Sema
     gate.open()
     assert first.ended()
     assert second.ended()
-    assert not gate.enter(wanted=True)
+    assert not gate.enter(awaited=True)

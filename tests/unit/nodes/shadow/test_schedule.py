@@ -75,7 +75,7 @@ def test_without_a_gap_only_the_last_round_counts(
         iterations += trained
         assert own.is_due(due, iterations)
         before = due - 2 * CLOCK_SECONDS
-        assert not own.is_due(before, iterations, wanted=True)
+        assert not own.is_due(before, iterations, awaited=True)
         assert own.wait_seconds(before, iterations) > 0
         now = due + later
 
@@ -103,8 +103,8 @@ def test_another_trainer_does_not_wait_for_iterations_but_for_the_duty_cycle() -
     own = schedule(gap=100)
     for began in (0.0, 1.0):
         play(own, began, 0, Ended())
-    assert not own.is_due(1.05, 0, wanted=True)
-    assert own.is_due(1.1, 0, wanted=True)
+    assert not own.is_due(1.05, 0, awaited=True)
+    assert own.is_due(1.1, 0, awaited=True)
     assert not own.is_due(1.1, 0)
 
 
@@ -129,7 +129,7 @@ def test_a_trainer_with_nothing_new_to_send_takes_part_once_a_second(gap: int | 
     within = late + STALLED_SECONDS * 0.99
     assert own.earliest_seconds < within
     assert not own.is_due(within, 3)
-    assert own.is_due(within, 3, wanted=True), "another one waits for it"
+    assert own.is_due(within, 3, awaited=True), "another one waits for it"
     assert own.is_due(late + STALLED_SECONDS, 3)
     # Nor is an incomplete round tried again sooner.
     play(own, late + STALLED_SECONDS, 3, Ended(complete=False))

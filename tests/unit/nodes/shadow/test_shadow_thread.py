@@ -46,7 +46,7 @@ class Trainer:
         self.wanted: list[float | None] = []
         self.cpu_seconds: Callable[[int], float] = lambda _: 0.0
         self.complete: Callable[[int], bool] = lambda _: True
-        self.transport = SimpleNamespace(wanted=False)
+        self.transport = SimpleNamespace(awaited=False)
         self._iterations = np.zeros(2, dtype=np.int64)
         self._cpu = 0.0
         total = lambda: int(self._iterations.sum())  # noqa: E731
@@ -249,11 +249,11 @@ def test_a_round_that_another_trainer_waits_for_begins(
 
     async def work() -> None:
         await own.train(10)
-        own.transport.wanted = True
+        own.transport.awaited = True
         own.shadow.wake()
         await asyncio.sleep(0)
         await asyncio.sleep(ROUND_SECONDS / 2)
-        own.transport.wanted = False
+        own.transport.awaited = False
         await own.train(20)
 
     own.run(monkeypatch, work)

@@ -56,7 +56,7 @@ def _plain(records: Records) -> list[Any]:
     arrays: list[NDArray[Any]] = [
         *(examples.labels, examples.dense, examples.rows, records.times, records.bad)
     ]
-    faults = [(fault.name, fault.wanted, fault.rows.tolist()) for fault in records.faults]
+    faults = [(fault.name, fault.why, fault.rows.tolist()) for fault in records.faults]
     return [[array.tobytes() for array in arrays], faults]
 
 

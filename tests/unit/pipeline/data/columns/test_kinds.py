@@ -25,4 +25,4 @@ def test_what_reads_numbers_says_so(name: str) -> None:
     """Each kind states types that it reads, and reads texts of a file without types."""
     values = VALUES[name]
     assert values.fits(pa.string())
-    assert values.fits(pa.float32()) == ("numbers" in values.wanted)
+    assert values.fits(pa.float32()) == ("numbers" in values.expected)
