@@ -51,7 +51,6 @@ class NodeThread(Generic[R]):
 
     Args:
         make_role: makes the role, on the thread's loop.
-        hooks: hooks into the process.
 
     Attributes:
         ended: exit code and text, or the error that ended the node.
@@ -62,10 +61,8 @@ class NodeThread(Generic[R]):
         make_role: Callable[[], R],
         settings: NodeSettings,
         name: str,
-        hooks: ProcessHooks | None = None,
     ) -> None:
         self._make_role, self._settings = make_role, settings
-        self._hooks = hooks or ThreadHooks()
         self._started: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, Node, R]] = (
             concurrent.futures.Future()
         )
@@ -120,6 +117,6 @@ class NodeThread(Generic[R]):
 
     async def _main(self) -> tuple[ExitCode, str]:
         role = self._make_role()
-        node = Node(role, self._settings, self._hooks)
+        node = Node(role, self._settings, ThreadHooks())
         self._started.set_result((asyncio.get_running_loop(), node, role))
         return await node.run(), node.exit_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..pipeline.codecs.choices import AUTO, CodecChoices
@@ -140,9 +139,7 @@ def _make_role(name: str, job: Job) -> Role:
     return TrainerRole(job, algorithm)
 
 
-def run_node(
-    name: str, settings: NodeSettings, make: Callable[[str, Job], Role] = make_role
-) -> tuple[ExitCode, str]:
+def run_node(name: str, settings: NodeSettings) -> tuple[ExitCode, str]:
     """Run one node other than the coordinator.
 
     Returns its exit code, and the reason if it isn't 0.
@@ -151,7 +148,7 @@ def run_node(
     from .runtime.node import Node
 
     async def main() -> tuple[ExitCode, str]:
-        node = Node(make(name, settings.job), settings)
+        node = Node(make_role(name, settings.job), settings)
         code = await node.run()
         return code, node.exit_text
 

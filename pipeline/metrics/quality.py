@@ -276,12 +276,12 @@ class QualitySums:
         return cls.from_array(np.frombuffer(data, dtype=np.float64))
 
     @classmethod
-    def from_array(cls, array: Float64Array, bins: int = BINS) -> QualitySums:
+    def from_array(cls, array: Float64Array) -> QualitySums:
         """Return the sums from an array that `to_array` made.
 
         Raises ValueError for anything else, or for another number of bins.
         """
-        sums, rest = cls._first_of(array, bins)
+        sums, rest = cls._first_of(array, BINS)
         others: list[QualitySums] = []
         while len(rest) and len(others) + 1 < MAX_LABELS:
             other, rest = cls._first_of(rest, OTHER_BINS)

@@ -51,13 +51,13 @@ def at_priority(nice: int, work: Generator[None, None, T], urgent: threading.Eve
         return result
 
 
-def lower_process(nice: int = BACKGROUND_NICE) -> None:
+def lower_process() -> None:
     """Lower the priority of this process for good.
 
     Call it on the main thread before there are others: on Linux only threads that start later have it, too.
     """
-    os.nice(nice)
-    _set_session(nice)
+    os.nice(BACKGROUND_NICE)
+    _set_session(BACKGROUND_NICE)
 
 
 def thread_nice() -> int:

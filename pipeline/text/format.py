@@ -88,12 +88,12 @@ def is_unicode(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def parse_rate(text: str, option: str = "--target") -> float:
-    """Parse examples per second, such as "1M/s"; raises JobFileError."""
+def parse_rate(text: str) -> float:
+    """Parse `--target`, examples per second such as "1M/s"; raises JobFileError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kKmM]?)(?:/s)?", text.strip())
     rate = float(match[1]) * _RATE_UNITS[match[2].upper()] if match is not None else 0.0
     if rate <= 0.0:
         raise JobFileError(
-            f"{option}: {text!r} given", remedy="write examples per second, such as 1M/s or 250k/s"
+            f"--target: {text!r} given", remedy="write examples per second, such as 1M/s or 250k/s"
         )
     return rate

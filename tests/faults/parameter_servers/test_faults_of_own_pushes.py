@@ -12,7 +12,7 @@ from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed, lose_messages
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
-from shadowsync.tests.support.jobs.seen_rows import SeenRows
+from shadowsync.tests.support.tables.seen_rows import SeenRows
 
 MakeCluster = Callable[..., InProcessCluster]
 SECONDS = 120.0

@@ -10,7 +10,7 @@ from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker
 
-OTHER_PROTOCOL = Path(__file__).parents[2] / "support" / "jobs" / "other_protocol.py"
+OTHER_PROTOCOL = Path(__file__).parents[2] / "support" / "outside" / "other_protocol.py"
 
 
 def one_line(text: str) -> str:

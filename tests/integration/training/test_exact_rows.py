@@ -11,7 +11,7 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
 from shadowsync.tests.support.jobs.resumed import check_trained_once, finished, going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
-from shadowsync.tests.support.jobs.seen_rows import SeenRows
+from shadowsync.tests.support.tables.seen_rows import SeenRows
 
 Clusters = Callable[..., InProcessCluster]
 Settings = dict[str, dict[str, Any]]

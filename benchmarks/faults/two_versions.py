@@ -1,7 +1,7 @@
 """Whole jobs of two installations of shadowsync, in pairs.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/speed/two_versions.py --before OTHER/.venv/bin/python --log demo-data --pairs 30 \\
+    python benchmarks/faults/two_versions.py --before OTHER/.venv/bin/python --log demo-data --pairs 30 \\
         --control 5 --out benchmarks/faults/results/recovery_cost.json
 
 The same job file is run by both, with the defaults of each: checkpoints, restarts and whatever else guards

@@ -1,8 +1,8 @@
 """Quality cost of a trainer that joins midway, and how soon it trains.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/joining.py --job examples/demo.toml \\
-        --out benchmarks/quality/results/joining.json
+    python benchmarks/faults/joining.py --job examples/demo.toml \\
+        --out benchmarks/faults/results/joining.json
 
 Two jobs alternate: the job as it is, and the job to which `shadowsync scale` adds a trainer after --after
 examples. All runs have the seed of the job file. The seconds are from the start of that command to the
