@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -105,16 +106,26 @@ trust_option = click.option(
 def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> Callable[[F], F]:
     """Make the option `flag`, which the command gets as `which`.
 
-    Its values are "last" and "best", and "auto" if that is the default. "auto" is the best checkpoint by
-    validation if there is one, otherwise the last.
+    Its values are "last", "best" and "step-N", and "auto" if that is the default. "auto" is the best
+    checkpoint by validation if there is one, otherwise the last.
     """
+    names = ["auto", "last", "best"] if default == "auto" else ["last", "best"]
+
+    def checked(context: click.Context, parameter: click.Parameter, value: str) -> str:
+        if value not in names and not re.fullmatch(r"step-[0-9]+", value):
+            raise click.BadParameter(
+                f"{value!r} is none of {', '.join(names)} and step-N", context, parameter
+            )
+        return value
+
     return click.option(
         flag,
         "which",
-        type=click.Choice(["auto", "last", "best"] if default == "auto" else ["last", "best"]),
+        metavar=f"[{'|'.join((*names, 'step-N'))}]",
+        callback=checked,
         default=default,
         show_default=True,
-        help="The last checkpoint, or the best by validation"
+        help="The last checkpoint, the best by validation, or that after N examples (run.keep_checkpoints)"
         + ('; "auto": the best, if there is one.' if default == "auto" else "."),
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import click
 
 from ..key import security_options
@@ -37,7 +35,7 @@ from ..options import (
 def resume(
     run: str,
     overrides: tuple[str, ...],
-    which: Literal["last", "best"],
+    which: str,
     trust: bool,
     web: str | None,
     on: str | None,

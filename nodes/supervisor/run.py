@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from ...pipeline.checkpoint.saved import open_saved, storage_of
 from ...pipeline.config.job import Job
@@ -164,10 +164,8 @@ def _supervise(job: Job, caller: _Caller) -> RunResult:
                 caller.interrupt()
 
 
-def resumed_job(
-    location: str, overrides: Iterable[str], which: Literal["last", "best"], *, trust: bool = False
-) -> Job:
-    """Make the job that resumes a run from its last or best checkpoint.
+def resumed_job(location: str, overrides: Iterable[str], which: str, *, trust: bool = False) -> Job:
+    """Make the job that resumes a run from its last, its best or a kept checkpoint.
 
     `location` is the run's folder, and the new one is beside it; or the URL of a storage, or of a checkpoint
     in it, where the job goes on writing. `trust`: it may execute code that nobody named on this machine.

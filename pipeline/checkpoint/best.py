@@ -37,7 +37,7 @@ def pin(checkpoint: Path, number: int = 0) -> Path:
     ResourceError.
     """
     candidate = checkpoint.with_name(f"{CANDIDATE}-{number}")
-    _copy(checkpoint, candidate)
+    copy_checkpoint(checkpoint, candidate)
     return candidate
 
 
@@ -64,7 +64,7 @@ def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> Best
     if note is None or (note.metric, note.input_digest) != (metric, input_digest):
         return None
     candidate = run / CANDIDATE
-    _copy(old_run / BEST, candidate)
+    copy_checkpoint(old_run / BEST, candidate)
     put_in_place(candidate, run / BEST)
     return note
 
@@ -83,7 +83,11 @@ def drop_all(run: Path) -> None:
         drop(candidate)
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Link a checkpoint as another folder of the same file system, the manifest last.
+
+    What was there is removed. Raises ResourceError.
+    """
     try:
         drop(target)
         target.mkdir()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,8 +24,11 @@ FORMAT_VERSION: Final = 3
 MANIFEST_NAME: Final = "manifest.json"
 # The key of a manifest's `ledger`.
 COMPLETE: Final = "complete"
-Which: TypeAlias = Literal["auto", "last", "best"]
+Which: TypeAlias = str
+"""Which checkpoint of a run: "last", "best" by validation, "auto" for the best if there is one, or "step-N":
+that after N examples, see `run.keep_checkpoints`."""
 _FOLDERS: Final[dict[str, str]] = {"last": "checkpoint", "best": "best"}
+_STEP: Final = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL: Final = "checkpoint.partial-"
 _GONE: Final = ".gone"
 _OLD: Final = ".old"
@@ -183,10 +187,9 @@ def open_checkpoint(
 ) -> tuple[Path, CheckpointManifest]:
     """Open a checkpoint; return its folder and its manifest.
 
-    `path` is the folder of a checkpoint or of a run. In a run, `which` chooses the last checkpoint or the
-    best by validation; "auto" chooses the best if there is one. Sizes are always checked. `verify` also
-    checks the SHA-256 of every file, which reads them all. Raises CheckpointError for a checkpoint that is
-    absent, truncated, altered, or of another format.
+    `path` is the folder of a checkpoint or of a run, of which `which` chooses one. Sizes are always checked.
+    `verify` also checks the SHA-256 of every file, which reads them all. Raises CheckpointError for a
+    checkpoint that is absent, truncated, altered, or of another format.
     """
 
     def checked(folder: Path, manifest: CheckpointManifest) -> tuple[Path, CheckpointManifest]:
@@ -240,7 +243,32 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
+def kept_name(examples: int) -> str:
+    """Return the name of a checkpoint that is kept, which is also its `Which`."""
+    return f"step-{examples}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the N of "step-N"; None for another name."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def no_such_step(which: Which, steps: Iterable[int], where: str) -> CheckpointError:
+    """Return the error for a `Which` of no checkpoint, which names those that are kept."""
+    known = ", ".join(kept_name(step) for step in sorted(steps))
+    return CheckpointError(
+        f"there is no checkpoint {which!r}",
+        where=where,
+        remedy=f"take one of last, best, {known}"
+        if known
+        else 'take "last" or "best"; a job keeps more by run.keep_checkpoints',
+    )
+
+
 def _locate(path: Path, which: Which) -> Path:
+    if which not in ("auto", *_FOLDERS):
+        return _locate_step(path, which)
     if which == "auto":
         which = "best" if (path / _FOLDERS["best"] / MANIFEST_NAME).is_file() else "last"
     # While a new checkpoint is being put in place, the old one has another name.
@@ -256,6 +284,14 @@ def _locate(path: Path, which: Which) -> Path:
     if which == "best" and path.is_dir():
         what, remedy = "no best checkpoint was kept", 'only runs with [validation] have one; take "last"'
     raise CheckpointError(what, where=str(path), remedy=remedy)
+
+
+def _locate_step(path: Path, which: Which) -> Path:
+    folder = path if path.name == which else path / which
+    if step_of(which) is not None and (folder / MANIFEST_NAME).is_file():
+        return folder
+    names = (part.name for part in path.iterdir()) if path.is_dir() else ()
+    raise no_such_step(which, (step for name in names if (step := step_of(name)) is not None), str(path))
 
 
 def _instead_of(path: Path) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ResourceError
 from .best import BEST, adopt_best, drop, drop_all, pin, promote
 from .best_note import BestNote
+from .kept import keep
 from .manifest import CheckpointManifest, begin, commit, sweep
 from .saved import best_note_at
 from .storage import CheckpointStorage, split_address
+
+log = logging.getLogger(__name__)
 
 REPORT_FILES: Final = ("report.md", "report.json", "job.json")
 
@@ -82,10 +86,16 @@ class RunCheckpoints(ABC):
 
 
 class FolderCheckpoints(RunCheckpoints):
-    """Checkpoints in the run's folder; see `manifest` and `best`."""
+    """Checkpoints in the run's folder; see `manifest` and `best`.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the run's.
+        keep: how many of the last checkpoints stay, see `kept`.
+    """
+
+    def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder: Path = folder
+        self._keep = keep
 
     @property
     def best(self) -> str:
@@ -97,8 +107,16 @@ class FolderCheckpoints(RunCheckpoints):
         return str(begin(self.folder))
 
     def commit(self, directory: str, manifest: CheckpointManifest) -> None:
-        """Write the manifest, and put the folder in place."""
-        commit(Path(directory), manifest)
+        """Write the manifest, and put the folder in place.
+
+        If it cannot be kept beyond the next one, that is logged: it is whole all the same.
+        """
+        current = commit(Path(directory), manifest)
+        if self._keep > 1:
+            try:
+                keep(current, manifest.examples_trained, self._keep)
+            except ResourceError as error:
+                log.warning("the checkpoint stays only until the next one: %s", error)
 
     def sweep(self) -> None:
         """Remove the folders that were not committed."""
@@ -135,10 +153,12 @@ class StoredCheckpoints(RunCheckpoints):
     Args:
         storage: the storage.
         start: number of the checkpoint in it that the job resumes, which stays until the job ends.
+        keep: how many of the last checkpoints stay.
     """
 
-    def __init__(self, storage: CheckpointStorage, start: int | None = None) -> None:
+    def __init__(self, storage: CheckpointStorage, start: int | None = None, *, keep: int = 1) -> None:
         self._storage = storage
+        self._keep = keep
         self._start = start
         self._last = 0
         self._pinned: dict[str, int] = {}
@@ -164,7 +184,7 @@ class StoredCheckpoints(RunCheckpoints):
         """Remove what no checkpoint needs that stays."""
         with self._lock:
             kept = {*self._pinned.values()}
-        self._storage.sweep(kept if self._start is None else {*kept, self._start})
+        self._storage.sweep(kept if self._start is None else {*kept, self._start}, newest=self._keep)
 
     def pin(self, number: int) -> str:  # noqa: ARG002
         """Keep the last checkpoint."""

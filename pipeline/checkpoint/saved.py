@@ -12,7 +12,15 @@ from ..config.storage_url import is_url
 from ..errors import CheckpointError
 from .best import BEST, read_note
 from .best_note import BestNote
-from .manifest import CheckpointManifest, Which, check_files, has_checkpoint, read_checkpoint
+from .manifest import (
+    CheckpointManifest,
+    Which,
+    check_files,
+    has_checkpoint,
+    no_such_step,
+    read_checkpoint,
+    step_of,
+)
 from .storage import CheckpointStorage, split_address
 from .stored_files import StoredFiles
 
@@ -119,6 +127,12 @@ def own_checkpoint(storage_url: str, run_folder: str) -> Location | None:
 
 
 def _number(storage: CheckpointStorage, which: Which) -> int:
+    if which not in ("auto", "last", "best"):
+        steps = {storage.read(number).examples_trained: number for number in storage.numbers()}
+        step = step_of(which)
+        if step not in steps:
+            raise no_such_step(which, steps, storage.url)
+        return steps[step]
     if which != "last" and (best := storage.best()) is not None:
         return best[0]
     numbers = storage.numbers()

@@ -128,8 +128,8 @@ class CheckpointStorage:
             )
         return number
 
-    def sweep(self, keep: Collection[int]) -> None:
-        """Remove all but the last checkpoint, the best one, and those to `keep`.
+    def sweep(self, keep: Collection[int], *, newest: int = 1) -> None:
+        """Remove all but the `newest` checkpoints, the best one, and those to `keep`.
 
         Parts without a manifest go too, so nobody may be writing. If the store does not answer, that is
         logged, and the next call removes it.
@@ -138,7 +138,7 @@ class CheckpointStorage:
             names = self._store.list()
             numbers = _numbers(names)
             best = self.best()
-            kept = {*keep, *numbers[-1:], *([best[0]] if best is not None else [])}.intersection(numbers)
+            kept = {*keep, *numbers[-newest:], *([best[0]] if best is not None else [])}.intersection(numbers)
             needed = {entry.name for number in kept for entry in self.read(number).files}
             # The manifests first: one without its files would pass for a whole checkpoint.
             self._store.delete([f"{_name(n)}/{MANIFEST_NAME}" for n in numbers if n not in kept])

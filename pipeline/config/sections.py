@@ -60,6 +60,12 @@ class RunSection(Section):
         " node writes its own part (docs/storage.md). Empty: in the run folder, on a file system that all"
         " nodes share.",
     )
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=1,
+        description="How many of the last checkpoints stay, as `step-N` after N trained examples, for"
+        " `--which step-N` and `resume --from step-N`; beside the best one. Each costs what changed until the"
+        " next.",
+    )
     node_timeout_seconds: Seconds = Field(
         default=15.0, description="A node that sends nothing for this long is declared dead."
     )
@@ -103,9 +109,10 @@ class StartSection(BaseModel):
         description="Folder of the run or of the checkpoint to start from, relative to the folder of the job"
         " file, or the URL of a storage or of a checkpoint in it. Empty: start from initial values.",
     )
-    which: Literal["last", "best"] = Field(
+    which: Annotated[str, Field(pattern=r"^(last|best|step-(0|[1-9][0-9]*))$")] = Field(
         default="last",
-        description="Which checkpoint of that run: the last one, or the best one by validation.",
+        description='Which checkpoint of that run: "last"; "best", the best one by validation; or "step-N",'
+        " that after N examples, see `run.keep_checkpoints`.",
     )
     dense: Literal["matching", "all", "none"] = Field(
         default="matching",

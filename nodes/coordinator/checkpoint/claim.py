@@ -44,7 +44,7 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
         owner = Owner(job.run.name, job.digest, max(numbers, default=0) + 1)
         if restored is not None and (start := _start_in(storage, restored)) is not None:
             storage.pass_to(owner)
-            return StoredCheckpoints(storage, start)
+            return StoredCheckpoints(storage, start, keep=job.run.keep_checkpoints)
         if numbers:
             raise _taken(storage.url, storage.owner(), numbers)
         if not storage.claim(owner):
@@ -59,7 +59,7 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
             where=f"run.storage, {error.where}",
             remedy=f"check that {_ACCESS[urlsplit(job.run.storage).scheme]}",
         ) from error
-    return StoredCheckpoints(storage)
+    return StoredCheckpoints(storage, keep=job.run.keep_checkpoints)
 
 
 def take_over_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints | None:
@@ -67,7 +67,8 @@ def take_over_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoin
     if not job.run.storage:
         return None
     storage = CheckpointStorage.open(job.run.storage)
-    return StoredCheckpoints(storage, None if restored is None else _start_in(storage, restored))
+    start = None if restored is None else _start_in(storage, restored)
+    return StoredCheckpoints(storage, start, keep=job.run.keep_checkpoints)
 
 
 def with_start_of(job: Job) -> Job:

@@ -71,7 +71,7 @@ class JobState(ClusterState):
     ) -> None:
         super().__init__(job, folder, clock)
         self.absolute_folder = absolute_folder or folder
-        self.checkpoints = checkpoints or FolderCheckpoints(self.absolute_folder)
+        self.checkpoints = checkpoints or FolderCheckpoints(self.absolute_folder, job.run.keep_checkpoints)
         self.ledger = ledger
         self.placement = placement
         self.training = TrainingState(job, ledger, input_facts or InputFacts(InputSize.unknown()))

@@ -9,17 +9,24 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.trainer.checkpoint import compose_model
-from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, has_checkpoint, open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import (
+    CheckpointManifest,
+    has_checkpoint,
+    kept_name,
+    open_checkpoint,
+    step_of,
+)
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model
+from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import Changed, going_on, tensors
+from shadowsync.tests.support.jobs.resumed import Changed, finished, going_on, same, tensors, trained_batches
 from shadowsync.tests.support.jobs.runs import RunFolder
 
 MODELS = {
@@ -142,3 +149,25 @@ def test_changed_rows_go_to_another_number_of_nodes(
     assert report.ledger.adds_up, report.ledger.identities
     assert report.restored_examples == manifest.examples_trained > 0
     assert SavedTables(*open_checkpoint(again.run.folder, verify=True)).nodes == nodes
+
+
+def test_a_job_goes_on_from_any_that_is_kept(
+    cluster: Callable[..., InProcessCluster], validation_file: str
+) -> None:
+    """What it had trained then is not trained again; training waits for each, so there are as many."""
+    settings = {
+        "run": {"keep_checkpoints": 3},
+        "data": {"validation_path": validation_file},
+        "validation": {"every_examples": 4_000, "wait": True},
+    }
+    run = finished(cluster, settings)
+    steps = sorted(step for path in run.folder.iterdir() if (step := step_of(path.name)) is not None)
+    assert len(steps) == 3
+    assert steps[-1] == run.report.examples.trained
+    for step in steps[:2]:
+        again = finished(cluster, going_on({**settings, "start": {"which": kept_name(step)}}, run))
+        assert sum(trained_batches(again).values()) == steps[-1] - step
+    with pytest.raises(CheckpointError, match="take one of last, best, step-"):
+        SavedModel.open(run.folder, kept_name(steps[0] - 1))
+    last, *kept = (tensors(run, name) for name in ("checkpoint", *map(kept_name, steps)))
+    assert [same(last, one) for one in kept] == [False, False, True]

@@ -217,6 +217,21 @@ def test_best_is_a_pointer_and_what_it_points_to_stays(storage: CheckpointStorag
     assert storage.numbers() == [3]
 
 
+def test_the_newest_stay_and_are_found_by_their_examples(storage: CheckpointStorage) -> None:
+    checkpoints = StoredCheckpoints(storage, keep=2)
+    for examples in (10, 20, 30):
+        directory, files = parts(storage, float(examples), checkpoints.begin())
+        manifest = manifest_of_files(files).model_copy(update={"examples_trained": examples})
+        checkpoints.commit(directory, manifest)
+    assert storage.numbers() == [2, 3]
+    place, manifest = open_saved(storage.url, which="step-20")
+    assert manifest.examples_trained == 20
+    assert str(place) == storage.address(2)
+    assert float(TensorReader(place, manifest.files).read("t1")[0, 0]) == 20.0
+    with pytest.raises(CheckpointError, match="take one of last, best, step-20, step-30"):
+        open_saved(storage.url, which="step-10")
+
+
 def test_the_best_one_is_taken_over_only_where_values_compare(
     storage: CheckpointStorage, tmp_path: Path
 ) -> None:

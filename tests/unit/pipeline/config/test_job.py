@@ -27,6 +27,7 @@ OTHER: dict[str, Any] = {
     "run.deterministic": True,
     "run.directory": "elsewhere",
     "run.storage": "s3://bucket/other",
+    "run.keep_checkpoints": 3,
     "run.node_timeout_seconds": 16.0,
     "run.start_timeout_seconds": 61.0,
     "run.restarts": 1,

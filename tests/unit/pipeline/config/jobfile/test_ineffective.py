@@ -176,8 +176,8 @@ def test_the_algorithms_are_known() -> None:
 
 # What always has an effect, or is refused where it has none. A new key belongs here or in a rule.
 ALWAYS = """
-run: name seed deterministic directory storage node_timeout_seconds start_timeout_seconds restarts
-run: rejoin_seconds coordinator_wait_seconds
+run: name seed deterministic directory storage keep_checkpoints node_timeout_seconds
+run: start_timeout_seconds restarts rejoin_seconds coordinator_wait_seconds
 data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
 data.split: by validation test validation_from test_from progressive
