@@ -172,7 +172,7 @@ class Job(Section):
         if self.model.name in ONE_LABEL_MODELS:
             raise ValueError(
                 f"model.name: {self.model.name!r} has one logit, and {labels}: give"
-                f' "shared_bottom", "mmoe" or your own model'
+                f' "shared_bottom", "mmoe", "ple" or your own model'
             )
         if not isinstance(self.model.output_bias, str):
             raise ValueError(

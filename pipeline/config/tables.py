@@ -306,7 +306,7 @@ class EmbeddingSection(Section):
     )
 
 
-ONE_LABEL_MODELS: Final = ("dcn_v2", "din", "dlrm", "wide_deep")
+ONE_LABEL_MODELS: Final = ("autoint", "dcn_v2", "deepfm", "din", "dlrm", "finalmlp", "wide_deep")
 """Built-in models with one logit."""
 
 
@@ -315,8 +315,9 @@ class ModelSection(Section):
 
     name: str = Field(
         default="dlrm",
-        description='"dlrm", "wide_deep", "dcn_v2" or "din"; "shared_bottom" or "mmoe", also for several'
-        ' labels; or your own: "package.module:Class" or "./file.py:Class".',
+        description='"dlrm", "wide_deep", "dcn_v2", "deepfm", "autoint", "finalmlp" or "din"; for several'
+        ' labels, too, "shared_bottom", "mmoe" or "ple"; or your own: "package.module:Class" or'
+        ' "./file.py:Class".',
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
     table_rows: RowsSetting | list[RowsSetting] = Field(
@@ -332,12 +333,12 @@ class ModelSection(Section):
     bottom: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256, 64],
         description="Hidden layer widths of dlrm's bottom MLP, over the dense features; widths of"
-        " shared_bottom's shared layers, and of each of mmoe's experts.",
+        " shared_bottom's shared layers, of each expert of mmoe and ple, and of finalmlp's first stream.",
     )
     top: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256],
-        description="Hidden layer widths of the MLP that computes the logit; in shared_bottom and mmoe each"
-        " label has one.",
+        description="Hidden layer widths of the MLP that computes the logit; in shared_bottom, mmoe and ple"
+        " each label has one. In finalmlp the second stream; in autoint `[]` leaves the MLP out.",
     )
     output_bias: Literal["label_rate", "drawn"] | OutputBias = Field(
         default="label_rate",
@@ -387,7 +388,9 @@ class ModelSection(Section):
         description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
         ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel"). din: `unit`'
         " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
-        " a sequence has a vector that is learned. mmoe: `experts` (8).",
+        " a sequence has a vector that is learned. autoint: `layers` (3), `heads` (2) and `head_dim` (16)."
+        " finalmlp: `heads` (1). mmoe: `experts` (8). ple: `levels` (2), `experts` (2) and `shared_experts`"
+        " (2).",
     )
 
     @model_validator(mode="before")

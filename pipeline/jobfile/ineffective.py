@@ -17,8 +17,8 @@ WITH_CENTER: Final = ("downpour", "easgd", "easgd_symmetric")
 """The built-in algorithms with rounds, by whether they use sync nodes or the links between trainers.
 
 A test compares these with the algorithms themselves, which this package cannot import."""
-_USES_BOTTOM: Final = ("dlrm", "mmoe", "shared_bottom")
-_USES_TOP: Final = (*_USES_BOTTOM, "dcn_v2", "din", "wide_deep")
+_USES_BOTTOM: Final = ("dlrm", "finalmlp", "mmoe", "ple", "shared_bottom")
+_USES_TOP: Final = (*_USES_BOTTOM, "autoint", "dcn_v2", "deepfm", "din", "wide_deep")
 
 
 @dataclass(frozen=True)

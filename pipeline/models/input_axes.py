@@ -123,6 +123,24 @@ def _of_built_in(job: Job, name: str) -> Axes:
         }
     elif model == "dlrm":
         parts = {r"bottom\.0\.weight": (None, _dense(job)), r"top\.0\.weight": (None, _interactions(job))}
+    elif model == "deepfm":
+        parts = {
+            r"linear\.weight": (None, _dense(job)),
+            r"deep\.0\.weight": (None, [*_dense(job), *_vectors(job, 1)]),
+        }
+    elif model == "autoint":
+        fields = [*_dense(job), *(("table", table.name) for table in job.tables)]
+        width = int(options.get("heads", 2)) * int(options.get("head_dim", 16))  # type: ignore[arg-type]
+        parts = {
+            r"dense_vectors": (_dense(job), None),
+            r"last\.weight": (None, [(*field, number) for field in fields for number in range(width)]),
+            r"deep\.0\.weight": of_first,
+        }
+    elif model == "finalmlp":
+        parts = {r"gates": (None, x), r"(first|second)\.0\.weight": of_first}
+    elif model == "ple":
+        first = r"own\.\d+\.\d+\.0|shared\.\d+\.0|gates\.\d+|shared_gate"
+        parts = {rf"levels\.0\.({first})\.weight": of_first}
     elif model == "mmoe":
         parts = {r"experts\.\d+\.0\.weight|gates\.\d+\.weight": of_first}
     elif model == "shared_bottom":

@@ -44,28 +44,39 @@ from torch import nn
 from ...class_loader import NoSuchFile, is_file, load_module
 from ..config.job import Job
 from ..errors import JobFileError
+from .autoint import AutoInt
 from .built_in import DLRM, DCNv2, WideDeep
+from .deepfm import DeepFM
 from .din import DIN
+from .finalmlp import FinalMLP
 from .layers import regularize_
-from .multi_task import MMoE, SharedBottom
+from .multi_task import PLE, MMoE, SharedBottom
 from .sequences import EmbeddedSequence, Embeddings, model_inputs_of
 
 _WHERE = "model.name"
 
 MODELS: dict[str, type[nn.Module]] = {
+    "autoint": AutoInt,
     "dcn_v2": DCNv2,
+    "deepfm": DeepFM,
     "din": DIN,
     "dlrm": DLRM,
+    "finalmlp": FinalMLP,
     "mmoe": MMoE,
+    "ple": PLE,
     "shared_bottom": SharedBottom,
     "wide_deep": WideDeep,
 }
 # The keys of [model] that are arguments of a model, beside its options.
 KEYS = {
+    "autoint": ("top",),
     "dcn_v2": ("top",),
+    "deepfm": ("top",),
     "din": ("top", "attention"),
     "dlrm": ("bottom", "top"),
+    "finalmlp": ("bottom", "top"),
     "mmoe": ("bottom", "top"),
+    "ple": ("bottom", "top"),
     "shared_bottom": ("bottom", "top"),
     "wide_deep": ("top",),
 }

@@ -27,7 +27,7 @@ from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import Changed, finished, going_on, same, tensors, trained_batches
-from shadowsync.tests.support.jobs.runs import RunFolder
+from shadowsync.tests.support.jobs.runs import RunFolder, Settings
 
 MODELS = {
     "easgd": ("center", "the center (easgd)", 2),
@@ -155,7 +155,7 @@ def test_a_job_goes_on_from_any_that_is_kept(
     cluster: Callable[..., InProcessCluster], validation_file: str
 ) -> None:
     """What it had trained then is not trained again; training waits for each, so there are as many."""
-    settings = {
+    settings: Settings = {
         "run": {"keep_checkpoints": 3},
         "data": {"validation_path": validation_file},
         "validation": {"every_examples": 4_000, "wait": True},

@@ -139,7 +139,13 @@ def test_models_with_tables_of_their_own_dimensions_beat_a_linear_one(
 
     control = score("linear", {"name": "./linear.py:Linear"})
     assert control > 0.97
-    for name, options in (("wide_deep", {}), ("dcn_v2", {"cross_layers": 2}), ("dlrm", {"project": True})):
+    for name, options in (
+        ("wide_deep", {}),
+        ("dcn_v2", {"cross_layers": 2}),
+        ("dlrm", {"project": True}),
+        ("finalmlp", {"heads": 2}),
+        ("ple", {}),
+    ):
         assert score(name, {"name": name, "options": options}) < control - 0.05, name
 
 

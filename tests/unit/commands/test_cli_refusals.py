@@ -82,7 +82,7 @@ def test_job_files_that_cannot_be_used(refuse: Callable[..., str], command: list
         ),
         (
             ["model.name=dlmr"],
-            "model.name: 'dlmr' is not a known model; give one of dcn_v2, din, dlrm, mmoe, shared_bottom, ",
+            "model.name: 'dlmr' is not a known model; give one of autoint, dcn_v2, deepfm, din, ",
         ),
         (
             ["sync.nodes=0", "sync.algorithm=none", "model.name=no_such_package:Model"],

@@ -176,7 +176,10 @@ def test_captured_steps_are_eager_ones(settings: str, weighted: bool, micro_batc
     assert not torch.equal(untrained, results[1].flat), "the control"
 
 
-@pytest.mark.parametrize("name", ["dcn_v2", "dlrm", "mmoe", "shared_bottom", "wide_deep"])
+@pytest.mark.parametrize(
+    "name",
+    ["autoint", "dcn_v2", "deepfm", "dlrm", "finalmlp", "mmoe", "ple", "shared_bottom", "wide_deep"],
+)
 def test_models_are_captured(name: str) -> None:
     results = []
     for run in (eager, train):

@@ -67,7 +67,7 @@ HAS = "data.columns has 2 labels (clicked, bought)"
         ),
         *(
             (X + BOUGHT + f'[model]\nname = "{name}"\n', f"model.name: '{name}' has one logit, and {HAS}")
-            for name in ("dlrm", "wide_deep", "dcn_v2", "din")
+            for name in ("autoint", "dcn_v2", "deepfm", "din", "dlrm", "finalmlp", "wide_deep")
         ),
         (X + BOUGHT + MMOE + "output_bias = -2\n", f"model.output_bias: -2 given, and {HAS}"),
         (

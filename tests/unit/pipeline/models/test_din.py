@@ -155,7 +155,7 @@ def test_a_job_makes_it() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["dlrm", "wide_deep", "dcn_v2"])
+@pytest.mark.parametrize("name", ["dlrm", "wide_deep", "dcn_v2", "deepfm", "autoint", "finalmlp", "ple"])
 def test_other_models_refuse_a_sequence(name: str) -> None:
     with pytest.raises(JobFileError) as caught:
         build_model(job_of(name=name, attention={}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.tables import ModelSection
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.models.loss import TrainingLoss, focal_loss
-from shadowsync.pipeline.models.multi_task import MMoE, SharedBottom
+from shadowsync.pipeline.models.multi_task import PLE, ExtractionLevel, MMoE, SharedBottom
 from shadowsync.pipeline.models.registry import build_model, log_odds
 from torch import nn
 
@@ -115,6 +115,51 @@ def test_mmoe_is_equations_6_and_7(tasks: int, experts: int) -> None:
         assert np.abs(found - even).max() > 1e-6, "the control: gates that do not look at x"
 
 
+def extracted(level: ExtractionLevel, x: list[Array]) -> list[Array]:
+    """Equations 5 and 6, expert by expert."""
+
+    def mixed(gate: nn.Module, seen: Array, experts: list[Array]) -> Array:
+        assert isinstance(gate, nn.Linear)
+        scores = np.exp(seen @ gate.weight.detach().numpy().T)
+        shares = scores / scores.sum(axis=1, keepdims=True)
+        return np.asarray(sum(shares[:, [number]] * output for number, output in enumerate(experts)))
+
+    shared = [through(expert, x[-1], last_relu=True) for expert in level.shared]
+    own = [
+        [through(expert, x[label], last_relu=True) for expert in cast(nn.ModuleList, experts)]
+        for label, experts in enumerate(level.own)
+    ]
+    outputs = [mixed(gate, x[label], own[label] + shared) for label, gate in enumerate(level.gates)]
+    if level.shared_gate is None:
+        return outputs
+    return [*outputs, mixed(level.shared_gate, x[-1], [one for experts in own for one in experts] + shared)]
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+@pytest.mark.parametrize("levels", [1, 3])
+def test_ple_is_its_equations_level_by_level(tasks: int, levels: int) -> None:
+    counts = {"levels": levels, "experts": 2, "shared_experts": 3, "tasks": tasks}
+    model = PLE(DENSE, DIMS, bottom=[16, *WIDE], top=WIDE, **counts).double()
+    outputs = [joined()] * (tasks + 1)
+    for number, level in enumerate(model.levels):
+        assert isinstance(level, ExtractionLevel)
+        outputs = extracted(level, outputs)
+        assert len(outputs) == tasks + (number < levels - 1), "nothing sees the last shared part"
+    expected = [through(tower, x, last_relu=False) for tower, x in zip(model.towers, outputs, strict=True)]
+    found = model(*inputs()).detach().numpy().reshape(BATCH, tasks)
+    np.testing.assert_allclose(found, np.concatenate(expected, axis=1), rtol=1e-12, atol=1e-12)
+
+
+def test_a_label_of_ple_moves_no_experts_of_another_in_the_last_level() -> None:
+    """In the first one it does, by way of the shared part."""
+    model = PLE(DENSE, DIMS, bottom=WIDE, top=WIDE, levels=2, tasks=2).double()
+    model(*inputs())[:, 1].sum().backward()
+    moved = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    assert any(name.startswith("levels.0.own.0") for name in moved)
+    assert any(name.startswith("levels.1.own.1") for name in moved)
+    assert not any(name.startswith(("levels.1.own.0", "towers.0", "levels.1.gates.0")) for name in moved)
+
+
 def test_a_label_moves_its_own_tower_and_gate_and_what_is_shared() -> None:
     model = MMoE(DENSE, DIMS, bottom=WIDE, top=WIDE, experts=2, tasks=2).double()
     model(*inputs())[:, 1].sum().backward()
@@ -123,7 +168,7 @@ def test_a_label_moves_its_own_tower_and_gate_and_what_is_shared() -> None:
     assert not {name for name in moved if name.startswith(("gates.0", "towers.0"))}
 
 
-@pytest.mark.parametrize("name", ["shared_bottom", "mmoe"])
+@pytest.mark.parametrize("name", ["shared_bottom", "mmoe", "ple"])
 def test_each_label_starts_at_its_rate(name: str) -> None:
     module = build_model(job_of("a", "b", name=name), (0.002, 0.3))
     drawn = build_model(job_of("a", "b", name=name, output_bias="drawn"), (0.002, 0.3))
@@ -174,6 +219,8 @@ def test_a_model_of_ones_own(write_module: WriteModule) -> None:
             "model.options.tasks: given; it is the number of",
         ),
         (("a",), {"name": "mmoe", "options": {"experts": 0}}, "experts: 0 given; give 1 to 1024"),
+        (("a",), {"name": "ple", "options": {"levels": 0}}, "levels: 0 given; give 1 to 1024"),
+        (("a",), {"name": "ple", "bottom": []}, "bottom: no widths given; an expert of ple has at least"),
         (("a",), {"name": "mmoe", "bottom": []}, "bottom: no widths given; an expert of mmoe has at least"),
         (("a",), {"name": "mmoe", "options": {"towers": 2}}, "mmoe cannot be made with"),
         (
@@ -186,7 +233,7 @@ def test_a_model_of_ones_own(write_module: WriteModule) -> None:
 def test_what_is_refused(
     write_module: WriteModule, labels: tuple[str, ...], model: dict[str, Any], said: str
 ) -> None:
-    own = {"name": f"{write_module(OWN)}:{model['name']}"} if model["name"] != "mmoe" else {}
+    own = {"name": f"{write_module(OWN)}:{model['name']}"} if model["name"] not in ("mmoe", "ple") else {}
     with pytest.raises(JobFileError) as caught:
         build_model(job_of(*labels, **(model | own)))
     assert said in str(caught.value)

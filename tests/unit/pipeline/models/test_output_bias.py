@@ -19,6 +19,9 @@ BUILT_IN = [
     {"name": "wide_deep"},
     {"name": "dcn_v2"},
     {"name": "dcn_v2", "options": {"structure": "parallel"}},
+    {"name": "deepfm"},
+    {"name": "finalmlp"},
+    {"name": "ple"},
 ]
 
 OWN = """
@@ -59,7 +62,7 @@ def test_a_built_in_model_starts_at_the_log_odds(make_job: MakeJob, model: dict[
     module = build_model(make_job(**model), (0.002,))
     drawn = build_model(make_job(**model, output_bias="drawn"), (0.002,))
     changed = (_flat(module) != _flat(drawn)).sum()
-    assert changed == (2 if model["name"] == "wide_deep" else 1), "nothing but the bias"
+    assert changed == (2 if model["name"] in ("wide_deep", "deepfm") else 1), "nothing but the bias"
     assert _without_inputs(module) == pytest.approx(math.log(0.002 / 0.998), abs=1e-5)
     assert abs(_without_inputs(drawn)) < 2, "the control"
 

@@ -311,7 +311,7 @@ def test_what_is_no_state_is_taken(model: type[Base]) -> None:
     assert module.training
 
 
-@pytest.mark.parametrize("name", ["dlrm", "dcn_v2", "wide_deep"])
+@pytest.mark.parametrize("name", ["autoint", "dlrm", "dcn_v2", "deepfm", "finalmlp", "ple", "wide_deep"])
 def test_built_in_models_are_not_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(Base, name)
     module = build_model(job)

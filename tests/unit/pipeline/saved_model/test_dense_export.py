@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.models.autoint import AutoInt
 from shadowsync.pipeline.models.built_in import DLRM, DCNv2, WideDeep
+from shadowsync.pipeline.models.deepfm import DeepFM
 from shadowsync.pipeline.models.din import DIN
+from shadowsync.pipeline.models.finalmlp import FinalMLP
+from shadowsync.pipeline.models.multi_task import PLE
 from shadowsync.pipeline.models.sequences import EmbeddedSequence, ModelInput
 from shadowsync.pipeline.saved_model import dense_export
 from shadowsync.pipeline.saved_model.dense_export import Format, export_dense
@@ -25,6 +29,10 @@ MODELS: dict[str, tuple[type[nn.Module], int, list[int], dict[str, Any]]] = {
     "dlrm without numbers": (DLRM, 0, [4, 4], {"bottom": [8], "top": [8]}),
     "dlrm of several widths": (DLRM, 3, [4, 2], {"bottom": [8], "top": [8], "project": True}),
     "wide_deep": (WideDeep, 3, [4, 2], {"top": [8]}),
+    "deepfm": (DeepFM, 3, [4, 4], {"top": [8]}),
+    "autoint": (AutoInt, 3, [4, 4], {"top": [8]}),
+    "finalmlp": (FinalMLP, 3, [4, 2], {"bottom": [8], "top": [8], "heads": 2}),
+    "ple": (PLE, 3, [4, 2], {"bottom": [8], "top": [8]}),
     "dcn_v2": (DCNv2, 3, [4, 2], {"top": [8], "rank": 2, "structure": "parallel"}),
 }
 
