@@ -67,7 +67,7 @@ def logistic_loop(job: Job, lr: float) -> Scored:
     Training is one pass with Adagrad.
     """
     torch.set_num_threads(1)
-    weights = [torch.zeros(table.rows) for table in job.tables]
+    weights = [torch.zeros(rows) for rows in job.column_rows]
     dense = torch.zeros(job.model_inputs[0] + 1)
     sums = [torch.zeros_like(weight) for weight in (*weights, dense)]
     source, scored = BatchSource(job), Scored(QualitySums(), QualitySums())
@@ -106,6 +106,7 @@ class _Loop:
         self.job, self.source = job, BatchSource(job)
         rates = sampled_label_rates(job, self.source.plan.train, seconds=None)
         self._model = build_model(job, rates)
+        self._columns = job.embedded_columns
         self._tables = [_Table(job, number) for number in range(len(job.tables))]
         self._optimizer = torch.optim.Adagrad(
             self._model.parameters(), lr=job.trainer.lr, weight_decay=job.trainer.weight_decay
@@ -119,9 +120,7 @@ class _Loop:
         loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        for table, ids, vector in zip(self._tables, self._ids(batch), vectors, strict=True):
-            assert vector.grad is not None
-            table.step(ids, vector.grad)
+        self._step_tables(batch, vectors)
         before: Float32Array = logits.detach().numpy()
         return before
 
@@ -134,14 +133,23 @@ class _Loop:
                 sums.add(logits.numpy(), batch.labels)
         return sums
 
+    def _step_tables(self, batch: Delivery, vectors: Sequence[torch.Tensor]) -> None:
+        """Step each table by the gradients of all its columns."""
+        pairs = list(zip(self._ids(batch), vectors, strict=True))
+        for number, table in enumerate(self._tables):
+            own = [pair for column, pair in zip(self._columns, pairs, strict=True) if column.number == number]
+            gradients = [vector.grad for _, vector in own if vector.grad is not None]
+            table.step(np.concatenate([ids for ids, _ in own]), torch.cat(gradients))
+
     def _vectors(self, batch: Delivery) -> list[torch.Tensor]:
-        return [table.rows(ids) for table, ids in zip(self._tables, self._ids(batch), strict=True)]
+        columns = zip(self._columns, self._ids(batch), strict=True)
+        return [self._tables[column.number].rows(ids) for column, ids in columns]
 
     def _ids(self, batch: Delivery) -> list[NDArray[Any]]:
-        """Return each table's rows, or of a growing one the keys of its ids."""
+        """Return each column's rows, or of a growing table the keys of its ids."""
         keys = iter(batch.keys)
-        grows = [table.growth is not None for table in self.job.tables]
-        return [next(keys) if one else rows for one, rows in zip(grows, batch.rows, strict=True)]
+        columns = zip(self._columns, batch.rows, strict=True)
+        return [next(keys) if column.grows else rows for column, rows in columns]
 
 
 class _Best:
@@ -225,7 +233,8 @@ def _check(job: Job) -> None:
     validation = job.validation
     plain &= not validation.every_examples and not validation.every_seconds and validation.every_epochs < 2
     plain &= validation.metric == "ne" and not validation.min_delta
-    plain &= all(t.optimizer == "rowwise_adagrad" and not t.pooling for t in job.tables)
+    plain &= all(table.optimizer == "rowwise_adagrad" for table in job.tables)
+    plain &= not any(column.pooling for column in job.embedded_columns)
     if not plain:
         has = "Adagrad, row-wise Adagrad, constant rates, one id a column, and validation of NE by the epoch"
         raise ValueError(f"the plain loop has {has}")

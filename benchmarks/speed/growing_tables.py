@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from shadowsync.pipeline.config.tables import Growth, TableSettings
+from shadowsync.pipeline.config.tables import Growth, TableColumn, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.growing_bank import GrowingBank
@@ -32,7 +32,9 @@ DIM = 16
 
 def store_of(rows: int, growth: Growth | None) -> ShardStore:
     """A store of one table."""
-    table = TableSettings("id", rows, DIM, "", "rowwise_adagrad", 0.02, 0.05, "float32", growth)
+    table = TableSettings(
+        "id", rows, DIM, "rowwise_adagrad", 0.02, 0.05, "float32", growth, (TableColumn("id"),)
+    )
     return ShardStore(TablePlan.make([table], 1), 0, seed=1, memory_fraction=0.9)
 
 

@@ -60,6 +60,7 @@ def export(
     from ...pipeline.errors import JobFileError
     from ...pipeline.saved_model.export import export_model
     from ...pipeline.saved_model.model import SavedModel
+    from ...pipeline.saved_model.table_files import table_of
     from ...pipeline.text.format import data_size
 
     if since is not None and tables == "none":
@@ -71,7 +72,8 @@ def export(
     for file in manifest["files"]:
         click.echo(f"{data_size(file['bytes']):>10}  {file['name']}")
     if since is not None:
-        changed = sum(table["changed_rows"] for table in manifest["tables"])
-        rows = sum(table["rows"] for table in manifest["tables"])
+        entries = {table_of(entry): entry for entry in manifest["tables"]}.values()
+        changed = sum(entry["changed_rows"] for entry in entries)
+        rows = sum(entry["rows"] for entry in entries)
         click.echo(f"{changed:,} of {rows:,} rows changed since {since}")
     click.echo(f"{model.description}, of {manifest['run']}: {out}")

@@ -77,7 +77,8 @@ class Parser(Service):
         self._on_output = on_output
         self._work: queue.Queue[ReadSpan] = queue.Queue()
         lists = frozenset(column.name for column in job.data.table_columns if column.pooling)
-        self._shared_rows = SharedRowsMeter(job.hashed_tables, lists)
+        columns = {table.name: [column.name for column in table.columns] for table in job.tables}
+        self._shared_rows = SharedRowsMeter(job.hashed_tables, lists, columns)
         self._input = JobInput(job, self._shared_rows)
         self._train_bad_rows = BadRows(job.data.max_bad_rows)
         self._dropping = False

@@ -35,8 +35,8 @@ def largest_of_rows(job: Job) -> int:
     The node may have all tables. Bags are counted as full: `max_ids` ids for each example.
     """
     example_bytes = 0
-    for table in job.tables:
-        ids = job.data.columns[table.name].max_ids if table.pooling else 1
-        vectors = 1 if table.pooled_by_nodes else ids
-        example_bytes += _LENGTH_BYTES + _ID_BYTES * ids + _FLOAT_BYTES * table.dim * vectors
+    for column in job.embedded_columns:
+        ids = job.data.columns[column.name].max_ids if column.pooling else 1
+        vectors = 1 if column.of_table.pooled_by_nodes else ids
+        example_bytes += _LENGTH_BYTES + _ID_BYTES * ids + _FLOAT_BYTES * column.dim * vectors
     return min(MAX_MESSAGE_BYTES, job.trainer.batch * example_bytes + HEADER_ROOM)

@@ -56,9 +56,10 @@ def _bytes_of_all_workers(job: Job) -> int:
 
     For exact rows also optimizer state, and what a push that is kept adds to rows and state.
     """
-    floats = sum(2 * table.dim for table in job.tables)
+    columns = job.embedded_columns
+    floats = sum(2 * column.dim for column in columns)
     if job.exact_rows:
-        floats += sum(table.dim + 2 * state_floats(table.optimizer, table.dim) for table in job.tables)
+        floats += sum(column.dim + 2 * state_floats(column.table.optimizer, column.dim) for column in columns)
     return max(1, FLOAT_BYTES * job.trainer.batch * job.trainer.workers * floats)
 
 

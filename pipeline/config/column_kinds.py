@@ -55,18 +55,20 @@ class ColumnKind:
 
     @property
     def has_table(self) -> bool:
-        """Whether the column has a table of embeddings."""
+        """Whether its ids have rows of a table of embeddings."""
         return self.has_id or self.has_bag
 
 
 KINDS: Final[dict[str, ColumnKind]] = {
     "label": ColumnKind("label", (*LABEL_RULES, "negative", "type", "loss_weight"), is_input=False),
     "dense": ColumnKind("dense", ("transform", "shift", "scale", "format")),
-    "categorical": ColumnKind("categorical", ("part", "format"), hashes_values=True),
-    "bucket": ColumnKind("categorical", ("boundaries", "quantiles")),
-    "cross": ColumnKind("categorical", ("columns",), in_file=False),
-    "multi_hot": ColumnKind("multi_hot", ("delimiter", "pooling", "max_ids", "weights"), hashes_values=True),
-    "ip": ColumnKind("multi_hot", hashes_values=True),
+    "categorical": ColumnKind("categorical", ("table", "part", "format"), hashes_values=True),
+    "bucket": ColumnKind("categorical", ("table", "boundaries", "quantiles")),
+    "cross": ColumnKind("categorical", ("table", "columns"), in_file=False),
+    "multi_hot": ColumnKind(
+        "multi_hot", ("table", "delimiter", "pooling", "max_ids", "weights"), hashes_values=True
+    ),
+    "ip": ColumnKind("multi_hot", ("table",), hashes_values=True),
     "timestamp": ColumnKind("timestamp", ("format",), is_input=False, is_single=True),
     "weight": ColumnKind("weight", is_input=False, is_single=True),
     "ignored": ColumnKind("", is_input=False),

@@ -53,6 +53,16 @@ class ColumnSection(BaseModel):
         " summed. A missing address has none, and a text that is no address makes a bad row."
     )
     source: str = Field(default="", description="Name of the column in the file, if it differs.")
+    table: Annotated[str, Field(max_length=200)] = Field(
+        default="",
+        description="Columns with a table: the name of the table that has the rows of its ids; if it is left"
+        " out, the column's own name. Columns that name one table share its rows, its settings"
+        " (`[tables.NAME]`) and its hash, so an id is the same row in all of them:"
+        ' `history = { kind = "multi_hot", table = "item" }` beside `item = "categorical"`. Their ids must'
+        " be the same: of kind categorical or multi_hot; or of one part of times; or buckets of the same"
+        " boundaries; or crosses of columns of the same tables; or ip. Pooling, weights and `max_ids` are"
+        " each column's own.",
+    )
     threshold: Finite | None = Field(
         default=None, description="label: the label is 1 if the number is at least this."
     )
@@ -147,7 +157,7 @@ class ColumnSection(BaseModel):
 
     @property
     def fixed_rows(self) -> int | None:
-        """Rows of the column's table, if the column determines them; otherwise None.
+        """Rows of its table, if the column determines them; otherwise None.
 
         Such a column gives each value a row of its own, without a hash.
         """
@@ -157,7 +167,7 @@ class ColumnSection(BaseModel):
 
     @property
     def table_pooling(self) -> str:
-        """How the column's table combines the rows of an example, see `TableSettings.pooling`."""
+        """How the rows of an example are combined, see `TableColumn.pooling`."""
         if not self.of_kind.has_bag:
             return ""
         return f"weighted_{self.pooling}" if self.weights else self.pooling
@@ -244,6 +254,39 @@ def _check_cross(name: str, columns: Mapping[str, ColumnSection]) -> None:
             )
 
 
+def table_of(name: str, columns: Mapping[str, ColumnSection]) -> str:
+    """Return the name of the table that has the rows of a column's ids."""
+    return columns[name].table or name
+
+
+def _id_space(name: str, columns: Mapping[str, ColumnSection]) -> str:
+    """Describe what the ids of a column are; columns of one table have equal descriptions."""
+    column = columns[name]
+    if column.columns:
+        return f"combinations of ids of {', '.join(table_of(part, columns) for part in column.columns)}"
+    if column.part:
+        return f"the {column.part} of a time"
+    if column.boundaries:
+        return f"buckets of boundaries {', '.join(f'{number:g}' for number in column.boundaries)}"
+    if column.quantiles:
+        return f"{column.quantiles} buckets of quantiles of {column.source or name}"
+    return "networks of an address" if column.kind == "ip" else "ids by their hash"
+
+
+def _check_tables(columns: Mapping[str, ColumnSection]) -> None:
+    """Raise ValueError for columns of one table whose ids do not go together."""
+    first: dict[str, str] = {}
+    for name in (name for name, column in columns.items() if column.of_kind.has_table):
+        table = table_of(name, columns)
+        before = first.setdefault(table, name)
+        spaces = _id_space(before, columns), _id_space(name, columns)
+        if spaces[0] != spaces[1]:
+            raise ValueError(
+                f"data.columns: {before} and {name} have one table, {table}, and ids that do not go together:"
+                f" {spaces[0]}, and {spaces[1]}; give one of them another name as table"
+            )
+
+
 def _check_format(name: str, column: ColumnSection) -> None:
     where = f"data.columns.{name}.format"
     if "transform" in column.of_kind.options and column.transform != "time":
@@ -290,6 +333,7 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
     for name, column in columns.items():
         if not column.of_kind.in_file:
             _check_cross(name, columns)
+    _check_tables(columns)
     if not any(column.of_kind.has_table for column in columns.values()):
         *others, last = (f'"{name}"' for name, kind in KINDS.items() if kind.has_table and kind.in_file)
         raise ValueError(f"data.columns: no column is {', '.join(others)} or {last}; give at least one")

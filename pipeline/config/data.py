@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field, model_validator
 
 from ..types import TOPIC_PREFIX
 from .column_kinds import StoredAs
-from .columns import ColumnSection, check_columns
+from .columns import ColumnSection, check_columns, table_of
 from .date_digits import may_be_seconds
 from .kafka import KafkaSection
 from .sections import STRICT, Fraction, Positive
-from .tables import TableColumn
+from .tables import InputColumn
 
 Share: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Moment: TypeAlias = str | int | float | None
@@ -313,15 +313,20 @@ class DataSection(BaseModel):
         return (*self.path, *self.validation_path, *self.eval_path)
 
     @property
-    def table_columns(self) -> tuple[TableColumn, ...]:
-        """Columns with a table, in the order of the model's embeddings."""
+    def table_columns(self) -> tuple[InputColumn, ...]:
+        """Columns whose ids have rows of a table, in the order of the model's embeddings."""
         if not self.columns:
-            return tuple(TableColumn(f"C{index + 1}", "") for index in range(self.categorical_features))
+            names = [f"C{index + 1}" for index in range(self.categorical_features)]
+            return tuple(InputColumn(name, name, "") for name in names)
         return tuple(
-            TableColumn(name, column.table_pooling, column.fixed_rows)
+            InputColumn(name, column.table or name, column.table_pooling, column.fixed_rows)
             for name, column in self.columns.items()
             if column.of_kind.has_table
         )
+
+    def table_of(self, name: str) -> str:
+        """Return the name of the table that has the rows of a column's ids."""
+        return table_of(name, self.columns) if self.columns else name
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -29,13 +29,16 @@ from .sections import (
 )
 from .tables import (
     ONE_LABEL_MODELS,
+    EmbeddedColumn,
     EmbeddingSection,
     ModelSection,
     TableSection,
     TableSettings,
+    columns_of,
     require_fixed_rows,
     require_growable,
     require_known,
+    table_names,
     table_settings,
 )
 from .trainer import TrainerSection
@@ -91,7 +94,7 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
-        rows, tables = self.model.table_rows, len(self.data.table_columns)
+        rows, tables = self.model.table_rows, len(table_names(self.data.table_columns))
         if isinstance(rows, list) and len(rows) != tables:
             key = "data.columns" if self.data.columns else "data.categorical_features"
             raise ValueError(
@@ -102,7 +105,7 @@ class Job(Section):
         require_fixed_rows(
             self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
         )
-        check_attention(self.model, self.tables)
+        check_attention(self.model, self.embedded_columns)
         require_growable(self.data.table_columns, self.table_sections)
         if self.codecs.center_up == AUTO and self.sync.control != "auto":
             raise ValueError(
@@ -201,35 +204,44 @@ class Job(Section):
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:
-        """All tables with their settings, in the order of the model's embeddings."""
+        """All tables with their settings, in the order of their first columns."""
         columns, rows, rules = self.data.table_columns, self.model.table_rows, self.embedding
         every = TableSettings(
             name="",
             rows=0,
             dim=self.model.embedding_dim,
-            pooling="",
             optimizer=rules.optimizer,
             lr=rules.lr,
             init_scale=rules.init_scale,
             storage=rules.storage,
         )
-        counts = rows if isinstance(rows, list) else [rows] * len(columns)
+        counts = rows if isinstance(rows, list) else [rows] * len(table_names(columns))
         return table_settings(columns, every, counts, self.table_sections, self.model.table_kind)
 
     @property
-    def table_rows(self) -> tuple[int, ...]:
-        """Rows of each table, one entry per table."""
-        return tuple(table.rows for table in self.tables)
+    def embedded_columns(self) -> tuple[EmbeddedColumn, ...]:
+        """The columns whose ids have rows of a table, in the order of the model's embeddings."""
+        return columns_of(self.tables)
+
+    @property
+    def column_rows(self) -> tuple[int, ...]:
+        """Rows of the table of each of `embedded_columns`."""
+        return tuple(column.table.rows for column in self.embedded_columns)
+
+    @property
+    def growing_columns(self) -> tuple[str, ...]:
+        """Names of the columns whose tables grow, in the order of the model's embeddings."""
+        return tuple(column.name for column in self.embedded_columns if column.grows)
 
     @property
     def growing_tables(self) -> tuple[str, ...]:
-        """Names of the tables that grow, in the order of the model's embeddings."""
+        """Names of the tables that grow, in the order of `tables`."""
         return tuple(table.name for table in self.tables if table.growth is not None)
 
     @property
     def hashed_tables(self) -> dict[str, int]:
         """Rows of the tables in which ids can share one, by name."""
-        own_rows = {column.name for column in self.data.table_columns if column.fixed_rows is not None}
+        own_rows = {column.table for column in self.data.table_columns if column.fixed_rows is not None}
         return {
             table.name: table.rows
             for table in self.tables
@@ -239,7 +251,7 @@ class Job(Section):
     @property
     def model_inputs(self) -> tuple[int, list[int]]:
         """Number of dense features, and the width of each embedding."""
-        return self.data.dense_width, [table.dim for table in self.tables]
+        return self.data.dense_width, [column.dim for column in self.embedded_columns]
 
     @property
     def logit_offset(self) -> float:
@@ -266,7 +278,7 @@ class Job(Section):
 
         So they are if they are exact and no other trainer pushes. Bags that nodes sum are not exact.
         """
-        summed = any(table.pooled_by_nodes for table in self.tables)
+        summed = any(table.summed_columns for table in self.tables)
         return self.exact_rows and self._starting_trainers == 1 and not summed
 
     @property
@@ -344,12 +356,12 @@ class Job(Section):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check_attention(model: ModelSection, tables: Sequence[TableSettings]) -> None:
+def check_attention(model: ModelSection, columns: Sequence[EmbeddedColumn]) -> None:
     """Raise ValueError unless din, and din alone, has a target for each sequence.
 
     Args:
         model: the section [model].
-        tables: all tables of the job.
+        columns: the columns of the job whose ids have rows of a table.
     """
     if model.name != "din":
         if model.attention:
@@ -358,9 +370,9 @@ def check_attention(model: ModelSection, tables: Sequence[TableSettings]) -> Non
                 " (a model of your own has model.options)"
             )
         return
-    by_name = {table.name: table for table in tables}
-    sequences = [table.name for table in tables if table.pooling == "none"]
-    single = [table.name for table in tables if not table.pooling]
+    by_name = {column.name: column for column in columns}
+    sequences = [column.name for column in columns if column.pooling == "none"]
+    single = [column.name for column in columns if not column.pooling]
     for name, target in model.attention.items():
         if name not in sequences:
             raise ValueError(f"model.attention: {name!r} {_no_sequence(name, by_name, sequences)}")
@@ -373,7 +385,8 @@ def check_attention(model: ModelSection, tables: Sequence[TableSettings]) -> Non
         if by_name[name].dim != by_name[target].dim:
             raise ValueError(
                 f"model.attention.{name}: the tables of {name} and {target} have {by_name[name].dim} and"
-                f" {by_name[target].dim} floats in a row; give both the same dim (tables.{name}.dim)"
+                f" {by_name[target].dim} floats in a row; give both the same dim"
+                f" (tables.{by_name[name].table.name}.dim), or one table (data.columns.{name}.table)"
             )
     for name in sequences:
         if name not in model.attention:
@@ -383,7 +396,7 @@ def check_attention(model: ModelSection, tables: Sequence[TableSettings]) -> Non
             )
 
 
-def _no_sequence(name: str, known: dict[str, TableSettings], sequences: Sequence[str]) -> str:
+def _no_sequence(name: str, known: dict[str, EmbeddedColumn], sequences: Sequence[str]) -> str:
     if name in known and known[name].pooling:
         return f'is pooled; set data.columns.{name}.pooling = "none"'
     if not sequences:

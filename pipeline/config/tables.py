@@ -22,9 +22,13 @@ RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 TableKind: TypeAlias = Literal["hashed", "growing"]
 Eviction: TypeAlias = Literal["least_recent", "never"]
 
+_BAGS_WITHOUT_WEIGHTS: Final = frozenset({"sum", "mean"})
+
 
 class TableSection(BaseModel):
     """A table whose settings differ from those of the others.
+
+    A table has the name of its column, or that which its columns give as their `table`.
 
     A key that is left out has the value that holds for all tables: `model.table_rows`, `model.embedding_dim`,
     `embedding.optimizer`, `embedding.lr`, `embedding.init_scale` or `embedding.storage`.
@@ -45,7 +49,8 @@ class TableSection(BaseModel):
     pooled_by: Literal["nodes", "trainers"] = Field(
         default="nodes",
         description='Who sums or averages the rows of a bag without weights. "nodes": the embedding nodes, so'
-        " a bag is one vector on the network, of rows as they are when it is looked up."
+        " a bag is one vector on the network, of rows as they are when it is looked up; so are then the rows"
+        " of other columns that share the table."
         ' "trainers": each row is sent, and `trainer.exact_rows` holds for it.',
     )
     kind: TableKind | None = Field(
@@ -109,43 +114,75 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class TableSettings:
-    """All settings of one table.
+class TableColumn:
+    """A column of the input whose ids have rows of a table.
 
     Attributes:
-        name: name of the column whose values it embeds.
-        rows: number of rows; the most of a growing table.
-        dim: floats in a row.
+        name: name of the column.
         pooling: "" if an example has one row. Otherwise it has a bag: "sum" or "mean" of its rows;
             "weighted_sum" or "weighted_mean" of its rows with weights; "none" for a sequence of vectors.
-        optimizer: a key of `embedding.storage.optimizers.RULES`.
-        lr: the learning rate of its rows, before any schedule.
-        init_scale: initial values are uniform in [-init_scale, init_scale).
-        storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
-        growth: when ids get and lose rows; None for a table whose rows are hashes of ids.
         pooled_by_trainers: whether trainers sum the rows of a bag without weights, not embedding nodes.
+        place: its place among all such columns, in the order of the model's embeddings.
     """
 
     name: str
-    rows: int
-    dim: int
-    pooling: str
-    optimizer: str
-    lr: float
-    init_scale: float
-    storage: str = "float32"
-    growth: Growth | None = None
+    pooling: str = ""
     pooled_by_trainers: bool = False
+    place: int = 0
 
     @property
     def pooled_by_nodes(self) -> bool:
         """Whether embedding nodes sum the rows of a bag."""
-        return self.pooling in ("sum", "mean") and not self.pooled_by_trainers
+        return self.pooling in _BAGS_WITHOUT_WEIGHTS and not self.pooled_by_trainers
 
     @property
     def weighted(self) -> bool:
         """Whether the rows of a bag have weights."""
         return self.pooling.startswith("weighted_")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """All settings of one table.
+
+    Attributes:
+        name: its name, by default that of its column.
+        rows: number of rows; the most of a growing table.
+        dim: floats in a row.
+        optimizer: a key of `embedding.storage.optimizers.RULES`.
+        lr: the learning rate of its rows, before any schedule.
+        init_scale: initial values are uniform in [-init_scale, init_scale).
+        storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
+        growth: when ids get and lose rows; None for a table whose rows are hashes of ids.
+        columns: the columns whose ids have its rows, in the order of the input.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    optimizer: str
+    lr: float
+    init_scale: float
+    storage: str = "float32"
+    growth: Growth | None = None
+    columns: tuple[TableColumn, ...] = ()
+
+    @property
+    def summed_columns(self) -> int:
+        """Return the number of columns whose bags embedding nodes sum."""
+        return sum(column.pooled_by_nodes for column in self.columns)
+
+    @property
+    def poolings(self) -> str:
+        """Say how its column pools rows, or each of several."""
+        if len(self.columns) == 1:
+            return self.columns[0].pooling
+        return ", ".join(f"{column.name}: {column.pooling or 'one row'}" for column in self.columns)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether nodes sum the bags of some of its columns, and send the rows of others."""
+        return 0 < self.summed_columns < len(self.columns)
 
     @property
     def row_bytes(self) -> int:
@@ -154,53 +191,106 @@ class TableSettings:
         return row_bytes(self.optimizer, self.dim, self.storage) + search
 
 
-class TableColumn(NamedTuple):
-    """A column of the input that has a table.
+class InputColumn(NamedTuple):
+    """A column of the input whose ids have rows of a table, as the section [data] states it.
 
-    `pooling` is that of `TableSettings`.
+    `pooling` is that of `TableColumn`.
     `fixed_rows` are the table's rows where the column determines them.
     """
 
     name: str
+    table: str
     pooling: str
     fixed_rows: int | None = None
 
 
+class EmbeddedColumn(NamedTuple):
+    """A column of the input, the table that has its rows, and the table's number."""
+
+    of_table: TableColumn
+    table: TableSettings
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the column."""
+        return self.of_table.name
+
+    @property
+    def pooling(self) -> str:
+        """Return how the rows of an example are combined, see `TableColumn`."""
+        return self.of_table.pooling
+
+    @property
+    def dim(self) -> int:
+        """Return the floats of its vectors."""
+        return self.table.dim
+
+    @property
+    def grows(self) -> bool:
+        """Whether its ids have rows of a growing table."""
+        return self.table.growth is not None
+
+
+def columns_of(tables: Sequence[TableSettings]) -> tuple[EmbeddedColumn, ...]:
+    """Return the columns of all tables, in the order of the model's embeddings."""
+    columns = [
+        EmbeddedColumn(column, table, number)
+        for number, table in enumerate(tables)
+        for column in table.columns
+    ]
+    return tuple(sorted(columns, key=lambda column: column.of_table.place))
+
+
 def table_settings(
-    columns: Sequence[TableColumn],
+    columns: Sequence[InputColumn],
     every: TableSettings,
     rows: Sequence[int],
     sections: Mapping[str, TableSection],
     kind: TableKind,
 ) -> tuple[TableSettings, ...]:
-    """Combine defaults and sections into each table's settings, in the order of `columns`.
+    """Combine defaults and sections into each table's settings, in the order of `table_names`.
 
     Args:
-        columns: the columns that have a table.
-        every: settings of tables without a section; its name, rows and pooling are not used.
-        rows: rows of each column's table, unless its section states them.
-        sections: sections by column name.
+        columns: the columns whose ids have rows of a table.
+        every: settings of tables without a section; its name, rows and columns are not used.
+        rows: rows of each table, unless its section states them.
+        sections: sections by table name.
         kind: kind of tables whose section states neither kind nor rows.
     """
     tables = []
-    for column, count in zip(columns, rows, strict=True):
-        section = sections.get(column.name, TableSection())
+    for name, count in zip(table_names(columns), rows, strict=True):
+        section = sections.get(name, TableSection())
+        fixed_rows = next(column.fixed_rows for column in columns if column.table == name)
         table = TableSettings(
-            name=column.name,
-            rows=column.fixed_rows or (count if section.rows is None else section.rows),
+            name=name,
+            rows=fixed_rows or (count if section.rows is None else section.rows),
             dim=every.dim if section.dim is None else section.dim,
-            pooling=column.pooling,
             optimizer=every.optimizer if section.optimizer is None else section.optimizer,
             lr=every.lr if section.lr is None else section.lr,
             init_scale=every.init_scale if section.init_scale is None else section.init_scale,
             storage=every.storage if section.storage is None else section.storage,
-            growth=None if column.fixed_rows is not None else section.growth(kind),
-            pooled_by_trainers=section.pooled_by == "trainers",
+            growth=None if fixed_rows is not None else section.growth(kind),
+            columns=tuple(
+                TableColumn(
+                    column.name,
+                    column.pooling,
+                    section.pooled_by == "trainers" and column.pooling in _BAGS_WITHOUT_WEIGHTS,
+                    place,
+                )
+                for place, column in enumerate(columns)
+                if column.table == name
+            ),
         )
         if section.max_bytes is not None:
             table = replace(table, rows=rows_within(table, section.max_bytes))
         tables.append(table)
     return tuple(tables)
+
+
+def table_names(columns: Sequence[InputColumn]) -> list[str]:
+    """Return the names of the columns' tables, each once, in the order of their first columns."""
+    return list(dict.fromkeys(column.table for column in columns))
 
 
 def rows_within(table: TableSettings, most_bytes: int) -> int:
@@ -214,31 +304,39 @@ def rows_within(table: TableSettings, most_bytes: int) -> int:
     return rows
 
 
-def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableColumn]) -> None:
+def require_known(sections: Mapping[str, TableSection], columns: Sequence[InputColumn]) -> None:
     """Raise ValueError, which suggests what would do, for a section that fits no table."""
-    known = {column.name: column for column in columns}
+    known = table_names(columns)
+    table_of = {column.name: column.table for column in columns}
     for name, section in sections.items():
+        if name not in known and name in table_of:
+            raise ValueError(
+                f"tables.{name}: there is no table of this name; the ids of column {name} have rows of"
+                f" table {table_of[name]} (data.columns.{name}.table): write tables.{table_of[name]}"
+            )
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             some = ", ".join(list(known)[:8]) + (", ..." if len(known) > 8 else "")
             hint = f"did you mean {close[0]!r}?" if close else f"remove its section; the tables are {some}"
             raise ValueError(f"tables.{name}: there is no table of this name; {hint}")
-        if section.pooled_by == "trainers" and known[name].pooling not in ("sum", "mean"):
+        poolings = {column.pooling for column in columns if column.table == name}
+        if section.pooled_by == "trainers" and not poolings & _BAGS_WITHOUT_WEIGHTS:
             raise ValueError(
                 f"tables.{name}.pooled_by: given; it is for tables of bags without weights, leave it out here"
             )
 
 
 def require_fixed_rows(
-    columns: Sequence[TableColumn], rows: Sequence[int] | None, sections: Mapping[str, TableSection]
+    columns: Sequence[InputColumn], rows: Sequence[int] | None, sections: Mapping[str, TableSection]
 ) -> None:
     """Raise ValueError if a table's given rows differ from those of its column.
 
-    `rows` is the list of `model.table_rows`, one number for each column; None if it is not a list.
+    `rows` is the list of `model.table_rows`, one number for each table; None if it is not a list.
     """
-    for number, column in enumerate(columns):
-        stated = {f"tables.{column.name}.rows": sections.get(column.name, TableSection()).rows}
-        stated["model.table_rows"] = None if rows is None else rows[number]
+    names = table_names(columns)
+    for column in columns:
+        stated = {f"tables.{column.table}.rows": sections.get(column.table, TableSection()).rows}
+        stated["model.table_rows"] = None if rows is None else rows[names.index(column.table)]
         for key, value in stated.items():
             if column.fixed_rows is not None and value not in (None, column.fixed_rows):
                 raise ValueError(
@@ -247,14 +345,14 @@ def require_fixed_rows(
                 )
 
 
-def require_growable(columns: Sequence[TableColumn], sections: Mapping[str, TableSection]) -> None:
+def require_growable(columns: Sequence[InputColumn], sections: Mapping[str, TableSection]) -> None:
     """Raise ValueError for a growing table of a column that cannot have one."""
     for column in columns:
-        growing = sections.get(column.name, TableSection()).kind == "growing"
+        growing = sections.get(column.table, TableSection()).kind == "growing"
         if growing and column.fixed_rows is not None:
             raise ValueError(
-                f'tables.{column.name}.kind: "growing" given; the column has a row for each of its values, so'
-                " its table cannot grow: leave kind out"
+                f'tables.{column.table}.kind: "growing" given; column {column.name} has a row for each of its'
+                " values, so its table cannot grow: leave kind out"
             )
 
 

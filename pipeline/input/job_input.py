@@ -45,13 +45,13 @@ class JobInput:
         self._names = RowNames(job.data.path, job.data.split.draw_by)
         self._observer = observer
         self.ids = IdClasses()
-        rows = job.table_rows
+        rows = job.column_rows
         self._shape: FeatureShape | RecordSchema
         if job.data.columns:
             has_begun = has_begun or job.start.resume
-            self._shape = RecordSchema(job.data, rows, observer, job.growing_tables, has_begun=has_begun)
+            self._shape = RecordSchema(job.data, rows, observer, job.growing_columns, has_begun=has_begun)
         else:
-            growing = tuple(number for number, table in enumerate(job.tables) if table.growth is not None)
+            growing = tuple(n for n, column in enumerate(job.embedded_columns) if column.grows)
             self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)
         self._memory: list[WindowMemory] = []
         self._sorted: SortedRows | None = None

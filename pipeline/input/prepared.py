@@ -94,7 +94,7 @@ class PreparedInput:
         source = replace(span, path=part.source, start=part.start)
         split = self._job.data.split
         name = RowNames(self._read().order.paths.get("train", []), split.draw_by).of(part.source)
-        rows = {table.name: table.rows for table in self._job.tables if table.growth is not None}
+        rows = {column.name: column.table.rows for column in self._job.embedded_columns if column.grows}
         chunks = read_part(span.path, part, self._read(), rows)
         return rows_of_part(chunks, source, name, split, part.first_row)
 

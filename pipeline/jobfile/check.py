@@ -97,7 +97,7 @@ def check_job(job: Job) -> JobCheck:
     for paths in (job.data.validation_path, job.data.eval_path):
         if paths:
             source.plan(paths)
-    names = [table.name for table in job.tables]
+    names = [column.name for column in job.embedded_columns]
     hashes: dict[str, list[Uint64Array]] = {name: [] for name in names}
     bad, rows, labels = _BadRows(), 0, []
     until = time.monotonic() + CHECK_SECONDS
@@ -164,9 +164,9 @@ def _in_span(span: Span, count: int) -> list[Span]:
 
 def _shared_rows(job: Job, hashes: Mapping[str, Sequence[Uint64Array]]) -> Iterator[SharedRows]:
     """Yield each table of hashed ids; a prepared folder shows none."""
-    fixed = {column.name for column in job.data.table_columns if column.fixed_rows is not None}
+    fixed = {column.table for column in job.data.table_columns if column.fixed_rows is not None}
     for table in job.tables:
-        parts = hashes.get(table.name, [])
+        parts = [part for column in table.columns for part in hashes.get(column.name, [])]
         if table.name in fixed or not parts:
             continue
         ids, times = np.unique(np.concatenate(parts), return_counts=True)

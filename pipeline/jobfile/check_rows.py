@@ -55,7 +55,7 @@ def first_rows(job: Job, span: Span) -> list[ShownRow]:
             return []
         examples = chunk.examples.slice(0, SHOWN_ROWS)
         return [ShownRow(_trained(job, examples, row, {})) for row in range(len(examples))]
-    schema = RecordSchema(job.data, job.table_rows, None, job.growing_tables)
+    schema = RecordSchema(job.data, job.column_rows, None, job.growing_columns)
     raw = _parquet(span, schema) if job.data.format == "parquet" else _text(span, schema)
     records = schema.records(raw)
     return [
@@ -119,21 +119,20 @@ def _numbers(job: Job, examples: Examples, row: int) -> dict[str, str]:
 
 
 def _table_rows(job: Job, examples: Examples, row: int) -> dict[str, str]:
-    tables = job.tables
-    single = [table for table in tables if not table.pooling]
-    rows_of_table = {
-        table.name: "a row of its own" if table.growth else f"row {examples.rows[number, row]}"
-        for number, table in enumerate(single)
+    single = [column for column in job.embedded_columns if not column.pooling]
+    rows_of_column = {
+        column.name: "a row of its own" if column.grows else f"row {examples.rows[number, row]}"
+        for number, column in enumerate(single)
     }
-    bags = [table for table in tables if table.pooling]
+    bags = [column for column in job.embedded_columns if column.pooling]
     begin = 0
-    for number, table in enumerate(bags):
+    for number, column in enumerate(bags):
         lengths = examples.bags.lengths[number]
         first = begin + int(lengths[:row].sum())
         rows = examples.bags.rows[first : first + int(lengths[row])].tolist()
         begin += int(lengths.sum())
-        rows_of_table[table.name] = f"{len(rows)} rows of their own" if table.growth else f"rows {rows}"
-    return rows_of_table
+        rows_of_column[column.name] = f"{len(rows)} rows of their own" if column.grows else f"rows {rows}"
+    return rows_of_column
 
 
 def _time(seconds: float) -> str:

@@ -235,7 +235,7 @@ RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(
         ("trainer.distinct_rows",),
-        lambda job: all(table.pooling in ("sum", "mean") for table in job.tables),
+        lambda job: all(column.pooling in ("sum", "mean") for column in job.embedded_columns),
         "every table has bags without weights, which it does not affect",
     ),
     _Rule(
@@ -379,9 +379,9 @@ def _overridden(job: Job) -> Iterator[Ineffective]:
 
 
 def _states(job: Job, name: str, option: str) -> bool:
-    """Return whether a table or its column states an option."""
-    column = job.data.columns.get(name)
-    if option == "rows" and column is not None and column.fixed_rows is not None:
+    """Return whether a table or its columns state an option."""
+    fixed = any(column.fixed_rows is not None for column in job.data.table_columns if column.table == name)
+    if option == "rows" and fixed:
         return True
     return getattr(job.table_sections.get(name), option, None) is not None
 

@@ -269,12 +269,16 @@ def _same_tables(in_file: Mapping[str, Any], manifest: PreparedManifest) -> bool
     """
     columns = in_file.get("columns")
     if isinstance(columns, dict):
-        kinds = {
-            name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
+        stated = {
+            name: value if isinstance(value, dict) else {"kind": value} for name, value in columns.items()
         }
         with_table = [name for name, kind in KINDS.items() if kind.has_table]
-        tables = [name for name, kind in kinds.items() if kind in with_table]
-        return tables == list(manifest.order.tables)
+        tables = {
+            value.get("table") or name: None
+            for name, value in stated.items()
+            if value.get("kind") in with_table
+        }
+        return list(tables) == list(manifest.order.tables)
     count: Any = in_file.get("categorical_features", len(manifest.order.tables))
     return bool(count == len(manifest.order.tables))
 

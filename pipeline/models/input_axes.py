@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 Label: TypeAlias = tuple[Any, ...]
 Axes: TypeAlias = tuple[Sequence[Label] | None, ...]
 
-# Parts that are named by the number of a table.
+# Parts that are named by the number of a column.
 _NUMBERED = re.compile(r"(units|places|projections)\.(\d+)(.*)", re.DOTALL)
 
 
 def canonical_name(job: Job, name: str) -> str:
-    """Return a parameter's name with the names of tables in place of their numbers."""
+    """Return a parameter's name with the names of columns in place of their numbers."""
     match = _NUMBERED.fullmatch(name) if job.model.name in MODELS else None
-    return f"{match[1]}.{job.tables[int(match[2])].name}{match[3]}" if match else name
+    return f"{match[1]}.{job.embedded_columns[int(match[2])].name}{match[3]}" if match else name
 
 
 def input_axes(job: Job, names: Iterable[str]) -> Mapping[str, Axes]:
@@ -95,7 +95,11 @@ def _dense(job: Job) -> list[Label]:
 
 
 def _vectors(job: Job, first: int = 0) -> list[Label]:
-    return [("vector", table.name, element) for table in job.tables for element in range(first, table.dim)]
+    return [
+        ("vector", column.name, element)
+        for column in job.embedded_columns
+        for element in range(first, column.dim)
+    ]
 
 
 def _of_built_in(job: Job, name: str) -> Axes:
@@ -152,8 +156,8 @@ def _of_built_in(job: Job, name: str) -> Axes:
 
 def _interactions(job: Job) -> list[Label]:
     """Return the labels of the input of DLRM's top MLP, with its padding."""
-    dense, dim = bool(job.data.dense_width), max(table.dim for table in job.tables)
-    features = [*(["dense"] if dense else []), *(f"table {table.name}" for table in job.tables)]
+    dense, dim = bool(job.data.dense_width), max(column.dim for column in job.embedded_columns)
+    features = [*(["dense"] if dense else []), *(f"column {column.name}" for column in job.embedded_columns)]
     pairs = [
         ("pair", frozenset((feature, earlier)))
         for number, feature in enumerate(features)
@@ -199,16 +203,10 @@ def _note_input(
 def _number(job: Job, dense: torch.Tensor, embeddings: Embeddings) -> dict[float, Label]:
     """Number the inputs of the first example; return the labels of the numbers."""
     known: dict[float, Label] = {}
-    vectors = [
-        None if isinstance(vectors_of_table, EmbeddedSequence) else vectors_of_table
-        for vectors_of_table in embeddings
-    ]
     parts = [(dense, _dense(job))]
-    for table, vectors_of_table in zip(job.tables, vectors, strict=True):
-        if vectors_of_table is not None:
-            parts.append(
-                (vectors_of_table, [("vector", table.name, element) for element in range(table.dim)])
-            )
+    for column, vectors in zip(job.embedded_columns, embeddings, strict=True):
+        if not isinstance(vectors, EmbeddedSequence):
+            parts.append((vectors, [("vector", column.name, element) for element in range(column.dim)]))
     for tensor, labels in parts:
         for element, label in enumerate(labels):
             # Exact in float32, and no value that a layer is likely to make.

@@ -204,7 +204,7 @@ def zero_inputs(job: Job) -> tuple[torch.Tensor, Embeddings]:
     The second one has empty lists.
     """
     zeros: Embeddings = []
-    for entry in model_inputs_of(job.tables, job.data.columns):
+    for entry in model_inputs_of(job.embedded_columns, job.data.columns):
         if entry.longest is None:
             zeros.append(torch.zeros(2, entry.dim))
         else:
@@ -238,12 +238,12 @@ def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
     Raises JobFileError for a sequence and a model that takes none.
     """
     if getattr(maker, "takes_sequences", False):
-        return {"inputs": model_inputs_of(job.tables, job.data.columns)}
-    for table in job.tables:
-        if table.pooling == "none":
+        return {"inputs": model_inputs_of(job.embedded_columns, job.data.columns)}
+    for column in job.embedded_columns:
+        if column.pooling == "none":
             raise JobFileError(
-                f'column {table.name} has pooling = "none", but {job.model.name} takes no sequences',
-                where=f"data.columns.{table.name}.pooling",
+                f'column {column.name} has pooling = "none", but {job.model.name} takes no sequences',
+                where=f"data.columns.{column.name}.pooling",
                 remedy='set "sum" or "mean", or model.name = "din"; a class of your own says'
                 " takes_sequences = True",
             )

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from ..config.columns import ColumnSection
-from ..config.tables import TableSettings
+from ..config.tables import EmbeddedColumn
 
 
 class EmbeddedSequence(NamedTuple):
@@ -48,18 +48,18 @@ Embeddings: TypeAlias = list[torch.Tensor | EmbeddedSequence]
 
 
 def model_inputs_of(
-    tables: Sequence[TableSettings], columns: Mapping[str, ColumnSection]
+    embedded: Sequence[EmbeddedColumn], columns: Mapping[str, ColumnSection]
 ) -> list[ModelInput]:
     """Return the entries of a model's `embeddings`, in order."""
     return [
-        ModelInput(t.name, t.dim, columns[t.name].max_ids if t.pooling == "none" else None) for t in tables
+        ModelInput(c.name, c.dim, columns[c.name].max_ids if c.pooling == "none" else None) for c in embedded
     ]
 
 
 def with_lengths(embeddings: Sequence[torch.Tensor], lengths: Mapping[int, torch.Tensor]) -> Embeddings:
-    """Return a model's `embeddings` from all tables' tensors.
+    """Return a model's `embeddings` from all columns' tensors.
 
-    `lengths` has integers [B], or floats that are whole, for each table that is a sequence, by its number.
+    `lengths` has integers [B], or floats that are whole, for each column that is a sequence, by its number.
     """
     return [
         EmbeddedSequence(vectors, lengths[number].long()) if number in lengths else vectors

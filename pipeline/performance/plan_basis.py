@@ -77,7 +77,7 @@ def model_digest(job: Job) -> str:
     Learning rates and initial values are left out, since they change no cost.
     """
     tables = [
-        [table.name, table.rows, table.dim, table.pooling, table.optimizer, table.storage, table.row_bytes]
+        [table.name, table.rows, table.dim, table.poolings, table.optimizer, table.storage, table.row_bytes]
         for table in job.tables
     ]
     whole = [job.model.model_dump(mode="json"), tables, job.data.label_names, job.trainer.optimizer]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..config.columns import ColumnSection
 from ..config.job import Job
+from ..config.tables import EmbeddedColumn
 from ..data.hashing import column_number, hash_bytes, hashes_of_rows
 from ..text.format import percent
 from ..types import Float32Array
@@ -91,7 +92,7 @@ class ValuesWriter:
                 offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
                 arrays[f"id {name}"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes))
             else:
-                missing = hashes == _missing_hash(name, sections.get(name))
+                missing = hashes == _missing_hash(self._job.data.table_of(name), sections.get(name))
                 arrays[f"id {name}"] = pa.array(hashes, mask=missing)
         if len(examples.weights):
             arrays["weight"] = examples.weights
@@ -138,7 +139,7 @@ class _Values:
             time_first=counts["first"],
             time_last=counts["last"],
             numbers=tuple(self._number(name) for name in self._job.data.dense_names),
-            ids=tuple(self._id(table.name) for table in self._job.tables),
+            ids=tuple(self._id(embedded) for embedded in self._job.embedded_columns),
             counted_values=EXACT_VALUES,
             quantile_error=QUANTILE_ERROR,
             distinct_error=EXACT_DISTINCT**-0.5,
@@ -205,12 +206,12 @@ class _Values:
             **self._stated(column.is_null()),
         )
 
-    def _id(self, name: str) -> IdStatistics:
-        table = next(table for table in self._job.tables if table.name == name)
+    def _id(self, embedded: EmbeddedColumn) -> IdStatistics:
+        name, table = embedded.name, embedded.table
         column = pl.col(f"id {name}")
         lengths, missing = pl.lit(1), column.is_null()
         hashes = self._frame.select(column.alias("value")).drop_nulls()
-        if table.pooling:
+        if embedded.pooling:
             lengths, missing = column.list.len(), column.list.len() == 0
             hashes = self._frame.filter(~missing).select(column.alias("value").explode())
         sizes = self._row_of(
@@ -224,14 +225,14 @@ class _Values:
         shares = table.growth is None and (section is None or section.fixed_rows is None)
         return IdStatistics(
             name=name,
-            kind="multi_hot" if table.pooling else "categorical",
+            kind="multi_hot" if embedded.pooling else "categorical",
             values=values,
             distinct=distinct,
             distinct_exact=exact,
             head=head,
             table_rows=table.rows,
             expected_shared=shared_rows(distinct, table.rows) if shares else 0.0,
-            mean_length=values / sizes["rows"] if table.pooling else 1.0,
+            mean_length=values / sizes["rows"] if embedded.pooling else 1.0,
             longest=sizes["longest"],
             **self._stated(missing),
         )
@@ -273,8 +274,8 @@ def _as_source(section: ColumnSection | None, seen: Float32Array) -> NDArray[np.
     return limited
 
 
-def _missing_hash(name: str, section: ColumnSection | None) -> np.uint64:
-    """Return the hash of a column's missing values."""
+def _missing_hash(table: str, section: ColumnSection | None) -> np.uint64:
+    """Return the hash of a column's missing values; `table` has the rows of its ids."""
     if section is None or section.fixed_rows is None:
-        return np.uint64(hash_bytes(column_number(name), b""))
+        return np.uint64(hash_bytes(column_number(table), b""))
     return np.uint64(hashes_of_rows(np.array([section.fixed_rows - 1]), section.fixed_rows)[0])

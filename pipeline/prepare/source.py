@@ -74,7 +74,7 @@ def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSett
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
     """Return the columns of the parts, by their kinds; weights of ids come last."""
     sections = dict(job.data.columns) or _click_columns(job)
-    tables = {table.name: table for table in job.tables}
+    tables = {column.name: column.table for column in job.embedded_columns}
     columns = [
         _column(name, section, tables.get(name))
         for stored_as in get_args(StoredAs)
@@ -131,7 +131,7 @@ class ObservedInput:
     def __init__(self, job: Job) -> None:
         self._observer = ColumnObserver()
         self.source = JobInput(job, self._observer)
-        self._bagged = tuple(table.name for table in job.tables if table.pooling)
+        self._bagged = tuple(column.name for column in job.embedded_columns if column.pooling)
 
     def rows(self, span: Span, bad_rows: BadRows, skip: int = 0) -> Iterator[ObservedRows]:
         """Yield a span's good rows in order, without the first `skip`.
@@ -155,7 +155,7 @@ def _source_file(path: str, role: DataRole) -> SourceFile:
 def _click_columns(job: Job) -> dict[str, ColumnSection]:
     columns = {LABEL: ColumnSection(kind="label")}
     columns |= {f"I{number + 1}": ColumnSection(kind="dense") for number in range(job.data.dense_features)}
-    return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
+    return columns | {column.name: ColumnSection(kind="categorical") for column in job.embedded_columns}
 
 
 def _column(name: str, section: ColumnSection, table: TableSettings | None) -> PreparedColumn:
@@ -170,6 +170,6 @@ def _column(name: str, section: ColumnSection, table: TableSettings | None) -> P
         stored=stored.get(of_kind.stored_as, "float32"),
         transform=VALUES[section.kind].description(section),
         table_rows=None if table is None else table.rows,
-        hash_column=None if table is None or section.fixed_rows else column_number(name),
+        hash_column=None if table is None or section.fixed_rows else column_number(table.name),
         pooling=section.pooling if of_kind.has_bag else "",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from ..types import ResultModel
 
@@ -37,6 +37,8 @@ class PlacedTable(ResultModel):
     The figures are None without a sample.
 
     Attributes:
+        pooling: that of its column, or "COLUMN: POOLING" of each of several.
+        columns: the columns whose ids have its rows.
         rows_per_example: rows looked up for an example.
         distinct_per_example: distinct rows of a batch, divided by the batch's examples.
         head_share: share of the 1,024 most frequent rows in all lookups.
@@ -48,6 +50,7 @@ class PlacedTable(ResultModel):
     rows: NonNegativeInt
     dim: NonNegativeInt
     pooling: str
+    columns: list[str] = Field(default=[])
     optimizer: str
     storage: str
     rows_per_example: NonNegativeFloat | None = None

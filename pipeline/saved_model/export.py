@@ -47,6 +47,10 @@ _DENSE_RULE = [
     "if x is missing, the input is missing_number, without shift, scale or transform",
     "a row whose x is not a finite number has no score",
 ]
+_TABLE_RULE = [
+    "each entry of tables is a column of the model's input, in order; columns with the same name as table"
+    " have the rows of one table, in one file",
+]
 _ROW_RULE = [
     "pooling none: the vector of the one id in the column source; a missing id is hashed as the empty text"
     " (length 0, no words), which has a row like any other",
@@ -109,7 +113,7 @@ def export_model(
     names = ["dense", *(f"table:{name}" for name in model.tables)]
     names += [f"lengths:{name}" for name, table in model.tables.items() if table.pooling == "none"]
     manifest = _manifest(model, form, names)
-    rows = {table.name: _rows_of(table) for table in model.tables.values()}
+    rows = {table.table: _rows_of(table) for table in model.tables.values()}
     if since is not None:
         base = Export.open(since)
         require_same_model(base, manifest, model.folder)
@@ -117,13 +121,13 @@ def export_model(
         rows = {name: table.changes_since(before[name]) for name, table in rows.items()}
         manifest["since"] = base.reference()
         for entry in manifest["tables"]:
-            changes = rows[entry["name"]]
+            changes = rows[entry["table"]]
             entry |= dict(zip(CHANGE_COUNTS, (len(changes.rows), len(changes.gone)), strict=True))
     with atomic_folder(folder) as place:
         export_dense(model.dense, width, dims, names, form, place / FILES[form], longest)
         files = write_tables(rows, tables, place, whole=since is None)
         for entry in manifest["tables"]:
-            entry["file"] = files.get(entry["name"])
+            entry["file"] = files.get(entry["table"])
         write_export_manifest(manifest, place)
     return manifest
 
@@ -182,6 +186,7 @@ def _manifest(model: SavedModel, form: Format, names: list[str]) -> dict[str, An
             "text": "its bytes in UTF-8",
             "integer": integers.pop() if len(integers) == 1 else "as its table states",
         },
+        "table_rule": _TABLE_RULE,
         "row_rule": _ROW_RULE,
         "bag_rule": _bag_rule(model),
         "tables": [_table_entry(model, table) for table in model.tables.values()],
@@ -189,7 +194,7 @@ def _manifest(model: SavedModel, form: Format, names: list[str]) -> dict[str, An
 
 
 def _longest(model: SavedModel) -> dict[int, int]:
-    """Return the most vectors of each sequence, by the number of its table."""
+    """Return the most vectors of each sequence, by the number of its column."""
     columns = model.job.data.columns
     tables = enumerate(model.tables.values())
     return {number: columns[table.name].max_ids for number, table in tables if table.pooling == "none"}
@@ -244,6 +249,7 @@ def _probability(model: SavedModel) -> dict[str, Any]:
 def _table_entry(model: SavedModel, table: Table) -> dict[str, Any]:
     return {
         "name": table.name,
+        "table": table.table,
         "rows": table.rows,
         "dim": table.dim,
         **_ids_of(model, table),
@@ -255,7 +261,7 @@ def _table_entry(model: SavedModel, table: Table) -> dict[str, Any]:
 def _growth_of(model: SavedModel, table: Table) -> dict[str, Any]:
     """Describe how an id of a growing table gets its vector."""
     number, settings = next(
-        (n, candidate) for n, candidate in enumerate(model.job.tables) if candidate.name == table.name
+        (n, candidate) for n, candidate in enumerate(model.job.tables) if candidate.name == table.table
     )
     return {
         "growing": True,
@@ -267,7 +273,7 @@ def _growth_of(model: SavedModel, table: Table) -> dict[str, Any]:
 
 
 def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
-    """Describe where in an input row the ids of a table are."""
+    """Describe where in an input row the ids of a column are."""
     if table.parts:
         return {"cross": [part.name for part in table.parts], "pooling": "none"}
     column = model.job.data.columns.get(table.name)

@@ -18,7 +18,7 @@ from ..atomic_file import atomic_folder
 from ..checkpoint.saved import Place
 from ..errors import DataError, JobFileError
 from .exported import EXPORT_MANIFEST, Export, write_export_manifest
-from .table_files import TableRows, write_tables
+from .table_files import TableRows, table_of, write_tables
 
 CHANGE_COUNTS: Final = ("changed_rows", "gone_rows")
 """What only the entry of an increment's table has."""
@@ -43,7 +43,7 @@ def merge_exports(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         written = write_tables(tables, chain[0].table_format, place, whole=True)
         manifest["tables"] = [
             {key: value for key, value in table.items() if key not in CHANGE_COUNTS}
-            | {"file": written[table["name"]]}
+            | {"file": written[table_of(table)]}
             for table in manifest["tables"]
         ]
         write_export_manifest(manifest, place)
@@ -97,7 +97,10 @@ def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Place)
             raise _of_another(base, f"its {key!r} differs", folder)
     shapes = [
         # Of a growing table the rows are how many it has now.
-        {table["name"]: (table.get("growing", table["rows"]), table["dim"]) for table in of_export["tables"]}
+        {
+            table["name"]: (table_of(table), table.get("growing", table["rows"]), table["dim"])
+            for table in of_export["tables"]
+        }
         for of_export in (base.manifest, manifest)
     ]
     if shapes[0] != shapes[1]:

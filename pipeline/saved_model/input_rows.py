@@ -88,7 +88,7 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     needed = {name: column for name, column in data.columns.items() if column.of_kind.is_input}
     return InputSchema(
         inputs=RecordSchema(
-            data.model_copy(update={"columns": needed}), job.table_rows, growing=job.growing_tables
+            data.model_copy(update={"columns": needed}), job.column_rows, growing=job.growing_columns
         ),
         labels=tuple(
             (column.source or name, RecordSchema(data.model_copy(update={"columns": {name: column}}), ()))

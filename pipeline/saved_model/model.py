@@ -76,7 +76,8 @@ class SavedModel:
             [B, dim]) -> logits [B]`, or `[B, T]` of T labels. The embeddings are in the order of `tables`;
             that of a column with pooling "none" is an `EmbeddedSequence`. Add `job.logit_offset` to calibrate
             the logits.
-        tables: the embedding tables, by the name of their column.
+        tables: for each column the table with the rows of its ids; columns that share one have the same rows
+            in memory.
         id_classes: whether training read texts or integers as the ids of each column, if it read any.
     """
 
@@ -170,7 +171,7 @@ class SavedModel:
 
     def __repr__(self) -> str:
         """Describe the model in a line; all of its manifest would fill pages."""
-        tables = counted(len(self.tables), "table")
+        tables = counted(len(self.job.tables), "table")
         return f"SavedModel({str(self.folder)!r}: {self.job.model.name}, {tables}; {self.description})"
 
     @property
@@ -299,18 +300,20 @@ def _check_names(folder: Place, saved: Set[str], needed: Set[str]) -> None:
 def _tables_of(job: Job, loaded: LoadedTables, classes: Mapping[str, IdClass]) -> Mapping[str, Table]:
     tables: dict[str, Table] = {}
     # A cross refers to the tables of its columns.
-    for table in sorted(job.tables, key=lambda table: _parts_of(job, table.name) != []):
-        column = job.data.columns.get(table.name)
-        tables[table.name] = Table(
-            table.name,
-            loaded.grown[table.name] if table.name in loaded.grown else loaded.table(table.name),
-            table.pooling,
-            integers_as_text=classes.get(table.name) == "text",
+    columns = job.embedded_columns
+    for embedded in sorted(columns, key=lambda column: _parts_of(job, column.name) != []):
+        column, table = job.data.columns.get(embedded.name), embedded.table.name
+        tables[embedded.name] = Table(
+            embedded.name,
+            loaded.grown[table] if table in loaded.grown else loaded.table(table),
+            embedded.pooling,
+            table=table,
+            integers_as_text=classes.get(embedded.name) == "text",
             part=column.part if column else None,
             boundaries=column.boundaries if column else (),
-            parts=[tables[part] for part in _parts_of(job, table.name)],
+            parts=[tables[part] for part in _parts_of(job, embedded.name)],
         )
-    return MappingProxyType({table.name: tables[table.name] for table in job.tables})
+    return MappingProxyType({column.name: tables[column.name] for column in columns})
 
 
 def _parts_of(job: Job, name: str) -> list[str]:
@@ -321,13 +324,13 @@ def _parts_of(job: Job, name: str) -> list[str]:
 def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
     """Find each column's type of ids; those of text files are texts."""
     classes: dict[str, IdClass] = {}
-    for table in job.tables:
-        column = job.data.columns.get(table.name)
+    for embedded in job.embedded_columns:
+        column = job.data.columns.get(embedded.name)
         if column and (column.fixed_rows or not column.of_kind.in_file):
             continue
-        stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
+        stated = manifest.plan.get("tables", {}).get(embedded.table.name, {}).get("ids")
         if job.data.format != "parquet" or stated == "text":
-            classes[table.name] = "text"
+            classes[embedded.name] = "text"
         elif stated == "integer":
-            classes[table.name] = "integer"
+            classes[embedded.name] = "integer"
     return MappingProxyType(classes)

@@ -213,7 +213,7 @@ def write_predictions(
         raise DataError(
             f"already has a column {taken[0]!r}", where=str(out), remedy=f"drop --keep {taken[0]}"
         )
-    done = Predicted(UntrainedIds(table.name for table in model.job.tables))
+    done = Predicted(UntrainedIds(column.name for column in model.job.embedded_columns))
     schema: pa.Schema | None = None
     writer: pq.ParquetWriter | pacsv.CSVWriter | None = None
     with atomic_file(out) as file:

@@ -22,12 +22,13 @@ Values = RawId | Sequence[RawId]
 
 
 class Table:
-    """One table's rows, and the mapping from raw ids to rows.
+    """One table's rows, and the mapping from raw ids of a column to rows.
 
     Any thread may call.
 
     Attributes:
-        name: name of the column whose values the table embeds.
+        name: name of the column.
+        table: name of the table, which is that of the column unless columns share it.
         pooling: "" if an example has one row, otherwise how its rows are combined: "sum" or "mean",
             "weighted_sum" or "weighted_mean", or "none" for a sequence.
         column: number of the column in the hash (see `pipeline.data.hashing`).
@@ -45,6 +46,7 @@ class Table:
         weights: Float32Array | GrownRows,
         pooling: str,
         *,
+        table: str = "",
         integers_as_text: bool,
         part: TimePart | None = None,
         boundaries: Sequence[float] = (),
@@ -56,7 +58,8 @@ class Table:
         if self._weights is not None:
             self._weights.flags.writeable = False
         self.pooling = pooling
-        self.column = column_number(name)
+        self.table = table or name
+        self.column = column_number(self.table)
         self.integers_as_text = integers_as_text
         self.part: TimePart | None = part
         self.boundaries = tuple(boundaries)

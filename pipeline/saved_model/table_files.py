@@ -79,6 +79,14 @@ class TableRows:
         return TableRows(keys[order], vectors[order])
 
 
+def table_of(entry: Mapping[str, Any]) -> str:
+    """Return the name of the table that a column has, by its entry in a manifest.
+
+    In exports of before columns shared tables it is the column's.
+    """
+    return str(entry.get("table", entry["name"]))
+
+
 def write_tables(
     tables: Mapping[str, TableRows], form: TableFormat, folder: Path, *, whole: bool
 ) -> dict[str, str]:
@@ -112,14 +120,16 @@ def write_tables(
 
 
 def read_tables(folder: Path, entries: Sequence[Mapping[str, Any]]) -> dict[str, TableRows]:
-    """Read the rows of tables by their entries in an export's manifest.
+    """Read the rows of tables, each once, by the entries of their columns in an export's manifest.
 
     Raises OSError or ValueError (ArrowInvalid and SafetensorError too) for a file that cannot be read.
     """
     tables: dict[str, TableRows] = {}
     tensors: dict[str, Any] = {}
     for entry in entries:
-        name, path = entry["name"], folder / entry["file"]
+        name, path = table_of(entry), folder / entry["file"]
+        if name in tables:
+            continue
         if path.suffix == ".parquet":
             tables[name] = _read_parquet(path, entry["dim"])
             continue

@@ -8,17 +8,17 @@ from ..text.format import percent
 
 
 class UntrainedIds:
-    """Counts by table of scored ids, and of those without a trained row.
+    """Counts by column of scored ids, and of those without a trained row.
 
     An id counts as often as the data have it. Only growing tables know: ids of a hashed table share its rows.
     Used by one thread.
 
     Args:
-        tables: names of all tables of the model.
+        columns: names of all columns of the model whose ids have rows of a table.
     """
 
-    def __init__(self, tables: Iterable[str]) -> None:
-        self._tables = tuple(tables)
+    def __init__(self, columns: Iterable[str]) -> None:
+        self._columns = tuple(columns)
         self._counts: dict[str, tuple[int, int]] = {}
 
     def add(self, counts: Mapping[str, tuple[int, int]]) -> None:
@@ -28,8 +28,8 @@ class UntrainedIds:
             self._counts[name] = (before[0] + ids, before[1] + untrained)
 
     def as_dict(self) -> dict[str, dict[str, int] | None]:
-        """Return `ids` and `untrained` of each table; None for a hashed one."""
-        counts: dict[str, dict[str, int] | None] = dict.fromkeys(self._tables)
+        """Return `ids` and `untrained` of each column; None for one with a hashed table."""
+        counts: dict[str, dict[str, int] | None] = dict.fromkeys(self._columns)
         for name, (ids, untrained) in self._counts.items():
             counts[name] = {"ids": ids, "untrained": untrained}
         return counts

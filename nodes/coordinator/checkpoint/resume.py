@@ -72,9 +72,10 @@ class RestoredRun:
         if not job.start.checkpoint:
             return None
         folder, manifest = open_saved(job.start.checkpoint, verify=True, which=job.start.which)
-        if not job.start.resume:
-            return None
         saved = validate_saved_job(manifest.job, where=str(folder))
+        if not job.start.resume:
+            require_rows_of_one_table(job, saved)
+            return None
         require_same_job(job, saved)
         if spans is not None:
             _require_same_input(manifest, spans)
@@ -133,6 +134,26 @@ def _saved_plan(job: Job, saved: SavedTables) -> TablePlan | None:
         return None
     plan = TablePlan.of_ranges(job.tables, saved.nodes, ranges)
     return plan if plan.placement_digest == saved.placement_digest else None
+
+
+def require_rows_of_one_table(job: Job, saved: Job) -> None:
+    """Raise JobFileError if a table would begin with the rows of one of its columns alone.
+
+    In the run that it starts from each had a table of its own.
+    """
+    table_of = {column.name: column.table.name for column in saved.embedded_columns}
+    for table in job.tables:
+        before = {column.name: table_of[column.name] for column in table.columns if column.name in table_of}
+        others = [column for column, name in before.items() if name != table.name]
+        if others and table.name in table_of.values():
+            had = ", ".join(f"{column} had table {name}" for column, name in before.items())
+            raise JobFileError(
+                f"the columns {', '.join(before)} share a table here, and in {saved.run.name} {had}: two rows"
+                " of an id cannot become one",
+                where=f"tables.{table.name}",
+                remedy=f"give the table a name that the run has not (data.columns.{others[0]}.table), and it"
+                " starts anew while the rest is taken over; or leave table out, as the run did",
+            )
 
 
 def require_same_job(job: Job, saved: Job) -> None:
@@ -194,7 +215,11 @@ def known_input(job: Job) -> KnownInput | None:
     moved = _moved(job, manifest)
     return KnownInput(
         [replace(span, path=moved.get(span.path, span.path)) for span in spans],
-        {name: table["ids"] for name, table in tables.items() if table.get("ids")},
+        {
+            column.name: tables[column.table.name]["ids"]
+            for column in job.embedded_columns
+            if tables.get(column.table.name, {}).get("ids")
+        },
         # A job that follows finds them itself, once they are complete.
         others=not job.data.follow,
     )

@@ -60,6 +60,7 @@ async def manifest_of(
     the input, which may be many, are looked at on a thread.
     """
     spans, follows = state.ledger.queue.spans, state.job.data.follow
+    classes = state.training.input.id_classes
     described = await asyncio.to_thread(_input_of, spans, follows=follows)
     return CheckpointManifest(
         created_at=timestamp(),
@@ -77,7 +78,9 @@ async def manifest_of(
                     "dim": table.dim,
                     "optimizer": table.optimizer,
                     # In Parquet an id may be text or an integer; record which was read.
-                    "ids": state.training.input.id_classes.get(table.name),
+                    "ids": next(
+                        (classes[column.name] for column in table.columns if column.name in classes), None
+                    ),
                 }
                 for table in state.job.tables
             },

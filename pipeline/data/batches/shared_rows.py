@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,14 +27,26 @@ class SharedRowsMeter(ColumnObserver):
     too, whose row was shared only later. Used by one thread; any may call `counts`.
 
     Args:
-        rows: rows of each hashed table, by its column.
+        rows: rows of each hashed table.
         lists: the columns with several ids an example.
+        columns: columns of each table; of one that is not here the column of its name.
     """
 
-    def __init__(self, rows: Mapping[str, int], lists: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        rows: Mapping[str, int],
+        lists: frozenset[str] = frozenset(),
+        columns: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         most = TRACKED_ROWS // max(1, len(rows))
-        self._tables = {name: _TableRows(count, min(count, most)) for name, count in rows.items()}
+        self._columns: dict[str, _ColumnRows] = {}
+        self._of_tables: dict[str, list[_ColumnRows]] = {}
+        for name, count in rows.items():
+            table = _TableRows(count, min(count, most))
+            own = {column: _ColumnRows(table) for column in columns.get(name, (name,))}
+            self._columns |= own
+            self._of_tables[name] = list(own.values())
         self._lists = lists
         self.counting = True
         self._counted, self._counted_seen = dict[str, float](), 0
@@ -42,8 +55,8 @@ class SharedRowsMeter(ColumnObserver):
         """Count the ids of a chunk; see `ColumnObserver`."""
         del missing
         if self.counting:
-            for name, table in self._tables.items():
-                table.add(hashes[name])
+            for name, column in self._columns.items():
+                column.add(hashes[name])
 
     def counts(self) -> dict[str, float]:
         """Return shares for a node's status.
@@ -52,30 +65,36 @@ class SharedRowsMeter(ColumnObserver):
         their columns of one id; `sharing_seen` is the number of examples behind it. Before the first example
         there are none.
         """
-        seen = min((table.seen for table in self._tables.values()), default=0)
+        seen = min((column.seen for column in self._columns.values()), default=0)
         # Nodes tell their counts twice a second.
         if seen > _NEWS * self._counted_seen:
             self._counted, self._counted_seen = self._count(), seen
         return dict(self._counted)
 
     def _count(self) -> dict[str, float]:
-        sharing = {name: table.sharing() for name, table in self._tables.items()}
-        shares = {
-            name: float(shared[tracked].mean()) if tracked.any() else 0.0
-            for name, (shared, tracked) in sharing.items()
-        }
-        single = [name for name in self._tables if name not in self._lists]
-        length = min((len(sharing[name][0]) for name in single), default=0)
+        counts = {f"shared_rows/{name}": _share(columns) for name, columns in self._of_tables.items()}
+        single = [column for name, column in self._columns.items() if name not in self._lists]
+        sharing = [column.sharing()[0] for column in single]
+        length = min(map(len, sharing), default=0)
         none = np.ones(length, np.bool_)
-        for name in single:
-            none &= ~sharing[name][0][:length]
-        # Rows that are not watched: as often as the watched ones, apart from those of other tables.
-        apart = np.prod([1 - shares[name] for name in single if self._tables[name].is_part])
-        counts = {f"shared_rows/{name}": share for name, share in shares.items()}
+        for shared in sharing:
+            none &= ~shared[:length]
+        # Rows that are not watched: as often as the watched ones, apart from those of other columns.
+        apart = np.prod([1 - _share([column]) for column in single if column.table.is_part])
         if single:
             counts["sharing_examples"] = 1.0 - float(none.mean() * apart)
-            counts["sharing_seen"] = float(self._tables[single[0]].seen)
+            counts["sharing_seen"] = float(single[0].seen)
         return counts
+
+
+def _share(columns: Sequence[_ColumnRows]) -> float:
+    """Return the share of the ids of a table's columns whose row has other ids, too."""
+    shares, weights = [], []
+    for column in columns:
+        shared, tracked = column.sharing()
+        shares.append(float(shared[tracked].mean()) if tracked.any() else 0.0)
+        weights.append(column.seen)
+    return float(np.average(shares, weights=weights)) if sum(weights) else 0.0
 
 
 class _TableRows:
@@ -83,23 +102,17 @@ class _TableRows:
 
     def __init__(self, rows: int, watched: int) -> None:
         self.is_part = watched < rows
-        self.seen = 0
-        self._rows, self._watched = rows, watched
+        self.rows, self.watched = rows, watched
         # 32 bits of the id that had the row last; 0 where none had it.
         self._owners = np.zeros(watched, np.uint32)
-        self._shared = np.zeros(watched, np.bool_)
-        self._kept: list[Int32Array] = []
-        self._kept_values = 0
-        self._step, self._next = 1, 0
+        self.shared = np.zeros(watched, np.bool_)
 
-    def add(self, hashes: Uint64Array) -> None:
-        """Count the values of a chunk."""
-        rows = table_rows_of(hashes[None], (self._rows,))[0]
-        self._keep(rows)
+    def add(self, hashes: Uint64Array, rows: Int32Array) -> None:
+        """Note the rows that the ids of a chunk have."""
         # Zero stands for a row without an id.
         owners = hashes.astype(np.uint32) | np.uint32(1)
         if self.is_part:
-            inside: IndexArray = np.flatnonzero(rows < self._watched)
+            inside: IndexArray = np.flatnonzero(rows < self.watched)
             rows, owners = rows[inside], owners[inside]
         before = self._owners.take(rows)
         other = np.flatnonzero(before != owners)
@@ -107,13 +120,30 @@ class _TableRows:
             rows, owners, before = rows[other], owners[other], before[other]
             self._owners[rows] = owners
             # Of several ids of this chunk the last one is there now.
-            self._shared[rows[(before != 0) | (self._owners.take(rows) != owners)]] = True
+            self.shared[rows[(before != 0) | (self._owners.take(rows) != owners)]] = True
+
+
+class _ColumnRows:
+    """The kept values of one column, and the rows of its table."""
+
+    def __init__(self, table: _TableRows) -> None:
+        self.table = table
+        self.seen = 0
+        self._kept: list[Int32Array] = []
+        self._kept_values = 0
+        self._step, self._next = 1, 0
+
+    def add(self, hashes: Uint64Array) -> None:
+        """Count the values of a chunk."""
+        rows = table_rows_of(hashes[None], (self.table.rows,))[0]
+        self._keep(rows)
+        self.table.add(hashes, rows)
 
     def sharing(self) -> tuple[Mask, Mask]:
         """Return which kept values share their row, and whose row is watched."""
-        rows = np.concatenate(self._kept)
-        known = rows < self._watched
-        return self._shared.take(rows, mode="clip") & known, known
+        rows: Int32Array = np.concatenate([np.zeros(0, np.int32), *self._kept])
+        known = rows < self.table.watched
+        return self.table.shared.take(rows, mode="clip") & known, known
 
     def _keep(self, rows: Int32Array) -> None:
         first = self._next

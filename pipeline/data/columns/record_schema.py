@@ -52,7 +52,7 @@ class RecordSchema:
         data: the section [data], with `columns`.
         table_rows: rows of the table of each of `data.table_columns`.
         observer: receives the good rows of each chunk.
-        growing: names of the columns whose tables grow, in the order of their tables.
+        growing: names of the columns whose tables grow, in the order of the columns.
         has_begun: whether it is the schema of a run that began earlier, which goes on as it did.
 
     Raises:
@@ -79,7 +79,7 @@ class RecordSchema:
             _expressions(data),
             {name: settings for name, settings in data.columns_as("dense").items() if not settings.has_times},
             {
-                name: column_number(name)
+                name: column_number(data.table_of(name))
                 for name, settings in data.columns_as("categorical").items()
                 if settings.of_kind.in_file and settings.fixed_rows is None
             },
@@ -88,6 +88,11 @@ class RecordSchema:
     def source_of(self, name: str) -> str:
         """Return the name that a column has in the file."""
         return self._settings.source_of(name)
+
+    def columns_sharing(self, name: str) -> list[str]:
+        """Return the columns whose ids have rows of the same table as those of this one."""
+        columns, table = self.data.table_columns, self.data.table_of(name)
+        return [column.name for column in columns if column.table == table]
 
     @cached_property
     def sources(self) -> list[str]:

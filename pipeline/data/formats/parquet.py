@@ -7,7 +7,7 @@ have one class of ids in all files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -70,10 +70,10 @@ class IdClasses:
         """Add classes that are known without inspecting files; `where` is their source."""
         self._classes |= {name: (ids, where) for name, ids in classes.items()}
 
-    def add(self, path: str, name: str, kind: pa.DataType) -> None:
-        """Add a file's column of this type.
+    def add(self, path: str, name: str, kind: pa.DataType, sharing: Sequence[str] = ()) -> None:
+        """Add a file's column of this type; `sharing` are all columns of its table.
 
-        Raises DataError if an earlier file has the other class.
+        Raises DataError if an earlier file, or another column of the table, has the other class.
         """
         new = id_class(kind)
         if new is None:
@@ -86,6 +86,15 @@ class IdClasses:
                 where=path,
                 remedy=f"give {name} one type in all files of data.path, validation_path and eval_path",
             )
+        for other in sharing:
+            theirs, where = self._classes.get(other, (new, path))
+            if theirs != new:
+                raise DataError(
+                    f"column {name} has {new} ids, and column {other}, with the same table, {theirs} ids in"
+                    f" {where}: the same value would get two different table rows",
+                    where=path,
+                    remedy=f"write both as texts or both as integers, or give {name} a table of its own",
+                )
 
 
 @dataclass(frozen=True)
@@ -269,7 +278,7 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
         if column.weights:
             _check_weights(path, arrow, name, column.weights)
         if ids is not None and column.of_kind.hashes_values and not column.has_times:
-            ids.add(path, name, kind)
+            ids.add(path, name, kind, schema.columns_sharing(name))
 
 
 def _remedy(kind: pa.DataType, column: ColumnSection) -> str:

@@ -46,7 +46,7 @@ def read_part(
 ) -> Iterator[RecordChunk]:
     """Yield the rows of a part in order, one row group at a time.
 
-    `table_rows` has the rows of each growing table, of which the folder has only keys.
+    `table_rows` has the rows of the growing table of each column of which the folder has only keys.
 
     Memory holds a row group once as columns and once as examples. Whole row groups are yielded because
     shuffling need not join a window that is one chunk.

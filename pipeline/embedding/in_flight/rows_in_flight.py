@@ -84,6 +84,8 @@ class _Bank:
         states: for each array of the optimizer's state whether it has `dim` floats a row, or one.
         number: which of the store's banks it is, for rounding.
         begins: whether an absent key gets its row with its first push.
+        is_exact: whether a push is known by its single rows: not of mixed tables, whose rows are stepped by
+            the gradients of bags, too, of which a trainer has no state.
     """
 
     rule: RowRule
@@ -93,6 +95,7 @@ class _Bank:
     growing: bool
     number: int
     begins: bool
+    is_exact: bool
 
     @property
     def is_rounded(self) -> bool:
@@ -245,6 +248,8 @@ class RowsInFlight:
         answer.values, answer.state = _writable(answer.values), _writable(answer.state)
         every = zip(self._banks_of(lookup), self._ids(lookup), self._parts(lookup, answer), strict=True)
         for number, (bank, ids, (values, state, rowless)) in enumerate(every):
+            if not bank.is_exact:
+                continue
             hits = finder.find(ids, [push.changes[number].ids for push in lacking])
             for push, (sources, targets) in zip(lacking, hits, strict=True):
                 if len(rowless):
@@ -287,6 +292,8 @@ class RowsInFlight:
         for bank, ids, (values, state, _), part in every:
             of_bank = gradients[start : start + part.share.single * bank.dim].reshape(-1, bank.dim)
             start += part.share.floats
+            if not bank.is_exact:
+                of_bank, state = of_bank[:0], state[:0]
             # Copies, since the memory of the answer and of the gradients is used again.
             rows = values.copy() if bank.is_rounded else values[:0].copy()
             key = mixed_key(*words, bank.number)
@@ -377,6 +384,7 @@ def _bank(plan: TablePlan, number: int) -> _Bank:
         growing=bank.growing != "",
         number=next(place for place, numbers in enumerate(plan.bank_groups) if number in numbers),
         begins=growth is None or growth.admit_after <= 1,
+        is_exact=not bank.mixed,
     )
 
 

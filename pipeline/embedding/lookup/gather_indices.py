@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray
 from .item_lists import ItemList, lengthened, list_layout
-from .request import BankLookup, DistinctRows, LookupPlan, TableBags
+from .request import BankLookup, ColumnBags, DistinctRows, LookupPlan
 
 Pad: TypeAlias = Callable[[str, int], int]
 """Returns the padded size of what is called so and has this size."""
@@ -262,6 +262,6 @@ def _spans(lookups: Sequence[BankLookup], banks: Sequence[BankIndices]) -> list[
     return spans
 
 
-def _divisor(bags: TableBags) -> Float32Array:
+def _divisor(bags: ColumnBags) -> Float32Array:
     # The sum of an empty bag is zeros, so a divisor of 1 keeps it.
     return np.maximum(bags.lengths, 1).astype(np.float32)[:, None]

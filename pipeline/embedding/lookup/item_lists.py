@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import embedding_bag
 
 from ...types import IndexArray
-from .request import TableBags
+from .request import ColumnBags
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ ItemList: TypeAlias = PaddedLists | WeightedBags
 
 def list_layout(
     table: int,
-    bags: TableBags,
+    bags: ColumnBags,
     add: Callable[[NDArray[Any]], int],
     pad: Callable[[str, int], int],
 ) -> tuple[ItemList, Callable[[IndexArray], IndexArray]]:
@@ -113,7 +113,7 @@ def list_layout(
 
 def _weighted(
     table: int,
-    bags: TableBags,
+    bags: ColumnBags,
     ends: IndexArray,
     add: Callable[[NDArray[Any]], int],
     pad: Callable[[str, int], int],

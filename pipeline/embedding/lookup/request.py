@@ -26,7 +26,7 @@ class BatchIds(Protocol):
 
     @property
     def rows(self) -> Int32Array:
-        """Return the rows of tables with one row an example, int32 [T1, B]."""
+        """Return the rows of columns with one row an example, int32 [C1, B]."""
 
     @property
     def bag_rows(self) -> Int32Array:
@@ -73,7 +73,8 @@ class DistinctRows:
         """Return the distinct rows of `rows`, int32 [S], none negative.
 
         `rows` begins with `batch` rows of each of `tables` tables. These tables share no row with each other
-        or with the rest, so each is sorted by itself.
+        or with the rest, so each is sorted by itself. Rows of one table that several columns have are in the
+        rest, where each is once.
         """
         # Row and position in one number, because NumPy sorts plain numbers with vector instructions.
         keys = rows.astype(np.int64)
@@ -124,7 +125,7 @@ class BankShare(NamedTuple):
         dim: floats in a row.
         single: rows whose vectors are returned one by one; they come first.
         bag_rows: rows of bags, which come after the single rows.
-        pieces: number of tables with bags, or pieces of such tables, that the node holds in this bank.
+        pieces: number of bags of an example that the node sums in this bank, see `TablePlan.bag_pieces`.
         batch: B; the reply has B sums of bags for each piece, after the single rows. 0 without bags.
     """
 
@@ -158,7 +159,7 @@ def bank_shares(
         dims: floats in a row of each bank of the node.
         rows: number of requested rows and keys in all banks.
         counts: number of requested rows or keys in each bank; () with one bank.
-        bag_pieces: number of tables with bags, or pieces of them, in each bank of the node; () for none.
+        bag_pieces: see `TablePlan.bag_pieces`, of the node; () for none.
         bag_lengths: int32 [P, B], P the sum of `bag_pieces`: see `messages.Lookup`; [0, 0] if P is 0.
 
     Raises:
@@ -218,22 +219,24 @@ class BankLookup:
     """The part of a request of one bank, and where its reply belongs.
 
     Banks side by side of one growing table each are one here, where the node holds these tables whole.
+    Columns are numbers, in the order of the model's embeddings.
 
-    First come the single rows: for each table of `whole` the rows of all B examples, then for each piece of
-    `cut` the rows in that piece, then for each table of `listed` those rows of its bags that the node holds.
-    With `distinct` each distinct single row is requested once. Then come, for each table of `bags`, those
-    rows of its bags that the node holds. The reply has one vector for each requested single row, and B
-    vectors for each table of `bags`.
+    First come the single rows: for each column of `whole` the rows of all B examples, then for each of `cut`
+    the rows in the piece of its table, then for each of `listed` those rows of its bags that the node holds.
+    With `distinct` each distinct single row is requested once, also if several columns have it. Then come,
+    for each column of `bags`, those rows of its bags that the node holds. The reply has one vector for each
+    requested single row, and B vectors for each column of `bags`.
 
     Attributes:
         share: numbers of requested rows and of floats.
         distinct: the distinct single rows; None where all single rows are requested.
-        whole: the tables with one row an example that the node holds whole, ascending.
-        cut: the split tables with one row an example of which the node holds a piece, ascending.
-        positions: for each piece of `cut` the examples whose row is in it: int64, ascending; then for each
-            table of `listed` the places in its bags' rows that the node holds.
-        bags: the tables with bags that the node holds and sums, whole or a piece, ascending.
-        listed: the tables with bags whose rows it returns one by one, whole or a piece, ascending.
+        whole: the columns with one row an example whose tables the node holds whole: first those that share
+            them with no other column.
+        cut: the columns with one row an example of whose tables the node holds a piece, ascending.
+        positions: for each column of `cut` the examples whose row is in the piece: int64, ascending; then for
+            each column of `listed` the places in its bags' rows that the node holds.
+        bags: the columns whose bags the node sums, of the rows that it holds, ascending.
+        listed: the columns with bags whose rows it returns one by one, ascending.
         counts: number of requested rows or keys in each bank of the plan that this stands for, in order.
     """
 
@@ -248,15 +251,15 @@ class BankLookup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TableBags:
-    """The bags of one table in one batch.
+class ColumnBags:
+    """The bags of one column in one batch.
 
     Attributes:
         rows: int32 [E]: the rows of the first example's bag, then those of the next.
         lengths: int32 [B]: how many rows the bag of each example has.
-        pooling: see `TableSettings`; the sum or mean of an empty bag is zeros.
-        weights: float32 [E], of the rows; [0] for a table without weights.
-        keys: uint64 [E], of the rows; [0] for a table that does not grow.
+        pooling: see `TableColumn`; the sum or mean of an empty bag is zeros.
+        weights: float32 [E], of the rows; [0] for a column without weights.
+        keys: uint64 [E], of the rows; [0] for a column whose table does not grow.
     """
 
     rows: Int32Array
@@ -293,7 +296,7 @@ class LookupPlan:
             it records every batch.
         batch: B, the number of examples.
         banks: lookup of the banks of the plan, in order, also of banks without requested rows.
-        bags: the batch's bags by table; the same for all nodes.
+        bags: the batch's bags by column; the same for all nodes.
         bag_lengths: see `messages.Lookup`.
         keys: uint64 [K], of growing tables, bank after bank; see `messages.Lookup`.
     """
@@ -302,7 +305,7 @@ class LookupPlan:
     rows: Int32Array
     batch: int
     banks: tuple[BankLookup, ...]
-    bags: dict[int, TableBags]
+    bags: dict[int, ColumnBags]
     bag_lengths: Int32Array
     keys: Uint64Array
 

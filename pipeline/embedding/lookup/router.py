@@ -6,7 +6,7 @@ the plan in a form that makes its requests fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...config.tables import EmbeddedColumn
 from ...data.batch import no_keys
 from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..placement.plan import Piece, TablePlan
@@ -25,9 +26,9 @@ from .request import (
     BankLookup,
     BankShare,
     BatchIds,
+    ColumnBags,
     DistinctRows,
     LookupPlan,
-    TableBags,
 )
 from .vectors import BatchEmbeddings, FloatBuffer, replies_of
 
@@ -43,7 +44,7 @@ class NodeRequestBuilder:
     Args:
         plan: the split.
         node: the node.
-        single: the tables with one row an example, in the order of their rows in a batch.
+        single: the columns with one row an example, in the order of their rows in a batch.
         distinct: whether each distinct row of a batch is requested once.
     """
 
@@ -52,15 +53,15 @@ class NodeRequestBuilder:
         self._banks = [_BankLayout(plan, node, numbers, single) for numbers in _side_by_side(plan, node)]
 
     def request(
-        self, rows: Int32Array, batch: int, bags: Mapping[int, TableBags], keys: Mapping[int, Uint64Array]
+        self, rows: Int32Array, batch: int, bags: Mapping[int, ColumnBags], keys: Mapping[int, Uint64Array]
     ) -> LookupPlan:
         """Return the request for a batch.
 
         Args:
-            rows: int32 [T1, B], of the tables with one row an example; the caller has checked them.
+            rows: int32 [C1, B], of the columns with one row an example; the caller has checked them.
             batch: B.
-            bags: bags of the batch by table; the caller has checked them.
-            keys: uint64 [B] of each growing table with one row an example.
+            bags: bags of the batch by column; the caller has checked them.
+            keys: uint64 [B] of each column with one row an example of a growing table.
         """
         banks, lengths = [], []
         local: list[Int32Array] = []
@@ -68,16 +69,14 @@ class NodeRequestBuilder:
         for bank in self._banks:
             positions = bank.positions(rows, bags)
             requested: NDArray[Any]
-            if bank.growing is None:
+            if not bank.is_growing:
                 single = bank.single(rows, bags, positions)
-                distinct = DistinctRows.of(single, len(bank.whole), batch) if self._distinct else None
+                distinct = DistinctRows.of(single, bank.apart, batch) if self._distinct else None
                 requested = single if distinct is None else distinct.rows
                 local.append(requested)
             else:
                 bank_keys = bank.keys(keys, bags, positions)
-                distinct = (
-                    DistinctRows.of_keys(bank_keys, max(1, len(bank.whole))) if self._distinct else None
-                )
+                distinct = DistinctRows.of_keys(bank_keys, max(1, bank.apart)) if self._distinct else None
                 requested = bank_keys if distinct is None else distinct.rows
                 local_keys.append(requested)
             bag_rows, bag_keys, bag_lengths = bank.of_bags(bags)
@@ -115,13 +114,12 @@ class ShardRouter:
     """
 
     def __init__(self, plan: TablePlan, *, distinct: bool = False) -> None:
-        self.plan = plan
-        tables = enumerate(plan.tables)
-        self._bagged = tuple(number for number, table in tables if table.pooling)
-        single = tuple(number for number in range(len(plan.tables)) if number not in self._bagged)
+        self.plan, self._columns = plan, plan.columns
+        self._bagged = tuple(number for number, column in enumerate(plan.columns) if column.pooling)
+        single = tuple(number for number in range(len(plan.columns)) if number not in self._bagged)
         self._single = single
-        self._growing = tuple(n for n in single if plan.tables[n].growth is not None)
-        self._row_limits = np.array([plan.tables[number].rows for number in single], np.uint32)
+        self._growing = tuple(number for number in single if plan.columns[number].grows)
+        self._row_limits = np.array([plan.columns[number].table.rows for number in single], np.uint32)
         self._nodes = [
             NodeRequestBuilder(plan, node, single, distinct=distinct) for node in range(plan.nodes)
         ]
@@ -133,16 +131,16 @@ class ShardRouter:
         )
 
     def keys_of(self, batch: BatchIds) -> dict[str, Uint64Array]:
-        """Return the keys of a batch by growing table, uint64 [N]."""
-        tables = self.plan.tables
-        keys_by_table = {
-            tables[number].name: keys for number, keys in zip(self._growing, batch.keys, strict=True)
+        """Return the keys of a batch by column of a growing table, uint64 [N]."""
+        columns = self._columns
+        keys_by_column = {
+            columns[number].name: keys for number, keys in zip(self._growing, batch.keys, strict=True)
         }
         ends = np.cumsum(batch.bag_lengths.sum(axis=1, dtype=np.int64)).tolist()
         for number, start, stop in zip(self._bagged, [0, *ends], ends, strict=False):
-            if tables[number].growth is not None:
-                keys_by_table[tables[number].name] = batch.bag_keys[start:stop]
-        return keys_by_table
+            if columns[number].grows:
+                keys_by_column[columns[number].name] = batch.bag_keys[start:stop]
+        return keys_by_column
 
     def requests(
         self,
@@ -156,14 +154,14 @@ class ShardRouter:
         """Return one request for each node, in the order of nodes.
 
         Args:
-            rows: int32 [T1, B], C-contiguous: the row of each example in each table with one row an example.
-            bag_rows: int32 [N]: rows of the bags of the first table with bags, example by example, then those
-                of the next table.
-            bag_lengths: int32 [M, B]: number of rows of each bag; [0, 0] if no table has bags.
-            item_weights: float32 [N]: weights of `bag_rows`; [0] if no table has weights.
-            keys: uint64 [G, B]: the hash of each example's id in each growing table with one row an example,
-                whose row in `rows` says what node has it; [0, 0] if no such table grows.
-            bag_keys: uint64 [N]: the same of `bag_rows`; [0] if no table with bags grows.
+            rows: int32 [C1, B], C-contiguous: the row of each example in each column with one row an example.
+            bag_rows: int32 [N]: rows of the bags of the first column with bags, example by example, then
+                those of the next column.
+            bag_lengths: int32 [M, B]: number of rows of each bag; [0, 0] if no column has bags.
+            item_weights: float32 [N]: weights of `bag_rows`; [0] if no column has weights.
+            keys: uint64 [G, B]: the hash of each example's id in each column with one row an example of a
+                growing table, whose row in `rows` says what node has it; [0, 0] if there is no such column.
+            bag_keys: uint64 [N]: the same of `bag_rows`; [0] if there is no such column with bags.
 
         Raises:
             ValueError: a wrong shape or type, or a row that its table does not have.
@@ -191,8 +189,8 @@ class ShardRouter:
         examples: int,
     ) -> list[LookupPlan]:
         bags = self._bags(bag_rows, bag_lengths, item_weights, bag_keys)
-        of_tables = dict(zip(self._growing, keys, strict=True))
-        return [node.request(rows, examples, bags, of_tables) for node in self._nodes]
+        of_columns = dict(zip(self._growing, keys, strict=True))
+        return [node.request(rows, examples, bags, of_columns) for node in self._nodes]
 
     def check(self, batch: BatchIds, examples: int) -> None:
         """Raise ValueError for a batch of this many examples of which `requests` would raise."""
@@ -204,15 +202,15 @@ class ShardRouter:
 
     def _checked_examples(self, rows: Int32Array, bag_lengths: Int32Array, keys: Uint64Array) -> int:
         """Return for how many examples these are; raises as `requests`."""
-        tables = len(self._single)
-        if rows.ndim != 2 or len(rows) != tables or rows.dtype != np.int32 or not rows.flags.c_contiguous:
+        columns = len(self._single)
+        if rows.ndim != 2 or len(rows) != columns or rows.dtype != np.int32 or not rows.flags.c_contiguous:
             raise ValueError(
-                f"rows must be C-contiguous int32 [{tables}, B], not {rows.dtype} {list(rows.shape)}"
+                f"rows must be C-contiguous int32 [{columns}, B], not {rows.dtype} {list(rows.shape)}"
             )
         # As an unsigned number, a negative row number is too large.
         if rows.size and (over := rows.view(np.uint32).max(axis=1) >= self._row_limits).any():
             self._raise_bad_row(self._single[int(np.flatnonzero(over)[0])])
-        batch: int = rows.shape[1] if tables else bag_lengths.shape[-1]
+        batch: int = rows.shape[1] if columns else bag_lengths.shape[-1]
         if len(keys) != len(self._growing) or (len(keys) and keys.shape[1] != batch):
             raise ValueError(f"keys must be uint64 {[len(self._growing), batch]}, not {list(keys.shape)}")
         return batch
@@ -235,40 +233,44 @@ class ShardRouter:
             raise ValueError(
                 f"bag_rows must be int32 [{lengths.sum(dtype=np.int64)}], the sum of bag_lengths"
             )
-        tables = [self.plan.tables[table] for table in self._bagged]
-        if len(weights) or any(table.weighted for table in tables):
+        columns = [self._columns[number] for number in self._bagged]
+        if len(weights) or any(column.of_table.weighted for column in columns):
             _check_of_each("item_weights", weights, np.dtype(np.float32), bag_rows)
-        if len(keys) or any(table.growth is not None for table in tables):
+        if len(keys) or any(column.grows for column in columns):
             _check_of_each("bag_keys", keys, np.dtype(np.uint64), bag_rows)
-        for table, place, _ in self._split_bags(lengths):
+        for number, place, _ in self._split_bags(lengths):
             part = bag_rows[place]
-            if part.size and part.view(np.uint32).max() >= self.plan.tables[table].rows:
-                self._raise_bad_row(table)
+            if part.size and part.view(np.uint32).max() >= self._columns[number].table.rows:
+                self._raise_bad_row(number)
 
     def _bags(
         self, bag_rows: Int32Array, lengths: Int32Array, weights: Float32Array, keys: Uint64Array
-    ) -> dict[int, TableBags]:
-        """Return the bags of each table."""
-        bags: dict[int, TableBags] = {}
-        for table, place, of_table in self._split_bags(lengths):
-            settings = self.plan.tables[table]
-            rows, pooling = bag_rows[place], settings.pooling
-            weights_of_table = weights[place] if settings.weighted else NO_WEIGHTS
-            if settings.pooled_by_trainers:
-                pooling, weights_of_table = f"weighted_{pooling}", np.ones(len(rows), np.float32)
-            own_keys = NO_KEYS if settings.growth is None else keys[place]
-            bags[table] = TableBags(rows, of_table, pooling, weights_of_table, own_keys)
+    ) -> dict[int, ColumnBags]:
+        """Return the bags of each column."""
+        bags: dict[int, ColumnBags] = {}
+        for number, place, of_column in self._split_bags(lengths):
+            column = self._columns[number]
+            rows, pooling = bag_rows[place], column.pooling
+            own_weights = weights[place] if column.of_table.weighted else NO_WEIGHTS
+            if column.of_table.pooled_by_trainers:
+                pooling, own_weights = f"weighted_{pooling}", np.ones(len(rows), np.float32)
+            own_keys = keys[place] if column.grows else NO_KEYS
+            bags[number] = ColumnBags(rows, of_column, pooling, own_weights, own_keys)
         return bags
 
     def _split_bags(self, lengths: Int32Array) -> Iterator[tuple[int, slice, Int32Array]]:
-        """Yield each table with bags, the place of its items among all, and its bags' lengths."""
+        """Yield each column with bags, the place of its items among all, and its bags' lengths."""
         ends = [0, *np.cumsum(lengths.sum(axis=1, dtype=np.int64)).tolist()]
-        # Without bagged tables, `check` lets empty lengths of any shape pass.
-        for table, (start, stop), of_table in zip(self._bagged, pairwise(ends), lengths, strict=False):
-            yield table, slice(start, stop), of_table
+        # Without columns with bags, `check` lets empty lengths of any shape pass.
+        for number, (start, stop), of_column in zip(self._bagged, pairwise(ends), lengths, strict=False):
+            yield number, slice(start, stop), of_column
 
-    def _raise_bad_row(self, table: int) -> None:
-        raise ValueError(f"a row number is beyond the {self.plan.tables[table].rows} rows of table {table}")
+    def _raise_bad_row(self, number: int) -> None:
+        column = self._columns[number]
+        raise ValueError(
+            f"a row number is beyond the {column.table.rows} rows of table {column.number}"
+            f" (column {column.name})"
+        )
 
     def assemble(
         self,
@@ -308,7 +310,7 @@ class ShardRouter:
             raise ValueError(
                 f"{len(requests)} requests and {len(replies)} replies do not fit {self.plan.nodes} nodes"
             )
-        return GatherIndices.of(requests, len(self.plan.tables), pad), replies_of(requests, replies)
+        return GatherIndices.of(requests, len(self._columns), pad), replies_of(requests, replies)
 
 
 def _check_of_each(name: str, values: NDArray[Any], dtype: np.dtype[Any], bag_rows: Int32Array) -> None:
@@ -323,13 +325,15 @@ def _side_by_side(plan: TablePlan, node: int) -> list[list[int]]:
     """Return the numbers of the banks, those that are one `BankLookup` together.
 
     The work of a batch for each of them is then done once. They are banks of growing tables of equal
-    settings, of which the node holds all rows or none.
+    settings, of one column each with one row an example, of which the node holds all rows or none.
     """
     held = {piece.bank: piece for piece in plan.pieces_of(node) if plan.banks[piece.bank].growing}
 
     def is_alike(number: int) -> bool:
         piece = held.get(number)
-        is_single = piece is None or (plan.is_whole(piece) and not plan.tables[piece.table].pooling)
+        is_single = piece is None or (
+            plan.is_whole(piece) and [column.pooling for column in plan.tables[piece.table].columns] == [""]
+        )
         return plan.banks[number].growing != "" and is_single
 
     groups: list[list[int]] = []
@@ -348,54 +352,60 @@ def _side_by_side(plan: TablePlan, node: int) -> list[list[int]]:
 
 
 class _BankLayout:
-    """Lay out the tables of a node's bank, or of banks side by side.
+    """Lay out the columns of the tables of a node's bank, or of banks side by side.
 
     Several banks, those of `numbers`, are of a growing table each, which the node holds whole or not at all.
+
+    Attributes:
+        apart: how many of `whole`, the first ones, share their tables with no other column.
     """
 
     def __init__(self, plan: TablePlan, node: int, numbers: list[int], single: tuple[int, ...]) -> None:
-        pieces = [piece for piece in plan.pieces_of(node) if piece.bank in numbers]
-        one_row = [piece for piece in pieces if not plan.tables[piece.table].pooling]
-        whole = [piece for piece in one_row if plan.is_whole(piece)]
-        self.dim = plan.banks[numbers[0]].dim
-        self.whole = tuple(piece.table for piece in whole)
-        # Positions in the batch's rows, which lack the tables with bags.
-        self._whole_index: NDArray[np.intp] = np.array(
-            [single.index(piece.table) for piece in whole], np.intp
-        )
-        self._offsets: Int32Array = np.array([piece.offset for piece in whole], np.int32)[:, None]
-        self._pieces = [piece for piece in one_row if not plan.is_whole(piece)]
-        self._piece_index = [single.index(piece.table) for piece in self._pieces]
-        self.cut = tuple(piece.table for piece in self._pieces)
-        self.growing = next((p.table for p in pieces if plan.tables[p.table].growth is not None), None)
-        held = {piece.bank for piece in pieces}
-        self._held = tuple(number in held for number in numbers)
-        of_bags = sorted(
-            (piece for piece in pieces if plan.tables[piece.table].pooling), key=lambda piece: piece.table
-        )
-        self._bag_pieces = [piece for piece in of_bags if plan.tables[piece.table].pooled_by_nodes]
-        self._listed_pieces = [piece for piece in of_bags if not plan.tables[piece.table].pooled_by_nodes]
-        self.listed = tuple(piece.table for piece in self._listed_pieces)
-        self.bags = tuple(piece.table for piece in self._bag_pieces)
-        self._all = [plan.is_whole(piece) for piece in self._bag_pieces]
+        pieces = {piece.table: piece for piece in plan.pieces_of(node) if piece.bank in numbers}
+        columns = [number for number, column in enumerate(plan.columns) if column.number in pieces]
+        alone = {number for number in columns if len(plan.columns[number].table.columns) == 1}
 
-    def positions(self, rows: Int32Array, bags: Mapping[int, TableBags]) -> tuple[IndexArray, ...]:
+        def piece_of(number: int) -> Piece:
+            return pieces[plan.columns[number].number]
+
+        def columns_where(is_so: Callable[[EmbeddedColumn, Piece], bool]) -> tuple[int, ...]:
+            return tuple(number for number in columns if is_so(plan.columns[number], piece_of(number)))
+
+        whole = columns_where(lambda column, piece: not column.pooling and plan.is_whole(piece))
+        # By banks, since a request has bank after bank; those that share a table are the last.
+        self.whole = tuple(sorted(whole, key=lambda n: (n not in alone, piece_of(n).bank, n)))
+        self.cut = columns_where(lambda column, piece: not column.pooling and not plan.is_whole(piece))
+        self.bags = columns_where(lambda column, _: column.of_table.pooled_by_nodes)
+        self.listed = columns_where(
+            lambda column, _: bool(column.pooling) and not column.of_table.pooled_by_nodes
+        )
+        self.apart = sum(number in alone for number in self.whole)
+        self.dim, self.is_growing = plan.banks[numbers[0]].dim, plan.banks[numbers[0]].growing != ""
+        # Positions in the batch's rows, which lack the columns with bags.
+        self._whole_index: NDArray[np.intp] = np.array([single.index(n) for n in self.whole], np.intp)
+        offsets = [piece_of(number).offset for number in self.whole]
+        self._offsets: Int32Array = np.array(offsets, np.int32)[:, None]
+        self._cut_pieces = [(piece_of(number), single.index(number)) for number in self.cut]
+        self._listed_pieces = [(piece_of(number), number) for number in self.listed]
+        self._bag_pieces = [(piece_of(n), n, plan.is_whole(piece_of(n))) for n in self.bags]
+        held = {piece.bank for piece in pieces.values()}
+        self._held = tuple(number in held for number in numbers)
+
+    def positions(self, rows: Int32Array, bags: Mapping[int, ColumnBags]) -> tuple[IndexArray, ...]:
         """Return the positions of `BankLookup`."""
-        of_lists = [(piece, bags[piece.table].rows) for piece in self._listed_pieces]
-        return tuple(_inside(piece, piece_rows) for piece, piece_rows in [*self._cut_rows(rows), *of_lists])
+        return tuple(_inside(piece, piece_rows) for piece, piece_rows in self._split_rows(rows, bags))
 
     def single(
-        self, rows: Int32Array, bags: Mapping[int, TableBags], positions: tuple[IndexArray, ...]
+        self, rows: Int32Array, bags: Mapping[int, ColumnBags], positions: tuple[IndexArray, ...]
     ) -> Int32Array:
         """Return the single rows, numbered within the bank, in the order that `BankLookup` states."""
-        of_lists = [(piece, bags[piece.table].rows) for piece in self._listed_pieces]
         batch = rows.shape[1]
         filled = len(self.whole) * batch
         out = np.empty(filled + sum(map(len, positions)), np.int32)
         block = out[:filled].reshape(len(self.whole), batch)
         np.take(rows, self._whole_index, axis=0, out=block, mode="clip")
         block += self._offsets
-        for (piece, piece_rows), examples in zip([*self._cut_rows(rows), *of_lists], positions, strict=True):
+        for (piece, piece_rows), examples in zip(self._split_rows(rows, bags), positions, strict=True):
             np.add(
                 piece_rows[examples],
                 np.int32(piece.offset - piece.start),
@@ -404,26 +414,24 @@ class _BankLayout:
             filled += len(examples)
         return out
 
-    def _cut_rows(self, rows: Int32Array) -> list[tuple[Piece, Int32Array]]:
-        return [(piece, rows[index]) for piece, index in zip(self._pieces, self._piece_index, strict=True)]
+    def _split_rows(self, rows: Int32Array, bags: Mapping[int, ColumnBags]) -> list[tuple[Piece, Int32Array]]:
+        """Return the rows of `cut` and of `listed`, and the piece that the node holds of each."""
+        of_cut = [(piece, rows[index]) for piece, index in self._cut_pieces]
+        return of_cut + [(piece, bags[number].rows) for piece, number in self._listed_pieces]
 
     def keys(
         self,
         keys: Mapping[int, Uint64Array],
-        bags: Mapping[int, TableBags],
+        bags: Mapping[int, ColumnBags],
         positions: tuple[IndexArray, ...],
     ) -> Uint64Array:
         """Return the keys that are asked for one by one, uint64 [N].
 
-        They are in the order of the examples, table after table. `positions` are those of `positions`.
+        They are in the order of the examples, column after column. `positions` are those of `positions`.
         """
-        assert self.growing is not None
-        if self.bags:
-            return NO_KEYS
-        if self.whole:
-            return np.concatenate([keys[table] for table in self.whole])
-        table_keys = bags[self.growing].keys if self.listed else keys[self.growing]
-        return table_keys[positions[0]]
+        of_split = [keys[number] for number in self.cut] + [bags[number].keys for number in self.listed]
+        parts = [of_column[held] for of_column, held in zip(of_split, positions, strict=True)]
+        return np.concatenate([NO_KEYS, *(keys[number] for number in self.whole), *parts])
 
     def counts(self, requested: int, distinct: DistinctRows | None, batch: int) -> tuple[int, ...]:
         """Return how many of the `requested` rows or keys each bank has."""
@@ -435,17 +443,18 @@ class _BankLayout:
         return tuple(next(of_tables) if held else 0 for held in self._held)
 
     def of_bags(
-        self, bags: Mapping[int, TableBags]
+        self, bags: Mapping[int, ColumnBags]
     ) -> tuple[list[Int32Array], list[Uint64Array], list[Int32Array]]:
-        """Return each table's rows in this bank or its keys, and its bags' lengths.
+        """Return each column's rows in this bank or its keys, and its bags' lengths.
 
-        The tables are those of `self.bags`; the rows are numbered within the bank; the lengths are int32 [B].
+        The columns are those of `self.bags`. The rows are numbered within the bank; the lengths are int32
+        [B].
         """
         rows, keys, lengths = [], [], []
-        for piece, whole in zip(self._bag_pieces, self._all, strict=True):
-            bag = bags[piece.table]
+        for piece, number, whole in self._bag_pieces:
+            bag = bags[number]
             here, of_each = (slice(None), bag.lengths) if whole else bag.inside(piece.start, piece.stop)
-            if self.growing is None:
+            if not self.is_growing:
                 rows.append(bag.rows[here] + np.int32(piece.offset - piece.start))
             else:
                 keys.append(bag.keys[here])

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...config.tables import TableSettings
+from ...config.tables import EmbeddedColumn, TableSettings, columns_of
 from ...errors import ClusterError, JobFileError
 from .ranges import Range, check_enough_rows, find_split_fault
 from .split_by_rows import split_by_rows
@@ -29,7 +29,8 @@ class Bank:
     """The settings shared by tables whose rows are stored together.
 
     `growing` is the name of a growing table, which has a bank of its own in messages; "" for hashed tables.
-    `summed` says that nodes sum the bags of that table.
+    `summed` says that nodes sum all bags of that table. `mixed` says that of each table of the bank nodes sum
+    the bags of some columns, and send the rows of others (`TableSettings.is_mixed`).
     """
 
     dim: int
@@ -38,17 +39,20 @@ class Bank:
     storage: str
     growing: str = ""
     summed: bool = False
+    mixed: bool = False
 
     @property
     def combination(self) -> Bank:
-        """Return the settings alone, without those of a growing table."""
-        return replace(self, growing="", summed=False)
+        """Return the settings alone, without what else tells banks apart."""
+        return replace(self, growing="", summed=False, mixed=False)
 
 
 def bank_of(table: TableSettings) -> Bank:
     """Return the bank that holds a table's rows."""
-    bank = Bank(table.dim, table.optimizer, table.lr, table.storage)
-    return bank if table.growth is None else replace(bank, growing=table.name, summed=table.pooled_by_nodes)
+    bank = Bank(table.dim, table.optimizer, table.lr, table.storage, mixed=table.is_mixed)
+    if table.growth is None:
+        return bank
+    return replace(bank, growing=table.name, summed=table.summed_columns == len(table.columns) > 0)
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,9 @@ class TablePlan:
     Attributes:
         tables: all tables.
         banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
-            tables; then one for each growing table, those of a combination side by side, the summed ones
-            last. Every node has all banks; some may be without rows.
+            tables, and another one for its mixed tables; then one for each growing table, those of a
+            combination side by side, the summed ones behind, the mixed ones last. Every node has all banks;
+            some may be without rows.
         nodes: number of embedding nodes.
         pieces: pieces sorted by node, bank and offset. A bank has its whole tables first, in the order of
             tables, then pieces of split tables, at most one of each table.
@@ -91,11 +96,13 @@ class TablePlan:
     def bank_groups(self) -> tuple[tuple[int, ...], ...]:
         """Return the numbers of the banks that a node stores together, so that a batch is one search.
 
-        They are the banks of growing tables of equal settings; every other bank is alone.
+        They are the banks of growing tables of equal settings, which are not mixed; every other bank is
+        alone.
         """
 
-        def settings(number: int) -> tuple[bool, Bank]:
-            return self.banks[number].growing != "", self.banks[number].combination
+        def settings(number: int) -> tuple[bool, Bank, int]:
+            bank = self.banks[number]
+            return bank.growing != "", bank.combination, number if bank.mixed else -1
 
         return tuple(tuple(group) for _, group in itertools.groupby(range(len(self.banks)), settings))
 
@@ -186,10 +193,17 @@ class TablePlan:
                 )
         return ""
 
-    @property
-    def table_rows(self) -> tuple[int, ...]:
-        """Return the rows of each table."""
-        return tuple(table.rows for table in self.tables)
+    @cached_property
+    def columns(self) -> tuple[EmbeddedColumn, ...]:
+        """Return the columns whose ids have rows of the tables, in the order of the model's embeddings."""
+        return columns_of(self.tables)
+
+    def bag_pieces(self, node: int) -> tuple[int, ...]:
+        """Return for each bank how many bags of an example the node sums: one a piece and column."""
+        counts = [0] * len(self.banks)
+        for piece in self.pieces_of(node):
+            counts[piece.bank] += self.tables[piece.table].summed_columns
+        return tuple(counts)
 
     @cached_property
     def _by_node(self) -> tuple[tuple[Piece, ...], ...]:
@@ -232,12 +246,12 @@ class TablePlan:
 def _in_order(banks: Iterable[Bank]) -> tuple[Bank, ...]:
     """Return banks of growing tables behind the others, and by their settings.
 
-    Of those with equal settings the summed ones come last.
+    Of those with equal settings the summed ones come behind, and the mixed ones last.
     """
     combinations = list(dict.fromkeys(bank.combination for bank in banks))
 
-    def place(bank: Bank) -> tuple[bool, int, bool]:
-        return bank.growing != "", combinations.index(bank.combination), bank.summed
+    def place(bank: Bank) -> tuple[bool, int, bool, bool]:
+        return bank.growing != "", combinations.index(bank.combination), bank.mixed, bank.summed
 
     return tuple(sorted(banks, key=place))
 

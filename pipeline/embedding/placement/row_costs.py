@@ -108,7 +108,7 @@ class LookupTraffic:
     """What trainers request and send.
 
     Attributes:
-        distinct: whether each row of a batch is requested once, in tables whose bags no node sums.
+        distinct: whether each row of a batch is requested once, but for those in bags that nodes sum.
         float_bytes: bytes of an element of a vector or gradient on the wire, the mean of both directions.
     """
 
@@ -128,8 +128,11 @@ def table_cost(
     traffic = traffic or LookupTraffic()
     whole = row_bytes(table.optimizer, table.dim, table.storage)
     row = whole - 4 * state_floats(table.optimizer, table.dim)
-    once = traffic.distinct and not table.pooled_by_nodes
-    rows = access.distinct_per_example if once else access.rows_per_example
+    single = access.rows_per_example - access.summed_per_example
+    if traffic.distinct:
+        # Of a mixed table some of the distinct rows may be in bags alone.
+        single = min(single, access.distinct_per_example)
+    rows = single + access.summed_per_example
     vector = 4 * table.dim
     size = table.rows * whole
 
@@ -138,7 +141,7 @@ def table_cost(
         return near + (costs.move(width_bytes, size) - near) * (1 - access.head_share)
 
     summed = rows * (ENTRY_NS + costs.move(vector, TABLE_BYTES[0]))
-    vectors = 1.0 if table.pooled_by_nodes else rows
+    vectors = single + table.summed_columns
     return TableCost(
         lookup_ns=rows * move(row),
         update_ns=summed + access.distinct_per_example * 2 * move(whole),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...config.tables import TableSettings
+from ...config.tables import TableSettings, columns_of
 from ...data.batch import Batch
 from ...types import Int32Array
 
@@ -23,8 +23,10 @@ class TableAccess:
     """The accesses to one table.
 
     Attributes:
-        rows_per_example: rows looked up, repeats counted; 1 for a table with one row an example.
-        distinct_per_example: distinct rows of a batch, divided by the batch's examples.
+        rows_per_example: rows looked up, repeats counted; 1 for a table of one column with one row an
+            example.
+        distinct_per_example: distinct rows of a batch, of all columns, divided by the batch's examples.
+        summed_per_example: of `rows_per_example`, those in bags that nodes sum.
         head_share: fraction of all lookups that go to the HEAD_ROWS most frequent rows.
         edges, counts: histogram of the lookups: counts[i] is for rows in [edges[i], edges[i + 1]). The first
             edge is 0, the last the table's rows. Parts have about equal numbers of lookups, unless a part is
@@ -36,6 +38,7 @@ class TableAccess:
     head_share: float
     edges: tuple[int, ...]
     counts: tuple[int, ...]
+    summed_per_example: float = 0.0
 
 
 class AccessCounter:
@@ -49,7 +52,9 @@ class AccessCounter:
     def __init__(self, tables: Sequence[TableSettings]) -> None:
         self._tables = tables
         self._rows_seen: list[list[Int32Array]] = [[] for _ in tables]
+        self._columns = columns_of(tables)
         self._distinct = [0] * len(tables)
+        self._summed = [0] * len(tables)
         self.examples = 0
         self.bytes = 0
 
@@ -57,11 +62,17 @@ class AccessCounter:
         """Count a batch, in the form in which a trainer gets it."""
         single, bagged = iter(batch.rows), iter(batch.bag_lengths)
         start = 0
-        for number, table in enumerate(self._tables):
-            table_rows = (
-                next(single) if not table.pooling else batch.bag_rows[start : start + int(next(bagged).sum())]
-            )
-            start += len(table_rows) if table.pooling else 0
+        rows_of_tables: list[list[Int32Array]] = [[] for _ in self._tables]
+        for column in self._columns:
+            if not column.pooling:
+                rows_of_tables[column.number].append(next(single))
+                continue
+            stop = start + int(next(bagged).sum())
+            rows_of_tables[column.number].append(batch.bag_rows[start:stop])
+            self._summed[column.number] += (stop - start) * column.of_table.pooled_by_nodes
+            start = stop
+        for number, of_columns in enumerate(rows_of_tables):
+            table_rows: Int32Array = np.concatenate([np.zeros(0, np.int32), *of_columns])
             self._rows_seen[number].append(table_rows)
             self._distinct[number] += len(np.unique(table_rows))
             self.bytes += table_rows.nbytes
@@ -73,9 +84,13 @@ class AccessCounter:
         A table without a lookup counts as accessed evenly. It counts with one row an example if there was no
         example, and with none if all bags were empty.
         """
+        every = zip(self._tables, self._rows_seen, self._distinct, self._summed, strict=True)
         return [
-            _access(table.rows, rows_seen, distinct, self.examples)
-            for table, rows_seen, distinct in zip(self._tables, self._rows_seen, self._distinct, strict=True)
+            replace(
+                _access(table.rows, rows_seen, distinct, self.examples),
+                summed_per_example=summed / max(1, self.examples),
+            )
+            for table, rows_seen, distinct, summed in every
         ]
 
 

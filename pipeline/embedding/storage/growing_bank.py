@@ -69,6 +69,7 @@ class GrowingBank(RowBank):
         self._parts = [part for part in tables if part is not None]
         lengths = [len(part.piece) for part in self._parts]
         super().__init__(node, sum(lengths), bank)
+        self._is_mixed = bank.mixed
         self._numbers = [number for number, part in enumerate(tables) if part is not None]
         self.directory = RowDirectory(
             [(len(part.piece), part.table.growth) for part in self._parts if part.table.growth is not None]
@@ -102,14 +103,15 @@ class GrowingBank(RowBank):
     def _join(self, shares: Sequence[BankShare]) -> BankShare:
         """Return the shares of all tables as one.
 
-        Tables whose bags are summed come last, so single keys come first, as in any bank. Raises ValueError
-        for keys of a table that this node lacks, and for keys outside of the bags of a summed table.
+        Tables whose bags are summed come last, and a mixed one is alone, so single keys come first, as in any
+        bank. Raises ValueError for keys of a table that this node lacks, and for keys outside of the bags of
+        a table of which all are summed.
         """
         single = bag_rows = pieces = batch = 0
         for number, share in enumerate(shares):
             if share.rows and number not in self._numbers:
                 raise ValueError(f"keys of growing table {number} of a bank; node {self.node} has none of it")
-            if share.single and share.pieces:
+            if share.single and share.pieces and not self._is_mixed:
                 raise ValueError(
                     f"{share.rows} keys of growing table {number} of a bank, whose bags have {share.bag_rows}"
                 )

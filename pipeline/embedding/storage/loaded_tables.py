@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from ...config.tables import TableSettings
+from ...config.tables import TableColumn, TableSettings
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
@@ -36,7 +36,7 @@ class LoadedTables:
 
     Args:
         saved: the tables of the checkpoint.
-        tables: the tables of its job, in the order of the model's embeddings.
+        tables: the tables of its job.
         seed: the seed of its run, for ids of growing tables that had no row.
 
     Raises:
@@ -51,7 +51,7 @@ class LoadedTables:
         for table in tables:
             saved.require(table, state=False)
         # Here all rows are at hand.
-        tables = [replace(table, pooled_by_trainers=False) for table in tables]
+        tables = [replace(table, columns=tuple(map(_pooled_here, table.columns))) for table in tables]
         _check_memory(tables)
         self._plan = TablePlan.make(tables, 1)
         self._router = ShardRouter(self._plan)
@@ -59,8 +59,7 @@ class LoadedTables:
             np.empty((0 if bank.growing else self._plan.bank_rows(0, number), bank.dim), np.float32)
             for number, bank in enumerate(self._plan.banks)
         ]
-        summed = [piece.bank for piece in self._plan.pieces_of(0) if tables[piece.table].pooled_by_nodes]
-        self._bag_pieces = tuple(summed.count(number) for number in range(len(self._plan.banks)))
+        self._bag_pieces = self._plan.bag_pieces(0)
         self.grown: dict[str, GrownRows] = {}
         self._tables: dict[str, Float32Array] = {}
         self._writable: dict[str, Float32Array] = {}
@@ -100,7 +99,7 @@ class LoadedTables:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the tables' names, in the order of the model's embeddings."""
+        """Return the tables' names, in their order."""
         return tuple(table.name for table in self._plan.tables)
 
     def table(self, name: str) -> Float32Array:
@@ -123,13 +122,15 @@ class LoadedTables:
         return table[rows]
 
     def without_row(self, batch: BatchIds) -> dict[str, tuple[int, int]]:
-        """Count a batch's ids by growing table: all, and those without a row.
+        """Count a batch's ids by column with a growing table: all, and those without a row.
 
         An id counts as often as the batch has it. Hashed tables are absent: their ids share rows.
         """
         keys = self._router.keys_of(batch)
+        table_of = {column.name: column.table.name for column in self._plan.columns}
         return {
-            name: (len(table_keys), self.grown[name].absent(table_keys)) for name, table_keys in keys.items()
+            name: (len(of_column), self.grown[table_of[name]].absent(of_column))
+            for name, of_column in keys.items()
         }
 
     def embeddings(self, batch: BatchIds) -> BatchEmbeddings:
@@ -148,7 +149,7 @@ class LoadedTables:
             if settings.growing:
                 keys = request.keys[keys_used : keys_used + share.rows]
                 keys_used += share.rows
-                _look_up_grown(self.grown[settings.growing], keys, lengths, out)
+                _look_up_grown(self.grown[settings.growing], keys, share.single, lengths, out)
                 continue
             bank_rows = request.rows[rows_used : rows_used + share.rows]
             rows_used += share.rows
@@ -159,13 +160,18 @@ class LoadedTables:
             return self._router.assemble(requests, [reply])
 
 
-def _look_up_grown(grown: GrownRows, keys: Uint64Array, lengths: Int32Array, out: Float32Array) -> None:
-    """Write a growing table's vectors, or the sums of its bags, to `out`."""
-    if not len(lengths):
-        grown.lookup(keys, out)
-        return
-    every: Int32Array = np.arange(len(keys), dtype=np.int32)
-    sum_bags(torch.from_numpy(grown.lookup(keys)), every, lengths, out)
+def _pooled_here(column: TableColumn) -> TableColumn:
+    return replace(column, pooled_by_trainers=False)
+
+
+def _look_up_grown(
+    grown: GrownRows, keys: Uint64Array, single: int, lengths: Int32Array, out: Float32Array
+) -> None:
+    """Write a growing table's vectors of `single` keys, and the sums of the bags of the others, to `out`."""
+    grown.lookup(keys[:single], out[:single])
+    if len(lengths):
+        every: Int32Array = np.arange(len(keys) - single, dtype=np.int32)
+        sum_bags(torch.from_numpy(grown.lookup(keys[single:])), every, lengths, out[single:])
 
 
 def _check_memory(tables: Sequence[TableSettings]) -> None:

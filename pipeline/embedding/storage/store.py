@@ -44,7 +44,7 @@ class ShardStore:
         node: the node's number.
         rows: number of rows in all banks.
         dims: floats in a row of each bank.
-        bag_pieces: number of tables with bags, or pieces of them, in each bank.
+        bag_pieces: see `TablePlan.bag_pieces`.
     """
 
     def __init__(self, plan: TablePlan, node: int, *, seed: int, memory_fraction: float) -> None:
@@ -63,8 +63,7 @@ class ShardStore:
         self.plan, self.node, self.rows = plan, node, plan.rows_of(node)
         self._seed = seed
         self.dims = tuple(bank.dim for bank in plan.banks)
-        bagged = [p.bank for p in plan.pieces_of(node) if plan.tables[p.table].pooled_by_nodes]
-        self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
+        self.bag_pieces = plan.bag_pieces(node)
         check_memory(plan, node, memory_fraction)
         self._change_epoch = 1
         self._groups = [self._make_bank(list(numbers)) for numbers in plan.bank_groups]

@@ -19,6 +19,7 @@ from .missing import numbers_of, without_missing_words
 from .names import names_ids, names_quantity, words_of
 from .results import ask_of_results
 from .sample import InputSample
+from .sharing import ask_of_shared_ids
 from .tables import draft_table, within_memory
 from .texts import has_thousands, is_in_brackets, list_delimiter, unreadable_number
 from .times import may_be_seconds, time_column
@@ -56,7 +57,8 @@ def draft_columns(sample: InputSample, label: str, positive: Sequence[str] = ())
         of_label if name == chosen else _column(name, frame[name], sample, labels) for name in frame.columns
     ]
     columns = _with_one_time(ask_of_results(columns, frame, chosen, labels))
-    return within_memory([*columns, *_needed_buckets(columns, frame)])
+    columns = within_memory([*columns, *_needed_buckets(columns, frame)])
+    return ask_of_shared_ids(columns, frame, sample)
 
 
 def _with_one_time(columns: Sequence[DraftColumn]) -> list[DraftColumn]:

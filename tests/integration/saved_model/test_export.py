@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,8 @@ COLUMNS = {
     "age": {"kind": "dense", "transform": "none", "shift": 40.0, "scale": 4.0},
     "person": {"kind": "categorical", "source": "user"},
     "tags": {"kind": "multi_hot", "pooling": "mean", "max_ids": 3},
+    "first": {"kind": "categorical", "source": "tag", "table": "tags"},
+    "dear": {"kind": "bucket", "source": "age", "boundaries": [18, 25, 35.5], "table": "years"},
     "words": {"kind": "multi_hot", "delimiter": " "},
     "ip": "ip",
     "years": {"kind": "bucket", "source": "age", "boundaries": [18, 25, 35.5]},
@@ -103,6 +106,7 @@ def write_log(path: Path) -> Path:
         "age": [None if at % 4 == 0 else float(at % 80) for at in range(count)],
         "user": [None if at % 11 == 0 else f"u{at % 50}" for at in range(count)],
         "tags": [bags[at % len(bags)] for at in range(count)],
+        "tag": [(None, "a", "b", "e", "NA")[at % 5] for at in range(count)],
         "at": [
             None if at % 9 == 0 else f"{1 + at % 28}/{1 + at % 12}/2025 {at % 24}:30" for at in range(count)
         ],
@@ -138,6 +142,11 @@ def test_every_kind_of_input_is_as_the_manifest_says(
     raw = model.predict(pq.read_table(log).slice(0, ROWS).drop_columns("clicked"))
     np.testing.assert_allclose(raw, 1 / (1 + np.exp(-expected)), rtol=1e-4, atol=1e-5)
     assert model.tables["month"].hash(12) == 11
+    assert model.tables["first"].hash("a") == model.tables["tags"].hash("a")
+    manifest = json.loads((tmp_path / "export" / "manifest.json").read_text("utf-8"))
+    file_of = {entry["name"]: entry["file"] for entry in manifest["tables"]}
+    assert (file_of["first"], file_of["dear"]) == (file_of["tags"], file_of["years"])
+    assert len(set(file_of.values())) == len(file_of) - 2
     assert len(model.tables["cost"].boundaries) == 9
     assert [model.tables["years"].hash(value) for value in (17.9, 18, 40, None)] == [0, 1, 3, 4]
 

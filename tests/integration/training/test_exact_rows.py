@@ -58,6 +58,16 @@ VARIANTS: Final[dict[str, Settings]] = {
         "model": {"table_kind": "growing", "table_rows": 20_000},
         "embedding": {"storage": "bfloat16"},
     },
+    "shared tables": {
+        "data": {
+            "columns": {
+                "label": "label",
+                "I*": "dense",
+                "C1": "categorical",
+                "C*": {"kind": "categorical", "table": "C1"},
+            }
+        }
+    },
     "several threads": {"embedding": {"threads": 3}},
     "no shared memory": {"network": {"shared_memory": False}},
     "coded gradients": {"codecs": {"gradients": "bfloat16"}},

@@ -86,7 +86,7 @@ class Training:
         self._arrays = (
             (random.random(count) < 0.3).astype(np.float32),
             random.standard_normal((count, job.data.dense_width)).astype(np.float32),
-            np.stack([random.integers(0, rows, count, dtype=np.int32) for rows in job.table_rows]),
+            np.stack([random.integers(0, rows, count, dtype=np.int32) for rows in job.column_rows]),
         )
 
     def train(self, batches: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.config.tables import EmbeddedColumn, TableSettings, columns_of
 from shadowsync.pipeline.data.batch import no_bag_keys, no_keys
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
@@ -36,17 +36,17 @@ class DrawnRows:
 def draw_rows(tables: Sequence[TableSettings], batch: int, seed: int, longest: int = 4) -> DrawnRows:
     """Rows with repeats, bags of 0 to `longest` of them; where any table has weights, a third of them 0."""
     draw = np.random.default_rng(seed)
-    bagged = [table for table in tables if table.pooling]
+    bagged = [column for column in columns_of(tables) if column.pooling]
     # Half of each table at most, so that rows repeat within a batch.
     single = [
-        draw.integers(0, max(1, table.rows // 2), batch) * 2 % table.rows
-        for table in tables
-        if not table.pooling
+        draw.integers(0, max(1, column.table.rows // 2), batch) * 2 % column.table.rows
+        for column in columns_of(tables)
+        if not column.pooling
     ]
     lengths = draw.integers(0, longest + 1, (len(bagged), batch))
-    bags = [draw.integers(0, t.rows, n.sum()) for t, n in zip(bagged, lengths, strict=True)]
+    bags = [draw.integers(0, c.table.rows, n.sum()) for c, n in zip(bagged, lengths, strict=True)]
     bag_rows = np.concatenate([np.zeros(0), *bags]).astype(np.int32)
-    weighted = any(table.weighted for table in tables)
+    weighted = any(column.of_table.weighted for column in bagged)
     weights = draw.uniform(0.1, 3.0, len(bag_rows)) * draw.integers(0, 3, len(bag_rows)).clip(max=1)
     return DrawnRows(
         np.array(single, np.int32).reshape(len(single), batch),
@@ -106,33 +106,32 @@ class PlainTables:
 
     def __init__(self, tables: Sequence[TableSettings]) -> None:
         self._tables = tables
-        self.modules: list[nn.Embedding | nn.EmbeddingBag] = []
+        self.modules: list[nn.Embedding] = []
         for number, table in enumerate(tables):
-            module: nn.Embedding | nn.EmbeddingBag = (
-                nn.EmbeddingBag(table.rows, table.dim, mode=table.pooling)
-                if table.pooled_by_nodes
-                else nn.Embedding(table.rows, table.dim)
-            ).double()
+            module = nn.Embedding(table.rows, table.dim).double()
             values = row_values(SEED, number, np.arange(table.rows), table.dim, table.init_scale)
             module.weight.data.copy_(torch.from_numpy(values))
             self.modules.append(module)
 
     def embeddings(self, drawn: DrawnRows) -> list[torch.Tensor]:
-        """For each table float64 [B, dim]; [B, L, dim] for a sequence, with zeros behind it."""
+        """For each column float64 [B, dim]; [B, L, dim] for a sequence, with zeros behind it."""
         single, bags, at, results = iter(drawn.rows), iter(drawn.bag_lengths), 0, []
-        for table, module in zip(self._tables, self.modules, strict=True):
-            if not table.pooling:
+        for column in columns_of(self._tables):
+            module = self.modules[column.number]
+            if not column.pooling:
                 results.append(module(torch.from_numpy(next(single)).long()))
                 continue
             lengths = next(bags).astype(np.int64)
             own = torch.from_numpy(drawn.bag_rows[at : at + lengths.sum()]).long()
             weights = torch.from_numpy(drawn.item_weights[at : at + lengths.sum()]).double()
             at += int(lengths.sum())
-            if table.pooled_by_nodes:
-                results.append(module(own, torch.from_numpy(np.cumsum(lengths) - lengths)))
+            if column.pooling in ("sum", "mean"):
+                starts = torch.from_numpy(np.cumsum(lengths) - lengths)
+                bag = nn.functional.embedding_bag(own, module.weight, starts, mode=column.pooling)
+                results.append(bag)
             else:
                 lists = module(own).split(lengths.tolist())
-                results.append(_listed(table, lists, weights))
+                results.append(_listed(column, lists, weights))
         return results
 
     def step(self) -> None:
@@ -143,14 +142,14 @@ class PlainTables:
                 module.weight.grad = None
 
 
-def _listed(table: TableSettings, lists: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
+def _listed(column: EmbeddedColumn, lists: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
     """A sequence side by side, or weighted sums, bag by bag."""
-    if table.pooling == "none":
+    if column.pooling == "none":
         longest = max([1, *map(len, lists)])
         padded = [nn.functional.pad(own, (0, 0, 0, longest - len(own))) for own in lists]
-        return torch.stack(padded) if padded else torch.zeros(0, 1, table.dim, dtype=torch.float64)
+        return torch.stack(padded) if padded else torch.zeros(0, 1, column.dim, dtype=torch.float64)
     sums = []
     for own, given in zip(lists, torch.split(weights, [len(own) for own in lists]), strict=True):
-        total = given.sum() if table.pooling == "weighted_mean" and given.sum() > 0 else torch.tensor(1.0)
+        total = given.sum() if column.pooling == "weighted_mean" and given.sum() > 0 else torch.tensor(1.0)
         sums.append((own * given[:, None]).sum(0) / total)
-    return torch.stack(sums) if sums else torch.zeros(0, table.dim, dtype=torch.float64)
+    return torch.stack(sums) if sums else torch.zeros(0, column.dim, dtype=torch.float64)

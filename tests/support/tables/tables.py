@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shadowsync.pipeline.config.tables import Growth, TableSettings
+from shadowsync.pipeline.config.tables import Growth, TableColumn, TableSettings
 
 
 def make_table(
@@ -18,9 +18,11 @@ def make_table(
     init_scale: float = 0.05,
     storage: str = "float32",
     growth: Growth | None = None,
+    columns: Sequence[TableColumn] = (),
 ) -> TableSettings:
-    """One table."""
-    return TableSettings(name, rows, dim, pooling, optimizer, lr, init_scale, storage, growth)
+    """One table, by default of one column of its name with this pooling."""
+    columns = tuple(columns) or (TableColumn(name, pooling),)
+    return TableSettings(name, rows, dim, optimizer, lr, init_scale, storage, growth, columns)
 
 
 def make_tables(

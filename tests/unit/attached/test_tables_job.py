@@ -20,7 +20,7 @@ def test_what_a_module_does_not_say_is_the_hub_s() -> None:
     job = tables_job(hub, WANTED)
     user, label = job.tables
     assert (user.name, user.rows, user.dim, user.lr, user.optimizer) == ("user", 10, 4, 0.5, "adam")
-    assert (label.name, label.rows, label.lr, label.pooling) == ("label", 3, job.embedding.lr, "none")
+    assert (label.name, label.rows, label.lr, label.poolings) == ("label", 3, job.embedding.lr, "none")
     assert job.embedding.nodes == 2
     assert job.codecs.gradients == "bfloat16"
     require_tables(job, {"user": {"rows": 10}, "label": {"rows": 3, "optimizer": "adam"}}, "tables-0")

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from ....config.columns import ColumnSection
 from ....types import Int32Array, Mask
-from ...hashing import column_number
 from ..fields import hash_ids, is_text, null_mask
 from .base import ColumnValues
 from .chunk import ColumnChunk
@@ -40,7 +39,7 @@ class IpValues(ColumnValues):
         networks, has_address, wrong = networks_of(chunk.column(name))
         chunk.fault(name, "not an IP address", wrong)
         lengths: Int32Array = has_address.astype(np.int32) * NETWORKS
-        chunk.add_bags(name, hash_ids(networks, column_number(name)), lengths)
+        chunk.add_bags(name, hash_ids(networks, chunk.settings.hash_column(name)), lengths)
 
     def fits(self, of: pa.DataType) -> bool:
         return is_text(of)

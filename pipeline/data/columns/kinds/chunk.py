@@ -12,7 +12,7 @@ from ....config.columns import ColumnSection
 from ....config.data import DataSection
 from ....types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
 from ...batch import Bags, no_keys, no_other_labels, no_weights
-from ...hashing import table_rows_of
+from ...hashing import column_number, table_rows_of
 from ...schema import ColumnObserver, Examples
 from ..column_groups import are_short, clean_columns, hash_id_columns, number_columns
 from ..fields import TextRules, null_mask
@@ -46,7 +46,7 @@ class ParseSettings:
         data: the section [data], with `columns`.
         rules: which texts are missing, and how numbers are written.
         table_rows: rows of each column's table.
-        growing: names of the columns whose tables grow, in the order of their tables.
+        growing: names of the columns whose tables grow, in the order of the columns.
         expressions: the expressions of labels, by the labels' names.
         numbers: the columns of numbers, without those of times.
         hashed_ids: the hash's `column` of each column of the file with one hashed id.
@@ -63,6 +63,10 @@ class ParseSettings:
     def source_of(self, name: str) -> str:
         """Return the name that a column has in the file."""
         return self.data.columns[name].source or name
+
+    def hash_column(self, name: str) -> int:
+        """Return the hash's `column` of a column's ids, which is that of its table."""
+        return column_number(self.data.table_of(name))
 
 
 class ColumnChunk:

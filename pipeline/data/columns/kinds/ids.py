@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ....config.columns import TIME_PARTS, ColumnSection
 from ....types import IndexArray
-from ...hashing import column_number, hash_combinations, hashes_of_rows
+from ...hashing import hash_combinations, hashes_of_rows
 from ..fields import is_number, is_text, null_mask, plain_type
 from ..id_lists import IdBags
 from ..time_values import parse_times, rows_of_time_part
@@ -75,7 +75,7 @@ class CrossValues(ColumnValues):
 
     def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         parts = [chunk.cross_keys[part].astype(np.uint64, copy=False) for part in section.columns]
-        chunk.hashes[name] = hash_combinations(column_number(name), parts)
+        chunk.hashes[name] = hash_combinations(chunk.settings.hash_column(name), parts)
 
     def description(self, section: ColumnSection) -> str:
         return f"combination of {', '.join(section.columns)}"
@@ -89,7 +89,7 @@ class MultiHotValues(ColumnValues):
     def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         rules, delimiter = chunk.settings.rules, section.delimiter
         bags = IdBags.of(chunk.column(name), rules, delimiter=delimiter, max_ids=section.max_ids)
-        hashes, lengths = bags.hashes(column_number(name))
+        hashes, lengths = bags.hashes(chunk.settings.hash_column(name))
         if not section.weights:
             chunk.add_bags(name, hashes, lengths)
             return

@@ -87,8 +87,8 @@ def job_of(nodes: int, model: type[nn.Module] = Regression, **trainer: Any) -> J
 def drawn(shared: TrainerContext, number: int, batch: int = BATCH) -> Drawn:
     draw, tables = np.random.default_rng(number), shared.job.tables
     rows = draw_rows(tables, batch, seed=number)
-    single = [table for table in tables if not table.pooling]
-    growing = [at for at, table in enumerate(single) if table.growth is not None]
+    single = [column for column in shared.job.embedded_columns if not column.pooling]
+    growing = [at for at, column in enumerate(single) if column.grows]
     delivery = Delivery(
         sequence=number,
         pass_number=0,

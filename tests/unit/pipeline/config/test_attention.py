@@ -25,10 +25,10 @@ def job_of(model: dict[str, Any], tables: dict[str, Any] | None = None, **column
 
 
 def test_each_table_says_how_its_lists_are_combined() -> None:
-    tables = job_of({"name": "din", "attention": {"history": "item"}}).tables
-    assert [table.pooling for table in tables] == ["", "", "none", "weighted_mean"]
-    assert [table.weighted for table in tables] == [False, False, False, True]
-    assert not any(table.pooled_by_nodes for table in tables)
+    columns = job_of({"name": "din", "attention": {"history": "item"}}).embedded_columns
+    assert [column.pooling for column in columns] == ["", "", "none", "weighted_mean"]
+    assert [column.of_table.weighted for column in columns] == [False, False, False, True]
+    assert not any(column.table.summed_columns for column in columns)
 
 
 DIN = {"name": "din"}
@@ -118,7 +118,7 @@ def test_what_does_not_fit(
 def test_without_a_header_the_weights_are_a_column_of_the_job() -> None:
     columns = {name: column for name, column in COLUMNS.items() if name != "history"}
     data = {"format": "csv", "path": ["x"], "header": False, "columns": columns}
-    assert job_of_tree({"data": data}).tables[2].weighted
+    assert job_of_tree({"data": data}).embedded_columns[2].of_table.weighted
     del columns["scores"]
     with pytest.raises(JobFileError, match=r"data.columns.tags.weights: 'scores' is not a column; there are"):
         job_of_tree({"data": data | {"columns": columns}})

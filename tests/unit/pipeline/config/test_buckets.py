@@ -39,7 +39,7 @@ def _write(path: Path, ages: list[Any], header: str = "y,age\n") -> Path:
 
 def test_rows_of_given_boundaries(tmp_path: Path) -> None:
     job = job_of_tree(_tree(_write(tmp_path / "log.csv", AGES), BUCKET))
-    assert job.table_rows == (5,)
+    assert job.column_rows == (5,)
     assert read_all(job).rows.tolist() == [EXPECTED]
     table = pa.table({"y": [0] * 8, "age": [float(age) if age else None for age in AGES]})
     pq.write_table(table, tmp_path / "log.parquet")
@@ -138,7 +138,7 @@ def test_quantiles_without_a_header_and_with_repeated_values(tmp_path: Path, hea
     job = _quantiles(path, 10, header=bool(header))
     # Ten buckets of equal size cannot be made of three values, and 0 is not a missing value.
     assert job.data.columns["age"].boundaries == [1.0]
-    assert job.table_rows == (3,)
+    assert job.column_rows == (3,)
 
 
 def test_boundaries_of_values() -> None:

@@ -46,7 +46,10 @@ def load(write_job: Callable[[str], Path]) -> Load:
 
 def test_columns_become_tables_and_numbers(load: Load) -> None:
     job = _job(load)
-    assert [tuple(column)[:2] for column in job.data.table_columns] == [("user", ""), ("tags", "mean")]
+    assert [(column.name, column.table, column.pooling) for column in job.data.table_columns] == [
+        ("user", "user", ""),
+        ("tags", "tags", "mean"),
+    ]
     assert job.data.dense_width == 2
     assert [table.name for table in job.tables] == ["user", "tags"]
     assert job.model_inputs == (2, [16, 16])
@@ -90,9 +93,9 @@ HOUR = 'hour = { kind = "categorical", source = "at", part = "hour" }\n'
 
 
 def test_the_table_of_a_part_of_a_time_has_the_rows_of_the_part(load: Load) -> None:
-    assert _job(load, columns=COLUMNS.replace("hour =", "o =") + HOUR).table_rows == (100_000, 100_000, 25)
+    assert _job(load, columns=COLUMNS.replace("hour =", "o =") + HOUR).column_rows == (100_000, 100_000, 25)
     given = HOUR + "[model]\ntable_rows = [5, 6, 25]\n[tables.hour]\nrows = 25\ndim = 2\n"
-    assert _job(load, columns=COLUMNS.replace("hour =", "o =") + given).table_rows == (5, 6, 25)
+    assert _job(load, columns=COLUMNS.replace("hour =", "o =") + given).column_rows == (5, 6, 25)
 
 
 Y = '[data.columns]\ny = "label"\n'

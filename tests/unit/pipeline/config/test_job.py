@@ -267,8 +267,8 @@ def test_depth_is_exact_if_nobody_else_changes_a_row(load: Load) -> None:
 
 
 def test_table_rows_of_each_table(load: Load) -> None:
-    assert load("", "data.categorical_features=3", "model.table_rows=9").table_rows == (9, 9, 9)
-    assert load("", "data.categorical_features=3", "model.table_rows=[1,2,3]").table_rows == (1, 2, 3)
+    assert load("", "data.categorical_features=3", "model.table_rows=9").column_rows == (9, 9, 9)
+    assert load("", "data.categorical_features=3", "model.table_rows=[1,2,3]").column_rows == (1, 2, 3)
 
 
 @pytest.mark.parametrize("key", ["trainer.count", "trainer.workers", "data.readers"])

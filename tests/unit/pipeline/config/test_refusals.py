@@ -183,7 +183,7 @@ def test_number_of_tables(refusal: Refusal, load: Callable[..., Job]) -> None:
         "model.table_rows: 2 numbers given; give one number, or one for each of the 26 tables "
         "(data.categorical_features)"
     )
-    assert load(sections, "data.categorical_features=2").table_rows == (4, 5)
+    assert load(sections, "data.categorical_features=2").column_rows == (4, 5)
 
 
 @pytest.mark.parametrize(

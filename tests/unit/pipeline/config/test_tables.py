@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.tables import Growth, TableSettings
+from shadowsync.pipeline.config.tables import Growth, TableColumn, TableSettings
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
 
@@ -23,9 +23,12 @@ def job_of(**tables: object) -> Job:
 
 
 def test_without_sections_all_tables_are_what_the_job_says_of_all() -> None:
-    wanted = [TableSettings(f"C{n}", 10 * n, 8, "", "sgd", 0.5, 0.1) for n in (1, 2, 3)]
+    wanted = [
+        TableSettings(f"C{n}", 10 * n, 8, "sgd", 0.5, 0.1, columns=(TableColumn(f"C{n}", place=n - 1),))
+        for n in (1, 2, 3)
+    ]
     assert list(job_of().tables) == wanted
-    assert job_of().table_rows == (10, 20, 30)
+    assert job_of().column_rows == (10, 20, 30)
     assert job_of().model_inputs == (2, [8, 8, 8])
 
 
@@ -39,10 +42,11 @@ def test_a_section_changes_its_table_and_no_other() -> None:
         "storage": "bfloat16",
     }
     job = job_of(C2=whole, C3={"dim": 5})
-    assert job.tables[1] == TableSettings("C2", 99, 4, "", "adam", 0.01, 2.0, "bfloat16")
-    assert job.tables[2] == TableSettings("C3", 30, 5, "", "sgd", 0.5, 0.1)
+    second, third = (TableColumn(f"C{n}", place=n - 1) for n in (2, 3))
+    assert job.tables[1] == TableSettings("C2", 99, 4, "adam", 0.01, 2.0, "bfloat16", columns=(second,))
+    assert job.tables[2] == TableSettings("C3", 30, 5, "sgd", 0.5, 0.1, columns=(third,))
     assert job.tables[0] == job_of().tables[0]
-    assert job.table_rows == (10, 99, 30)
+    assert job.column_rows == (10, 99, 30)
     assert job.model_inputs == (2, [8, 4, 5])
 
 
@@ -55,7 +59,7 @@ def test_tables_follow_the_columns_of_a_schema() -> None:
     }
     data = {"format": "csv", "path": ["x"], "columns": columns}
     job = validate_job({"data": data, "tables": {"tags": {"dim": 3}}}, where="job.toml")
-    assert [(t.name, t.pooling, t.dim) for t in job.tables] == [("tags", "mean", 3), ("user", "", 16)]
+    assert [(t.name, t.poolings, t.dim) for t in job.tables] == [("tags", "mean", 3), ("user", "", 16)]
     assert job.model_inputs == (1, [3, 16])
 
 
@@ -112,8 +116,8 @@ def test_a_growing_table_says_when_ids_get_and_lose_rows() -> None:
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
-        ({"user": {"kind": "categorical", "part": "hour"}}, r"the column has a row for each of its values"),
-        ({"user": {"kind": "bucket", "boundaries": [1, 2]}}, r"the column has a row for each of its values"),
+        ({"user": {"kind": "categorical", "part": "hour"}}, r"has a row for each of its values"),
+        ({"user": {"kind": "bucket", "boundaries": [1, 2]}}, r"has a row for each of its values"),
     ],
 )
 def test_tables_that_cannot_grow_are_refused(columns: dict[str, object], what: str) -> None:
@@ -155,7 +159,7 @@ def test_tables_grow_where_no_size_is_given() -> None:
     model = {"embedding_dim": 8}
     job = validate_job({**BASE, "model": model, "tables": {"C2": {"rows": 7}}}, where="job.toml")
     assert job.growing_tables == ("C1", "C3")
-    assert job.table_rows == (100_000, 7, 100_000)
+    assert job.column_rows == (100_000, 7, 100_000)
     hashed = validate_job({**BASE, "model": {**model, "table_kind": "hashed"}}, where="job.toml")
     assert hashed.growing_tables == ()
     sized = {"table_rows": 9, "table_kind": "growing"}

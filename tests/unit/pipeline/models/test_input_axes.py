@@ -79,9 +79,9 @@ def job_of(columns: tuple[str, ...], model: dict[str, Any]) -> Job:
 def inputs(job: Job, values: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Embeddings]:
     dense = [values[name] for name in job.data.columns if name in DENSE]
     vectors: Embeddings = []
-    for table in job.tables:
-        given = values[table.name]
-        if table.pooling == "none":
+    for column in job.embedded_columns:
+        given = values[column.name]
+        if column.pooling == "none":
             vectors.append(EmbeddedSequence(given.view(BATCH, 1, DIM), torch.ones(BATCH, dtype=torch.int64)))
         else:
             vectors.append(given)

@@ -139,7 +139,7 @@ def test_a_growing_table_may_have_other_rows_than_in_the_folder(log: Path, tmp_p
     tree = job_tree(log)
     # Without a number in the job the folder's holds.
     short = {key: value for key, value in tree.items() if key != "model"} | {"model": {"embedding_dim": 4}}
-    assert on_folder(short, tmp_path / "prepared").table_rows == (100,) * 6
+    assert on_folder(short, tmp_path / "prepared").column_rows == (100,) * 6
     tree["tables"] |= {"user": {"kind": "growing", "rows": 7}, "tags": {"kind": "growing", "rows": 9}}
     want = list(batches_of(job_of_tree(tree)))
     assert same_batches(want, list(batches_of(on_folder(tree, tmp_path / "prepared"))))
@@ -162,5 +162,5 @@ def test_a_job_without_sizes_takes_kinds_and_rows_from_the_folder(log: Path, tmp
         job = job_of_tree(prepared)
         prepare_folder(job, tmp_path / name)
         other = on_folder(unsized, tmp_path / name)
-        assert (other.growing_tables, other.table_rows) == (job.growing_tables, job.table_rows)
+        assert (other.growing_tables, other.column_rows) == (job.growing_tables, job.column_rows)
         assert same_batches(list(batches_of(job)), list(batches_of(other)))

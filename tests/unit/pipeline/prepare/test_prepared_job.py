@@ -115,7 +115,7 @@ def test_the_source_may_lie_elsewhere_or_nowhere(source: Tree, prepared: Made) -
 def test_pooling_is_not_the_folders_business(source: Tree, prepared: Made) -> None:
     columns = source["data"]["columns"] | {"tags": {**source["data"]["columns"]["tags"], "pooling": "sum"}}
     job = on_folder(source, prepared[0], columns=columns)
-    assert [table.pooling for table in job.tables] == ["", "sum"]
+    assert [column.pooling for column in job.embedded_columns] == ["", "sum"]
 
 
 def test_a_part_of_the_job_may_take_the_place_of_the_folders_files(prepared: Made) -> None:

@@ -168,6 +168,6 @@ def test_patterns_and_parts_of_times(tmp_path: Path) -> None:
     (tmp_path / "log.csv").unlink()
     prepared = on_folder(tree, tmp_path / "out")
     assert list(prepared.data.columns) == ["y", "user", "f_b", "f_a", "hour", "weekday"]
-    assert prepared.table_rows == (300, 25, 8)
+    assert prepared.column_rows == (300, 25, 8)
     assert {row for batch in source for row in batch.rows[1].tolist()} == set(range(25))
     assert same_batches(source, list(batches_of(prepared)))

@@ -7,10 +7,11 @@ from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.saved_model.untrained_ids import UntrainedIds, untrained_lines
 from shadowsync.pipeline.types import BatchId
+from shadowsync.tests.support.tables.tables import make_table
 
 
 def table(name: str, pooling: str, growth: Growth | None) -> TableSettings:
-    return TableSettings(name, 8, 4, pooling, "adagrad", 0.1, 0.01, growth=growth)
+    return make_table(name, 8, 4, pooling=pooling, growth=growth)
 
 
 def test_counts_of_batches_add_up_and_hashed_tables_do_not_know() -> None:

@@ -110,7 +110,7 @@ def test_override(load: Load, override: str, section: str, key: str, value: Any)
 
 def test_table_rows_by_override(load: Load) -> None:
     job = load("", "data.categorical_features=3", "model.table_rows=[5, 6, 7]")
-    assert job.table_rows == (5, 6, 7)
+    assert job.column_rows == (5, 6, 7)
 
 
 def test_the_last_override_wins_and_leaves_its_neighbours(load: Load) -> None:

@@ -138,7 +138,7 @@ def test_prepared_the_same_and_described(tmp_path: Path) -> None:
     assert weekday.missing == pytest.approx(1 / 301)
     # The tables of the folder are the job's, though they differ in size.
     short = job_of_tree({"data": {"prepared": str(tmp_path / "out")}})
-    assert short.table_rows == (25, 8, 32, 13)
+    assert short.column_rows == (25, 8, 32, 13)
 
 
 def test_raw_rows_to_score() -> None:

@@ -129,7 +129,7 @@ def test_spans_and_blocks_change_nothing(tmp_path: Path, end: str) -> None:
     # The bad line is among the first; a block is of a few lines only.
     start = tmp_path / "start.csv"
     start.write_bytes("".join(f"{line}{end}" for line in (HEADER, *lines[:500])).encode())
-    schema = RecordSchema(job.data, job.table_rows)
+    schema = RecordSchema(job.data, job.column_rows)
     (span,) = JobInput(schema_job(start)).plan([str(start)])
     for block_bytes in (100, 1000):
         chunks = [chunk.examples for chunk in read_records(span, schema, BadRows(1), block_bytes)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.config.tables import Growth, TableSettings
+from shadowsync.pipeline.config.tables import Growth, TableColumn, TableSettings, columns_of
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.first_values import row_values
@@ -48,13 +48,30 @@ MIXED = (
 )
 
 
+def shared(name: str, rows: int, *poolings: str) -> TableSettings:
+    """A table of several columns; those that trainers sum are called "trainers POOLING"."""
+    columns = (TableColumn(f"{name} {p}", p.split(" ")[-1], " " in p) for p in poolings)
+    return replace(make(name, rows, ""), columns=tuple(columns))
+
+
+SHARED = (
+    shared("item", 60, "", "none"),
+    make("user", 50, ""),
+    shared("shop", 40, "", "sum", ""),
+    shared("tag", 45, "sum", "weighted_mean"),
+    shared("page", 30, "mean", "sum"),
+    shared("word", 35, "trainers sum", ""),
+    make("hashed", 30, "", grows=False),
+)
+
+
 def draw(tables: Sequence[TableSettings], step: int) -> DrawnRows:
     """Ids whose hashes have the first values of their rows, and say their table."""
     drawn = draw_rows(tables, BATCH, step)
     # The first values of a key do not depend on its 11 high bits.
     high = [np.uint64(number) << np.uint64(53) for number in range(len(tables))]
-    single = [number for number, table in enumerate(tables) if not table.pooling]
-    bagged = [number for number, table in enumerate(tables) if table.pooling]
+    single = [column.number for column in columns_of(tables) if not column.pooling]
+    bagged = [column.number for column in columns_of(tables) if column.pooling]
     one_row = zip(single, drawn.rows.astype(np.uint64), strict=True)
     keys = np.array([rows | high[n] for n, rows in one_row if tables[n].growth], np.uint64)
     owners = np.repeat(bagged, drawn.bag_lengths.sum(axis=1))
@@ -105,15 +122,38 @@ def test_lists_with_a_row_for_each_id_are_those_of_a_hashed_table(
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 @pytest.mark.parametrize("distinct", [False, True])
-def test_lists_beside_single_ids_and_hashed_tables(nodes: int, distinct: bool) -> None:
-    plain = EmbeddingCluster(hashed(MIXED), nodes, distinct=distinct)
-    growing = EmbeddingCluster(MIXED, nodes, distinct=distinct)
-    assert same(train(plain, hashed(MIXED), range(STEPS)), train(growing, MIXED, range(STEPS)))
+@pytest.mark.parametrize("tables", [MIXED, SHARED], ids=["mixed", "shared"])
+def test_lists_beside_single_ids_and_hashed_tables(
+    tables: tuple[TableSettings, ...], nodes: int, distinct: bool
+) -> None:
+    plain = EmbeddingCluster(hashed(tables), nodes, distinct=distinct)
+    growing = EmbeddingCluster(tables, nodes, distinct=distinct)
+    assert same(train(plain, hashed(tables), range(STEPS)), train(growing, tables, range(STEPS)))
+
+
+def test_a_batch_counts_an_id_of_several_columns_once() -> None:
+    """Whether a node sums the bags of one of them or not."""
+    for pooling in ("none", "sum"):
+        table = replace(shared("item", 40, "", pooling), growth=Growth(admit_after=2))
+        cluster = EmbeddingCluster((table,), 1, distinct=True)
+        drawn = draw((table,), 0)
+        # All of these ids are in the lists, too.
+        singles = np.resize(np.unique(drawn.bag_rows), BATCH).astype(np.int32)
+        drawn = replace(drawn, rows=singles[None], keys=singles[None].astype(np.uint64))
+        (store,) = cluster.stores
+        for rows in (0, len(np.unique(drawn.bag_rows))):
+            requests, vectors = cluster.forward(drawn)
+            cluster.push(requests, vectors.gradients())
+            assert store.growth_counts()["growing/rows/item"] == rows
 
 
 def test_tables_of_equal_settings_share_a_bank_whose_summed_ones_come_last() -> None:
     names = [bank.growing for bank in TablePlan.make(MIXED, 2).banks]
     assert names == ["", "user", "scored", "history", "tags", "genres", "shops"]
+    plan = TablePlan.make(SHARED, 2)
+    assert [bank.growing for bank in plan.banks] == ["", "item", "user", "word", "page", "shop", "tag"]
+    # Single keys come first in a request's bank, so what has both is alone.
+    assert plan.bank_groups == ((0,), (1, 2, 3, 4), (5,), (6,))
 
 
 def request(keys: list[int], lengths: list[int]) -> tuple[Uint64Array, Int32Array]:
@@ -191,34 +231,37 @@ def run(store: ShardStore, plan: LookupPlan, gradient: Float32Array, threads: in
     return out
 
 
+@pytest.mark.parametrize("tables", [MIXED, SHARED], ids=["mixed", "shared"])
 @pytest.mark.parametrize(("writes", "restores"), [(2, 3), (3, 1)])
-def test_checkpoints_and_one_process_have_the_same_lists(tmp_path: Path, writes: int, restores: int) -> None:
-    cluster = EmbeddingCluster(MIXED, writes)
-    train(cluster, MIXED, range(STEPS))
+def test_checkpoints_and_one_process_have_the_same_lists(
+    tmp_path: Path, writes: int, restores: int, tables: tuple[TableSettings, ...]
+) -> None:
+    cluster = EmbeddingCluster(tables, writes)
+    train(cluster, tables, range(STEPS))
     saved = save_shards(tmp_path, cluster.stores)
-    other = EmbeddingCluster(MIXED, restores)
+    other = EmbeddingCluster(tables, restores)
     for store in other.stores:
         assert store.restore(saved) == []
-    drawn = draw(MIXED, 99)
+    drawn = draw(tables, 99)
     wanted = [e.detach().numpy() for e in cluster.forward(drawn)[1].embeddings]
-    loaded = LoadedTables(saved, MIXED, SEED).embeddings(drawn).embeddings
-    split = {at for at, table in enumerate(MIXED) if table.pooled_by_nodes}
+    loaded = LoadedTables(saved, tables, SEED).embeddings(drawn).embeddings
+    split = {at for at, column in enumerate(columns_of(tables)) if column.pooling in ("sum", "mean")}
     for at, (one, two) in enumerate(zip(wanted, loaded, strict=True)):
         # Nodes with parts of a table add up their parts of a bag in another order.
         np.testing.assert_allclose(
             one, two.numpy(), rtol=1e-5 if at in split else 0, atol=1e-7 * (at in split)
         )
-    untrained = LoadedTables(save_untrained(tmp_path), MIXED, SEED).embeddings(drawn).embeddings
+    untrained = LoadedTables(save_untrained(tmp_path, tables), tables, SEED).embeddings(drawn).embeddings
     assert not np.allclose(untrained[0].numpy(), wanted[0], rtol=1e-2)
     # With the optimizer's state.
-    seen = [train(one, MIXED, range(30, 33)) for one in (cluster, other)]
+    seen = [train(one, tables, range(30, 33)) for one in (cluster, other)]
     for one, again in zip(*seen, strict=True):
         np.testing.assert_allclose(one, again, rtol=1e-4, atol=1e-6)
 
 
-def save_untrained(folder: Path) -> SavedTables:
+def save_untrained(folder: Path, tables: tuple[TableSettings, ...]) -> SavedTables:
     (folder / "untrained").mkdir()
-    return save_shards(folder / "untrained", EmbeddingCluster(MIXED, 1).stores)
+    return save_shards(folder / "untrained", EmbeddingCluster(tables, 1).stores)
 
 
 def test_wrong_keys_of_lists_are_refused_and_change_nothing() -> None:

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.pipeline.config.row_bytes import state_floats
-from shadowsync.pipeline.config.tables import Growth, TableSettings
+from shadowsync.pipeline.config.tables import Growth, TableColumn, TableSettings
 from shadowsync.pipeline.embedding.in_flight.applied_pushes import AppliedPushes
 from shadowsync.pipeline.embedding.in_flight.id_finder import IdFinder
 from shadowsync.pipeline.embedding.in_flight.rows_in_flight import Answer, RowsInFlight
@@ -41,6 +41,16 @@ def tables_of(optimizer: str, kind: str = "hashed", init_scale: float = 1.0) -> 
     if kind == "growing":
         own = [make_table(f"C{n}", 64, 3, growth=Growth(), **shared) for n in (1, 2)]
         return *own, make_table("C3", 6, 3, **shared)
+    if kind in ("shared", "shared growing"):
+        shared["growth"] = Growth() if kind == "shared growing" else None
+        one, other = TableColumn("C1"), TableColumn("before")
+        return (
+            make_table("C1", 16, 3, columns=(one, other), **shared),
+            make_table("C2", 16, 4, **shared),
+            make_table(
+                "C3", 18, 3, columns=(TableColumn("C3"), TableColumn("list", "weighted_sum")), **shared
+            ),
+        )
     shared["storage"] = kind if kind == "bfloat16" else "float32"
     return (
         make_table("C1", 6, 3, **shared),
@@ -218,19 +228,22 @@ class Simulation:
 
     def look_up(self, worker: int) -> None:
         self.made += 1
-        items, tables = int(self.draw.integers(0, 9)), self.plan.tables
-        single = [table for table in tables if not table.pooling]
-        growing = [table for table in single if table.growth]
-        most = np.array([[table.rows] for table in single])
+        items = int(self.draw.integers(0, 9))
+        single = [column for column in self.plan.columns if not column.pooling]
+        growing = [column.number for column in single if column.grows]
+        most = np.array([[column.table.rows] for column in single])
         rows = self.draw.integers(0, np.minimum(most, 8), (len(single), BATCH)).astype(np.int32)
         # Ids of different tables have different keys.
-        tables_bits = np.arange(len(growing), dtype=np.uint64)[:, None] << np.uint64(40)
+        tables_bits = np.array(growing, dtype=np.uint64)[:, None] << np.uint64(40)
         keys = rows[: len(growing)].astype(np.uint64) + tables_bits
         more: dict[str, Any] = {"keys": keys} if growing else {}
-        if len(single) < len(tables):
+        for lists in (column for column in self.plan.columns if column.pooling):
             lengths = np.array([[items, 0, 0, 0, 1]], np.int32)
             more["bag_rows"] = self.draw.integers(0, 8, items + 1).astype(np.int32)
             more |= {"bag_lengths": lengths, "item_weights": np.ones(items + 1, np.float32)}
+            if lists.grows:
+                own_bits = np.uint64(lists.number) << np.uint64(40)
+                more["bag_keys"] = more["bag_rows"].astype(np.uint64) + own_bits
         lookups = self.router.requests(rows, **more)
         batch = Batch(BatchId(0, 0, self.made, SEED), lookups, self.rows.begin())
         self.ahead[worker].append(batch)
@@ -334,7 +347,12 @@ DEPTHS = st.integers(0, 16)
 BUSY = [0, *range(0, 4000, 7)]
 
 
-@given(CHOICES, DEPTHS, st.sampled_from(OPTIMIZERS), st.sampled_from(["hashed", "growing"]))
+@given(
+    CHOICES,
+    DEPTHS,
+    st.sampled_from(OPTIMIZERS),
+    st.sampled_from(["hashed", "growing", "shared", "shared growing"]),
+)
 def test_one_worker_has_the_rows_of_one_batch_after_the_other(
     choices: list[int], depth: int, optimizer: str, kind: str
 ) -> None:
@@ -345,7 +363,7 @@ def test_one_worker_has_the_rows_of_one_batch_after_the_other(
     assert len(ran.rows) == 0
 
 
-@pytest.mark.parametrize("kind", ["hashed", "growing", "bfloat16"])
+@pytest.mark.parametrize("kind", ["hashed", "growing", "bfloat16", "shared", "shared growing"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_control_without_completing_is_another_row(optimizer: str, kind: str) -> None:
     ran = Simulation(tables_of(optimizer, kind), 1, 4)
@@ -396,6 +414,26 @@ def test_a_key_without_a_row_gets_one_by_the_rule_of_its_own_table(late: str) ->
     np.testing.assert_array_equal(answers[1].values, wanted)
     moved = (wanted != answers[0].values).reshape(2, -1).any(axis=1)
     assert moved.tolist() == [late != "C1", late != "C2"]
+
+
+def test_rows_of_a_table_with_bags_that_nodes_sum_are_those_of_the_node() -> None:
+    """A trainer does not know what its pushes change there; in other tables it does."""
+    columns = (TableColumn("C1"), TableColumn("bags", "sum", place=2))
+    tables = (make_table("C1", 6, 3, lr=LR, columns=columns), make_table("C2", 6, 3, lr=LR))
+    ran = Simulation(tables, 1, 0, nodes=1)
+    (lookup,) = ran.router.requests(
+        np.array([[0, 1], [0, 1]], np.int32), np.array([1, 2], np.int32), np.array([[2, 0]], np.int32)
+    )
+    answers = [ran.nodes[0].look_up(lookup, ran.rows) for _ in range(2)]
+    before = answers[1].values.copy()
+    ran.rows.begin()
+    numbers: dict[str, int] = {"worker": 0, "sequence": 1}
+    gradients, batch = np.ones(lookup.floats, np.float32), BatchId(0, 0, 1, SEED)
+    ran.rows.pushed(lookup, answers[0], gradients, **numbers, lr_scale=1.0, batch=batch, again=False)
+    assert ran.rows.complete(lookup, answers[1], ran.finder) == 1
+    changed = (answers[1].values != before).reshape(-1, 3).any(axis=1)
+    # Two rows of C2, whose bank is the first; two of C1 and two bags.
+    assert changed.tolist() == [True, True, False, False, False, False]
 
 
 class Forgetful(IdFinder):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.lookup.item_lists import ItemList, list_layout
-from shadowsync.pipeline.embedding.lookup.request import NO_KEYS, NO_WEIGHTS, TableBags
+from shadowsync.pipeline.embedding.lookup.request import NO_KEYS, NO_WEIGHTS, ColumnBags
 from shadowsync.pipeline.types import Float32Array, IndexArray
 from shadowsync.tests.support.tables.embedding_cluster import DrawnRows, EmbeddingCluster, draw_rows
 from shadowsync.tests.support.tables.tables import make_table
@@ -18,12 +18,12 @@ from shadowsync.tests.support.tables.tables import make_table
 LENGTHS = np.array([2, 0, 3, 1], np.int32)
 
 
-def bags_of(pooling: str, weights: Float32Array = NO_WEIGHTS) -> TableBags:
-    return TableBags(np.arange(6, dtype=np.int32), LENGTHS, pooling, weights, NO_KEYS)
+def bags_of(pooling: str, weights: Float32Array = NO_WEIGHTS) -> ColumnBags:
+    return ColumnBags(np.arange(6, dtype=np.int32), LENGTHS, pooling, weights, NO_KEYS)
 
 
 def laid_out(
-    bags: TableBags, padded: int = 0
+    bags: ColumnBags, padded: int = 0
 ) -> tuple[ItemList, list[torch.Tensor], Callable[[IndexArray], IndexArray]]:
     """The list, its index tensors, and what returns the places of rows; with so many rows more."""
     tensors: list[torch.Tensor] = []
@@ -45,7 +45,7 @@ def test_vectors_of_a_list_are_side_by_side_in_its_order() -> None:
     longer, _, places = laid_out(bags_of("none"), padded=2)
     assert longer.vectors == 20
     assert places(np.arange(6)).tolist() == [0, 1, 10, 11, 12, 15]
-    nothing = TableBags(np.zeros(0, np.int32), np.zeros(3, np.int32), "none", NO_WEIGHTS, NO_KEYS)
+    nothing = ColumnBags(np.zeros(0, np.int32), np.zeros(3, np.int32), "none", NO_WEIGHTS, NO_KEYS)
     empty, tensors, _ = laid_out(nothing)
     assert empty.join(torch.zeros(empty.vectors, 5), tensors).shape == (3, 1, 5)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.config.tables import TableColumn, TableSettings
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.lookup.vectors import FloatBuffer
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -64,6 +65,46 @@ SHAPES = [
     ),
     pytest.param((make_table("sequence", 9, 4, pooling="none", lr=LR),), 2, id="nothing but a sequence"),
     pytest.param((make_table("w", 90, 4, pooling="weighted_sum", lr=LR),), 2, id="nothing but weights"),
+    pytest.param(
+        (
+            make_table("item", 50, 4, lr=LR, columns=[TableColumn("item"), TableColumn("history", "none")]),
+            make_table("user", 40, 4, lr=LR),
+            make_table("shop", 45, 4, lr=LR, columns=[TableColumn("seen", "sum"), TableColumn("shop")]),
+        ),
+        2,
+        id="columns that share whole tables",
+    ),
+    pytest.param(
+        (
+            make_table(
+                "item",
+                700,
+                4,
+                lr=LR,
+                columns=[
+                    TableColumn("carts", "mean", True, 3),
+                    TableColumn("item", place=2),
+                    TableColumn("before", place=5),
+                    TableColumn("history", "none", place=0),
+                ],
+            ),
+            make_table("user", 40, 4, lr=LR, columns=[TableColumn("user", place=1)]),
+            make_table(
+                "shop",
+                600,
+                4,
+                lr=LR,
+                columns=[
+                    TableColumn("shop", place=4),
+                    TableColumn("seen", "sum", place=6),
+                    TableColumn("liked", "weighted_sum", place=7),
+                    TableColumn("visited", "mean", place=8),
+                ],
+            ),
+        ),
+        3,
+        id="columns that share split tables",
+    ),
 ]
 
 
@@ -133,7 +174,8 @@ def test_any_plan_and_any_bags_equal_plain_embeddings(
             torch.testing.assert_close(got.double(), value.detach(), rtol=1e-5, atol=1e-6)
     else:
         _, vectors = cluster.forward(drawn)
-        shapes = [(0, 1, t.dim) if t.pooling == "none" else (0, t.dim) for t in tables]
+        columns = cluster.plan.columns
+        shapes = [(0, 1, column.dim) if column.pooling == "none" else (0, column.dim) for column in columns]
         assert [e.shape for e in vectors.embeddings] == shapes
     for number, module in enumerate(plain.modules):
         weight = module.weight.detach().numpy()
@@ -270,6 +312,22 @@ def test_asking_for_distinct_rows_changes_no_bit() -> None:
         assert not np.array_equal(every.table(number), fresh.table(number))
 
 
+def test_a_row_that_several_columns_have_is_asked_for_once() -> None:
+    """As the rows of a table of one column are."""
+    columns = [TableColumn("item"), TableColumn("history", "none"), TableColumn("before", place=2)]
+    for nodes in (1, 3):
+        tables = (make_table("user", 30, DIM), make_table("item", 700, DIM, columns=columns))
+        drawn = draw_rows(tables, BATCH, 1)
+        drawn = replace(drawn, rows=np.stack([drawn.rows[0], drawn.rows[1], drawn.rows[1]]))
+        for distinct in (False, True):
+            requests = ShardRouter(TablePlan.make(tables, nodes), distinct=distinct).requests_of(drawn)
+            items = np.concatenate([drawn.rows[1], drawn.bag_rows])
+            once = len(np.unique(drawn.rows[0])) + len(np.unique(items))
+            every = drawn.rows.size + len(drawn.bag_rows)
+            assert sum(len(request.rows) for request in requests) == (once if distinct else every)
+            assert once < every
+
+
 def test_leaves_are_on_the_memory_of_the_answers() -> None:
     tables = make_tables([60, 50, 40], DIM)
     cluster = EmbeddingCluster(tables, 1)
@@ -311,8 +369,9 @@ def test_tables_that_the_loss_does_not_use_have_zero_gradients(
     vectors.embeddings[0].sum().backward()  # type: ignore[no-untyped-call]
     before = [cluster.table(number) for number in range(len(tables))]
     cluster.push(requests, vectors.gradients())
-    used = drawn.bag_rows[: drawn.bag_lengths[0].sum()] if tables[0].pooling else drawn.rows[0]
-    weights = drawn.item_weights[: len(used)] if tables[0].weighted else None
+    column = cluster.plan.columns[0].of_table
+    used = drawn.bag_rows[: drawn.bag_lengths[0].sum()] if column.pooling else drawn.rows[0]
+    weights = drawn.item_weights[: len(used)] if column.weighted else None
     counts = np.bincount(used, weights, minlength=tables[0].rows).astype(np.float32)
     np.testing.assert_allclose(cluster.table(0), before[0] - LR * counts[:, None], rtol=1e-5)
     for number in range(1, len(tables)):

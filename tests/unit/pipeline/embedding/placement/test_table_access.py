@@ -73,8 +73,8 @@ def test_a_table_of_which_nothing_was_seen_is_used_evenly() -> None:
     assert (one.rows_per_example, one.edges, one.counts) == (1.0, (0, 1000), (0,))
 
 
-def access(rows: float = 1.0, distinct: float = 0.5, head: float = 0.5) -> TableAccess:
-    return TableAccess(rows, distinct, head, (0, 10), (1,))
+def access(rows: float = 1.0, distinct: float = 0.5, head: float = 0.5, summed: float = 0.0) -> TableAccess:
+    return TableAccess(rows, distinct, head, (0, 10), (1,), summed)
 
 
 def test_what_costs_more_comes_out_dearer() -> None:
@@ -91,7 +91,7 @@ def test_what_costs_more_comes_out_dearer() -> None:
     assert total(used=access(distinct=1.0)) > total()
     # Twenty rows an example cost nearly twenty times as much, or less if they come back as one vector.
     assert 15 * total() < total(used=access(20.0, 10.0)) <= 20 * total()
-    assert total(pooling="sum", used=access(20.0, 10.0)) < total(used=access(20.0, 10.0))
+    assert total(pooling="sum", used=access(20.0, 10.0, summed=20.0)) < total(used=access(20.0, 10.0))
 
 
 def test_rows_that_are_asked_for_once_a_batch_are_charged_once() -> None:
@@ -102,9 +102,8 @@ def test_rows_that_are_asked_for_once_a_batch_are_charged_once() -> None:
     assert once.wire_ns == pytest.approx(plain.wire_ns / 10)
     assert once.update_ns < plain.update_ns
     # Every entry of a bag is asked for, however many examples have it.
-    assert table_cost(bags, repeated, prices, LookupTraffic(distinct=True)) == table_cost(
-        bags, repeated, prices
-    )
+    summed = access(1.0, 0.1, summed=1.0)
+    assert table_cost(bags, summed, prices, LookupTraffic(distinct=True)) == table_cost(bags, summed, prices)
     half = table_cost(table, repeated, prices, LookupTraffic(float_bytes=2.0))
     assert (half.lookup_ns, half.update_ns) == (plain.lookup_ns, plain.update_ns)
     assert half.wire_ns == pytest.approx(plain.wire_ns * (4 + 32) / (4 + 64))
