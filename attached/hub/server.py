@@ -18,7 +18,7 @@ from ...nodes.runtime.health import Health
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.job import Job
-from ...pipeline.config.tables import EmbeddingSection
+from ...pipeline.config.model import EmbeddingSection
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.text.format import counted

@@ -142,7 +142,7 @@ def _first_epoch(source: BatchSource) -> Iterable[Delivery]:
 def _copies(job: Job) -> tuple[int, ...]:
     columns = job.data.columns
     dense = {column.source or name for name, column in columns.items() if column.kind == "dense"}
-    return tuple(at for at, table in enumerate(job.tables) if columns[table.name].source in dense)
+    return tuple(at for at, column in enumerate(job.embedded_columns) if columns[column.name].source in dense)
 
 
 def _rows(batches: Iterable[Delivery], copies: tuple[int, ...] = ()) -> Rows:

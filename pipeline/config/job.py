@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import ConfigDict, Field, model_validator
 
 from ..codecs.choices import AUTO
-from .columns import suggest
 from .data import DataSection
+from .model import ONE_LABEL_MODELS, EmbeddingSection, ModelSection, check_attention
 from .network import CodecsSection, NetworkSection
 from .sections import (
     STRICT,
@@ -28,10 +27,7 @@ from .sections import (
     WatchSection,
 )
 from .tables import (
-    ONE_LABEL_MODELS,
     EmbeddedColumn,
-    EmbeddingSection,
-    ModelSection,
     TableSection,
     TableSettings,
     columns_of,
@@ -51,9 +47,6 @@ At this rate the center takes the replica's values and does not draw the replica
 
 LEAST_START_EXAMPLES: Final = 50_000
 """Examples of one trainer after which a model has begun to learn, in all that was measured."""
-
-# How a message shows it.
-_ATTENTION_EXAMPLE: Final = '{ history = "item" }'
 
 
 class Job(Section):
@@ -354,51 +347,3 @@ class Job(Section):
         parts = {"run": {"directory"}, "data": {"kafka"}, "trainer": {"device"}}
         text = self.model_dump_json(exclude={**excluded, **parts})
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def check_attention(model: ModelSection, columns: Sequence[EmbeddedColumn]) -> None:
-    """Raise ValueError unless din, and din alone, has a target for each sequence.
-
-    Args:
-        model: the section [model].
-        columns: the columns of the job whose ids have rows of a table.
-    """
-    if model.name != "din":
-        if model.attention:
-            raise ValueError(
-                f'model.attention: given; it is for model.name = "din", this is "{model.name}": leave it out'
-                " (a model of your own has model.options)"
-            )
-        return
-    by_name = {column.name: column for column in columns}
-    sequences = [column.name for column in columns if column.pooling == "none"]
-    single = [column.name for column in columns if not column.pooling]
-    for name, target in model.attention.items():
-        if name not in sequences:
-            raise ValueError(f"model.attention: {name!r} {_no_sequence(name, by_name, sequences)}")
-        if target not in single:
-            known = "has a list of ids" if target in by_name else "is no column with a table"
-            raise ValueError(
-                f"model.attention.{name}: {target!r} {known}; give a column of one id:"
-                f" {suggest(target, single)}"
-            )
-        if by_name[name].dim != by_name[target].dim:
-            raise ValueError(
-                f"model.attention.{name}: the tables of {name} and {target} have {by_name[name].dim} and"
-                f" {by_name[target].dim} floats in a row; give both the same dim"
-                f" (tables.{by_name[name].table.name}.dim), or one table (data.columns.{name}.table)"
-            )
-    for name in sequences:
-        if name not in model.attention:
-            raise ValueError(
-                f'model.attention: column {name} has pooling = "none" and no target; name one, as in'
-                f' {_ATTENTION_EXAMPLE}, or set data.columns.{name}.pooling to "sum" or "mean"'
-            )
-
-
-def _no_sequence(name: str, known: dict[str, EmbeddedColumn], sequences: Sequence[str]) -> str:
-    if name in known and known[name].pooling:
-        return f'is pooled; set data.columns.{name}.pooling = "none"'
-    if not sequences:
-        return 'is no sequence; give a multi_hot column pooling = "none"'
-    return f"is no sequence; {suggest(name, list(sequences))}"

@@ -1,22 +1,20 @@
-"""`[model]`, `[embedding]` and `[tables.NAME]`: the model, its tables, and their nodes."""
+"""`[tables.NAME]`: the tables, and the columns whose ids have their rows."""
 
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from .row_bytes import DIRECTORY_BYTES, row_bytes
-from .sections import STRICT, Fraction, Positive, Rate, Section
+from .sections import STRICT
 
 RowOptimizerName: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 RowStorageName: TypeAlias = Literal["float32", "bfloat16"]
 RowsSetting: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
-OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 TableKind: TypeAlias = Literal["hashed", "growing"]
@@ -354,180 +352,3 @@ def require_growable(columns: Sequence[InputColumn], sections: Mapping[str, Tabl
                 f'tables.{column.table}.kind: "growing" given; column {column.name} has a row for each of its'
                 " values, so its table cannot grow: leave kind out"
             )
-
-
-class EmbeddingSection(Section):
-    """Embedding nodes and the optimizer of rows."""
-
-    nodes: Positive = Field(
-        default=1, description="Number of embedding nodes; the tables are split over them."
-    )
-    optimizer: RowOptimizerName = Field(
-        default="rowwise_adagrad",
-        description="Optimizer of the rows. Its state: `rowwise_adagrad` keeps one number per row, `adagrad`"
-        " one per float, `adam` two per float and a count of the row's steps (lazy: a row without a gradient"
-        " does not change).",
-    )
-    lr: Rate = Field(default=0.02, description="Learning rate of the rows.")
-    warmup_iterations: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        default=0,
-        description="Iterations over which the learning rate of the rows grows linearly from 0, in addition"
-        " to `trainer.schedule`: the first gradients come from a dense model that has learned nothing yet."
-        " Counted in examples: `warmup_iterations` * `trainer.batch`. Over three times as many, and at least"
-        " 50,000 examples, one trainer trains alone, with one worker and without looking anything up ahead;"
-        " then the others join it, and of its other workers one begins after as many examples again, until"
-        " all do. With `trainer.balance` all trainers begin, and both numbers are for each.",
-    )
-    init_scale: Rate = Field(
-        default=0.05, description="Initial values are uniform in `[-init_scale, init_scale)`."
-    )
-    storage: RowStorageName = Field(
-        default="float32",
-        description="Type of the rows in a node's memory; `bfloat16` halves their size. Updates are computed"
-        " in float32 and rounded stochastically, so that small ones are not lost; optimizer state, messages"
-        " and checkpoints are float32.",
-    )
-    threads: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=1,
-        description="Threads of a node that read and write rows; each row belongs to one of them. More than"
-        " one helps on a host with free cores.",
-    )
-    placement: Literal["measured", "rows"] = Field(
-        default="measured",
-        description="How the tables are split over several nodes. `measured` reads a sample of the input,"
-        " times lookups and updates, and balances their cost, while no node holds more than 1.25 times the"
-        " mean of the bytes; `rows` balances the bytes, whatever is looked up. A run that is resumed with the"
-        " same number of nodes keeps the split of its checkpoint.",
-    )
-    memory_fraction: Fraction = Field(
-        default=0.8, description="Share of the free memory that the rows of a node may use."
-    )
-
-
-ONE_LABEL_MODELS: Final = ("autoint", "dcn_v2", "deepfm", "din", "dlrm", "finalmlp", "wide_deep")
-"""Built-in models with one logit."""
-
-
-class ModelSection(Section):
-    """The dense model and the sizes of its tables."""
-
-    name: str = Field(
-        default="dlrm",
-        description='"dlrm", "wide_deep", "dcn_v2", "deepfm", "autoint", "finalmlp" or "din"; for several'
-        ' labels, too, "shared_bottom", "mmoe" or "ple"; or your own: "package.module:Class" or'
-        ' "./file.py:Class".',
-    )
-    embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
-    table_rows: RowsSetting | list[RowsSetting] = Field(
-        default=100_000,
-        description="Rows of every table, the most of a growing one; or a list with the rows of each.",
-    )
-    table_kind: TableKind = Field(
-        default="growing",
-        description="Kind of the tables that state neither kind nor rows, see `tables.NAME.kind`; if it is"
-        ' left out and `table_rows` is given, "hashed". A column with a row for each value has neither'
-        " kind.",
-    )
-    bottom: Annotated[list[Positive], Field(max_length=64)] = Field(
-        default=[512, 256, 64],
-        description="Hidden layer widths of dlrm's bottom MLP, over the dense features; widths of"
-        " shared_bottom's shared layers, of each expert of mmoe and ple, and of finalmlp's first stream.",
-    )
-    top: Annotated[list[Positive], Field(max_length=64)] = Field(
-        default=[512, 256],
-        description="Hidden layer widths of the MLP that computes the logit; in shared_bottom, mmoe and ple"
-        " each label has one. In finalmlp the second stream; in autoint `[]` leaves the MLP out.",
-    )
-    output_bias: Literal["label_rate", "drawn"] | OutputBias = Field(
-        default="label_rate",
-        description='First value of the bias of the logit: "label_rate": the log-odds of the label rate in a'
-        ' sample of the training rows, the same on every node; a number: that; "drawn": drawn at random, as'
-        " the other weights. With several labels each logit has its own, and a number is refused. Your own"
-        " model gets it by a method `set_output_bias(logit)`, and is not changed without one. A run that"
-        " resumes or starts from a checkpoint keeps the bias that it loads.",
-    )
-    loss: Literal["log", "focal"] = Field(
-        default="log",
-        description='What training minimizes: "log", the log loss; "focal", the log loss times (1 - p) to the'
-        " power of `focal_gamma`, with the probability p of the true label. Focal scores are ranks: they are"
-        " not calibrated.",
-    )
-    focal_gamma: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = Field(
-        default=None, description='loss = "focal": the power; 2.0 if it is left out.'
-    )
-    positive_weight: Rate = Field(
-        default=1.0,
-        description='loss = "log": factor of the loss of positives, of every label. Scores are calibrated'
-        " back: log of it is taken from the logit.",
-    )
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0,
-        description='loss = "log": trains on labels drawn toward 1/2, y (1 - e) + e / 2 with this e (Szegedy'
-        " et al., arXiv 1512.00567, section 7). All figures are of the labels as they are; scores are drawn"
-        " toward 1/2, too.",
-    )
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0,
-        description="Probability with which an output of a hidden layer is 0 in training (Srivastava et al.,"
-        " JMLR 15, 2014); of the built-in models. Your own model has `model.options`.",
-    )
-    layer_norm: bool = Field(
-        default=False,
-        description="Whether hidden layers of the built-in models are normalized before their activation (Ba,"
-        " Kiros, Hinton, arXiv 1607.06450).",
-    )
-    attention: dict[str, str] = Field(
-        default={},
-        description='din: for each column with pooling = "none", the column of one id whose vector it is'
-        ' weighed by: `{ history = "item" }`. Their tables have the same dimension.',
-    )
-    options: dict[str, JsonValue] = Field(
-        default={},
-        description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
-        ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel"). din: `unit`'
-        " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
-        " a sequence has a vector that is learned. autoint: `layers` (3), `heads` (2) and `head_dim` (16)."
-        " finalmlp: `heads` (1). mmoe: `experts` (8). ple: `levels` (2), `experts` (2) and `shared_experts`"
-        " (2).",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _kind_of_sized_tables(cls, body: Any) -> Any:
-        # A size without a kind was a hashed table's before tables grew by default, also in a run's job.json.
-        if isinstance(body, dict) and "table_rows" in body:
-            return {"table_kind": "hashed", **body}
-        return body
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ModelSection:
-        if self.loss == "log" and self.focal_gamma is not None:
-            raise ValueError(f'model.focal_gamma: {self.focal_gamma:g} given; it needs model.loss = "focal"')
-        if self.loss == "focal" and self.label_smoothing:
-            raise ValueError(
-                f"model.label_smoothing: {self.label_smoothing:g} given; the focal loss needs labels of 0 and"
-                ' 1: leave it out, or set model.loss = "log"'
-            )
-        for key in ("dropout", "layer_norm"):
-            if getattr(self, key) and ":" in self.name:
-                raise ValueError(
-                    f"model.{key}: given; it is for the built-in models: give your own by model.options"
-                )
-        if self.loss == "focal" and self.positive_weight != 1.0:
-            raise ValueError(
-                f"model.positive_weight: {self.positive_weight:g} given; the focal loss has its own weights: "
-                'leave it out, or set model.loss = "log"'
-            )
-        return self
-
-    @property
-    def gamma(self) -> float | None:
-        """The power of the focal loss; None for the log loss."""
-        if self.loss == "log":
-            return None
-        return 2.0 if self.focal_gamma is None else self.focal_gamma
-
-    @property
-    def logit_offset(self) -> float:
-        """The number that is added to a logit to undo `positive_weight`."""
-        return -math.log(self.positive_weight)

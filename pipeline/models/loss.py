@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
-from ..config.tables import ModelSection
+from ..config.model import ModelSection
 from .layers import weighted_mean
 
 

@@ -22,7 +22,7 @@ from shadowsync.nodes.trainer.restore import (
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.tables import ModelSection
+from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.tests.support.tables.shared import build_shared

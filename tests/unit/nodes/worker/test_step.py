@@ -16,7 +16,7 @@ from shadowsync.nodes.worker.computation import DENSE_NOT_FINITE as DENSE_GRADIE
 from shadowsync.nodes.worker.computation import EMBEDDINGS_NOT_FINITE, LOSS_NOT_FINITE
 from shadowsync.nodes.worker.step import STEP_NOT_FINITE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.tables import EmbeddingSection
+from shadowsync.pipeline.config.model import EmbeddingSection
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import THIN_ELEMENTS

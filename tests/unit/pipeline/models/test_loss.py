@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from shadowsync.pipeline.config.tables import ModelSection
+from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.models.layers import clip_, mean_log_loss
 from shadowsync.pipeline.models.loss import TrainingLoss, focal_loss
 from torch import nn

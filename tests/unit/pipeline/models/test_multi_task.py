@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.tables import ModelSection
+from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.models.loss import TrainingLoss, focal_loss
 from shadowsync.pipeline.models.multi_task import PLE, ExtractionLevel, MMoE, SharedBottom
