@@ -24,7 +24,7 @@ Sections = dict[str, dict[str, Any]]
 def job_text(sections: dict[str, dict[str, Any]]) -> str:
     """Return a job file of these sections.
 
-    Values are texts, numbers, booleans and lists of these.
+    Values are texts, numbers, booleans, and lists and tables of these.
     """
     lines = []
     for name, keys in sections.items():
@@ -124,4 +124,6 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
     return f'"{value}"' if isinstance(value, str) else str(value)

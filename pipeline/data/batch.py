@@ -69,20 +69,21 @@ class Batch:
         id: the batch's identity.
         labels: float32 [B], each 0.0 or 1.0; the first label of a job that has several.
         dense: float32 [B, D], transformed.
-        rows: int32 [T1, B], C-contiguous: for each one-hot table, the row (0 <= row < its rows) of each
-            example.
+        rows: int32 [C1, B], C-contiguous: for each column of one id, the row (0 <= row < its table's rows) of
+            each example.
         weights: float32 [B], finite and at least 0; [0] when the job has no sample weights.
-        bag_rows: int32 [N], rows of the first multi-hot table: those of example 0, of example 1, ...; then
-            those of the second table, ...
-        bag_lengths: int32 [M, B], number of these rows by multi-hot table and example; 0 is an empty bag.
+        bag_rows: int32 [N], rows of the first multi-hot column: those of example 0, of example 1, ...; then
+            those of the second column, ...
+        bag_lengths: int32 [M, B], number of these rows by multi-hot column and example; 0 is an empty bag.
         replay: whether the batch was trained before, but a replaced embedding node lacks its updates.
         other_labels: float32 [T - 1, B], each 0.0 or 1.0: the job's further labels; [0, 0] for one label.
-        item_weights: float32 [N], weights of `bag_rows`, finite and at least 0; 1 in tables without weights;
-            [0] when no table has weights.
-        keys: uint64 [G, B], the hash of each example's id in each growing one-hot table; [0, 0] without such
-            tables. `rows` has their rows as those of a hashed table, which say what node has an id.
-        bag_keys: uint64 [N], the hashes of the ids of `bag_rows`, 0 in tables that do not grow; [0] when no
-            multi-hot table grows.
+        item_weights: float32 [N], weights of `bag_rows`, finite and at least 0; 1 in columns without weights;
+            [0] when no column has weights.
+        keys: uint64 [G, B], the hash of each example's id in each column of one id whose table grows; [0, 0]
+            without such columns. `rows` has their rows as those of a hashed table, which say what node has an
+            id.
+        bag_keys: uint64 [N], the hashes of the ids of `bag_rows`, 0 where the table does not grow; [0] when
+            no multi-hot column has a growing table.
         proof: that its reader was given its span; empty for a batch that is not trained.
     """
 
@@ -109,9 +110,9 @@ class Bags:
     """The bags of some examples.
 
     Attributes:
-        rows: int32 [N], rows of table 0: those of example 0, of example 1, ...; then those of table 1, ...
-        lengths: int32 [M, n], number of these rows by table and example.
-        weights: float32 [N], weights of the rows; [0] when no table has weights.
+        rows: int32 [N], rows of column 0: those of example 0, of example 1, ...; then those of column 1, ...
+        lengths: int32 [M, n], number of these rows by column and example.
+        weights: float32 [N], weights of the rows; [0] when no column has weights.
         keys: uint64 [N], see `Batch.bag_keys`.
     """
 

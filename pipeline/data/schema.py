@@ -56,9 +56,9 @@ class Examples:
     Attributes:
         labels: float32 [n], each 0.0 or 1.0; the first label of a job that has several.
         dense: float32 [n, D], transformed.
-        rows: int32 [T1, n], rows of the one-hot tables.
+        rows: int32 [C1, n], rows of the columns of one id.
         weights: float32 [n], or [0] without sample weights.
-        bags: bags of the multi-hot tables.
+        bags: bags of the multi-hot columns.
         other_labels: float32 [T - 1, n], the job's further labels; [0, 0] for one label.
         keys: uint64 [G, n], see `Batch.keys`; [0, 0] without growing tables.
     """

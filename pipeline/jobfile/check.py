@@ -40,6 +40,7 @@ class SharedRows:
         rows: rows of the table.
         share: share of the values whose id shares its row with another id that was seen.
         grows: whether each id has a row of its own, up to `rows`.
+        columns: the columns whose ids have its rows.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SharedRows:
     rows: int
     share: float
     grows: bool
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -174,4 +176,5 @@ def _shared_rows(job: Job, hashes: Mapping[str, Sequence[Uint64Array]]) -> Itera
         rows = ((ids >> np.uint64(32)) * np.uint64(table.rows)) >> np.uint64(32)
         _, row, ids_of_row = np.unique(rows, return_inverse=True, return_counts=True)
         shared = 0.0 if table.growth else float(times[ids_of_row[row] > 1].sum() / max(1, times.sum()))
-        yield SharedRows(table.name, len(ids), table.rows, shared, table.growth is not None)
+        columns = [column.name for column in table.columns]
+        yield SharedRows(table.name, len(ids), table.rows, shared, table.growth is not None, columns)

@@ -65,7 +65,8 @@ def _shared(check: JobCheck) -> Iterator[str]:
             )
         elif table.share > _MUCH:
             said += f' of the values: give tables.{table.name} more rows, or kind = "growing"'
-        lines.append([table.name, f"{table.ids:,}", f"{table.rows:,}", said])
+        name = f"{table.name} ({', '.join(table.columns)})" if len(table.columns) > 1 else table.name
+        lines.append([name, f"{table.ids:,}", f"{table.rows:,}", said])
     yield from _aligned(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
 from ..config.tables import TableSettings
 from ..text.format import count
@@ -23,6 +23,7 @@ class GrowingTable(ResultModel):
         evicted: how often an id lost its row.
         refused: how often a batch had an id that was due for a row when none was free.
         evict: what the job says about full tables.
+        columns: the columns whose ids have its rows.
     """
 
     name: str
@@ -32,6 +33,12 @@ class GrowingTable(ResultModel):
     evicted: NonNegativeInt
     refused: NonNegativeInt
     evict: str
+    columns: list[str] = Field(default=[])
+
+    @property
+    def shown_name(self) -> str:
+        """Return its name, with its columns if it has several."""
+        return f"{self.name} ({', '.join(self.columns)})" if len(self.columns) > 1 else self.name
 
     @property
     def rows_text(self) -> str:
@@ -58,7 +65,13 @@ def growing_tables(
         if counts["rows"]:
             sums = {what: sum(values) for what, values in counts.items()}
             growths.append(
-                GrowingTable(name=table.name, most_rows=table.rows, evict=table.growth.evict, **sums)
+                GrowingTable(
+                    name=table.name,
+                    most_rows=table.rows,
+                    evict=table.growth.evict,
+                    columns=[column.name for column in table.columns],
+                    **sums,
+                )
             )
     return growths
 
@@ -79,7 +92,7 @@ def growth_section(tables: Sequence[GrowingTable]) -> list[list[str]]:
         return []
     rows = [
         (
-            table.name,
+            table.shown_name,
             table.rows_text,
             count(table.admitted),
             count(table.evicted),

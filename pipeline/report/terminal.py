@@ -136,7 +136,10 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         ("divergence", wording.divergence(report)),
         ("staleness", stale),
         ("lookups ahead", wording.lookups_ahead(staleness)),
-        *((f"rows of {table.name}", table.rows_text) for table in report.growing_tables[:_TRAINER_ROWS]),
+        *(
+            (f"rows of {table.shown_name}", table.rows_text)
+            for table in report.growing_tables[:_TRAINER_ROWS]
+        ),
         *([] if (shared := report.shared_rows) is None else [("ids share rows", _sharing(shared))]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),

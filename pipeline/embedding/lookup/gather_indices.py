@@ -1,4 +1,4 @@
-"""How the vectors of a batch get from the nodes' replies into its tables: a layout, and index tensors."""
+"""How the vectors of a batch get from the nodes' replies into its columns: a layout, and index tensors."""
 
 from __future__ import annotations
 
@@ -22,36 +22,38 @@ Span: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class SplitTables:
-    """The tables of one dimension whose vectors come from several places, one behind the other.
+class SplitColumns:
+    """The columns of one dimension with vectors from several places, one behind the other: of split tables.
+
+    Also those whose bags come row by row.
 
     Attributes:
-        tables: number and vectors of each table: B with one row an example, else see `ItemList`.
+        columns: number and vectors of each column: B with one row an example, else see `ItemList`.
         zeroed: whether some of the vectors are of no row; they are zeros.
         spare: 1 if there is a vector behind all others, for padded rows; else 0.
     """
 
-    tables: tuple[tuple[int, int], ...]
+    columns: tuple[tuple[int, int], ...]
     zeroed: bool
     spare: int
 
     @property
     def vectors(self) -> int:
         """Return the number of all vectors, without the spare one."""
-        return sum(vectors for _, vectors in self.tables)
+        return sum(vectors for _, vectors in self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class BankIndices:
     """A `BankLookup`, with the numbers of its index tensors.
 
-    A reply has `single` vectors of single rows, then B vectors for each table of `bags`. The `examples`
-    single rows, repeats included, are those of the tables of `whole`, B each, then those of split tables.
+    A reply has `single` vectors of single rows, then B vectors for each column of `bags`. The `examples`
+    single rows, repeats included, are those of the columns of `whole`, B each, then those of split columns.
     Only nodes' own sums are vectors of `bags`.
 
     Attributes:
         distinct: numbers of the tensors of `DistinctRows`: `which`, `order` and `begins`.
-        places: int64 [rows of split tables]: the place of each in `SplitTables`; None if there are none.
+        places: int64 [rows of split columns]: the place of each in `SplitColumns`; None if there are none.
     """
 
     dim: int
@@ -76,17 +78,17 @@ class GatherLayout:
     Attributes:
         nodes: the banks of each node.
         batch: B.
-        tables: number of tables.
-        split: the split tables of each dimension.
-        divisors: tables of pooling "mean" with the number of a tensor, float32 [B, 1], by which the nodes'
+        columns: number of columns.
+        split: the split columns of each dimension.
+        divisors: columns of pooling "mean" with the number of a tensor, float32 [B, 1], by which the nodes'
             sums are divided.
-        lists: the tables whose bags come row by row.
+        lists: the columns whose bags come row by row.
     """
 
     nodes: tuple[tuple[BankIndices, ...], ...]
     batch: int
-    tables: int
-    split: tuple[tuple[int, SplitTables], ...]
+    columns: int
+    split: tuple[tuple[int, SplitColumns], ...]
     divisors: tuple[tuple[int, int], ...]
     lists: tuple[tuple[int, ItemList], ...]
 
@@ -97,8 +99,8 @@ class GatherLayout:
 
     @property
     def lengths(self) -> dict[int, int]:
-        """Return the number of the tensor of lengths, int32 [B], of each table that is a sequence."""
-        return {table: of.lengths for table, of in self.lists if of.lengths is not None}
+        """Return the number of the tensor of lengths, int32 [B], of each column that is a sequence."""
+        return {column: of.lengths for column, of in self.lists if of.lengths is not None}
 
 
 def _exact(what: str, size: int) -> int:  # noqa: ARG001
@@ -122,30 +124,30 @@ class GatherIndices:
     spans: tuple[tuple[Span, ...], ...]
 
     @classmethod
-    def of(cls, requests: Sequence[LookupPlan], tables: int, pad: Pad | None = None) -> GatherIndices:
+    def of(cls, requests: Sequence[LookupPlan], columns: int, pad: Pad | None = None) -> GatherIndices:
         """Return those of a batch with these requests.
 
         With `pad` there are more rows than those of the batch, so that more batches have one layout; the
         others are of no use, and their gradients have no meaning.
         """
-        return _Builder(requests, tables, pad).build()
+        return _Builder(requests, columns, pad).build()
 
 
 class _Builder:
-    def __init__(self, requests: Sequence[LookupPlan], tables: int, pad: Pad | None) -> None:
-        self._requests, self._tables, self._batch = requests, tables, requests[0].batch
+    def __init__(self, requests: Sequence[LookupPlan], columns: int, pad: Pad | None) -> None:
+        self._requests, self._columns, self._batch = requests, columns, requests[0].batch
         self._pad, self._is_padded = pad or _exact, pad is not None
         self._tensors: list[torch.Tensor] = []
         bags = requests[0].bags
         self._lists: dict[int, ItemList] = {}
         self._places_of: dict[int, Callable[[IndexArray], IndexArray]] = {}
-        for table, of_table in bags.items():
-            if of_table.pooling not in ("sum", "mean"):
-                self._lists[table], self._places_of[table] = list_layout(
-                    table, of_table, self._add, self._pad
+        for column, of_column in bags.items():
+            if of_column.pooling not in ("sum", "mean"):
+                self._lists[column], self._places_of[column] = list_layout(
+                    column, of_column, self._add, self._pad
                 )
         self._starts: dict[int, int] = {}
-        self._split = self._split_tables()
+        self._split = self._split_columns()
 
     def build(self) -> GatherIndices:
         nodes = [
@@ -154,14 +156,14 @@ class _Builder:
         ]
         bags = self._requests[0].bags
         divisors = tuple(
-            (table, self._add(_divisor(of_table)))
-            for table, of_table in bags.items()
-            if of_table.pooling == "mean"
+            (column, self._add(_divisor(of_column)))
+            for column, of_column in bags.items()
+            if of_column.pooling == "mean"
         )
         layout = GatherLayout(
             tuple(nodes),
             self._batch,
-            self._tables,
+            self._columns,
             tuple(self._split.items()),
             divisors,
             tuple(self._lists.items()),
@@ -176,23 +178,23 @@ class _Builder:
         self._tensors.append(torch.from_numpy(array))
         return len(self._tensors) - 1
 
-    def _split_tables(self) -> dict[int, SplitTables]:
-        """Lay out the split tables of each dimension, and note where each begins."""
+    def _split_columns(self) -> dict[int, SplitColumns]:
+        """Lay out the split columns of each dimension, and note where each begins."""
         vectors: dict[int, dict[int, int]] = {}
         for request in self._requests:
             for bank in request.banks:
                 of_dim = vectors.setdefault(bank.share.dim, {})
                 of_dim.update(dict.fromkeys(bank.cut, self._batch))
-                of_dim.update({table: self._lists[table].vectors for table in bank.listed})
+                of_dim.update({column: self._lists[column].vectors for column in bank.listed})
         for of_dim in vectors.values():
             start = 0
-            for table, count in of_dim.items():
-                self._starts[table] = start
+            for column, count in of_dim.items():
+                self._starts[column] = start
                 start += count
         return {
-            dim: SplitTables(
-                tables=tuple(of_dim.items()),
-                zeroed=any(self._lists[table].padded for table in of_dim if table in self._lists),
+            dim: SplitColumns(
+                columns=tuple(of_dim.items()),
+                zeroed=any(self._lists[column].padded for column in of_dim if column in self._lists),
                 spare=int(self._is_padded),
             )
             for dim, of_dim in vectors.items()
@@ -221,15 +223,15 @@ class _Builder:
         )
 
     def _places(self, name: str, bank: BankLookup) -> IndexArray | None:
-        """Return the places of the bank's rows of split tables, padded by that of the spare vector."""
+        """Return the places of the bank's rows of split columns, padded by that of the spare vector."""
         if not bank.cut and not bank.listed:
             return None
         known = [
-            positions + self._starts[table]
-            for table, positions in zip(bank.cut, bank.positions[: len(bank.cut)], strict=True)
+            positions + self._starts[column]
+            for column, positions in zip(bank.cut, bank.positions[: len(bank.cut)], strict=True)
         ]
-        for table, positions in zip(bank.listed, bank.positions[len(bank.cut) :], strict=True):
-            known.append(self._places_of[table](positions) + self._starts[table])
+        for column, positions in zip(bank.listed, bank.positions[len(bank.cut) :], strict=True):
+            known.append(self._places_of[column](positions) + self._starts[column])
         places: IndexArray = known[0] if len(known) == 1 else np.concatenate(known)
         size = self._pad(f"split {name}", len(places))
         return lengthened(places, size, self._split[bank.share.dim].vectors)

@@ -1,4 +1,4 @@
-"""Tables whose bags come row by row: sequences of vectors, and bags with weights.
+"""Columns whose bags come row by row: sequences of vectors, and bags with weights.
 
 The nodes return one vector for each row of a bag, as for one-hot rows. The trainer puts them side by side, or
 pools them.
@@ -85,26 +85,26 @@ class WeightedBags:
 
 
 ItemList: TypeAlias = PaddedLists | WeightedBags
-"""One table's bags, for batches with equal numbers of rows; used by the thread that trains them.
+"""One column's bags, for batches with equal numbers of rows; used by the thread that trains them.
 
 `join` and `split` take a batch's index tensors, on the device.
 """
 
 
 def list_layout(
-    table: int,
+    column: int,
     bags: ColumnBags,
     add: Callable[[NDArray[Any]], int],
     pad: Callable[[str, int], int],
 ) -> tuple[ItemList, Callable[[IndexArray], IndexArray]]:
-    """Return a table's list, and what returns the places of rows by their positions among all rows.
+    """Return a column's list, and what returns the places of rows by their positions among all rows.
 
     `add` keeps an array and returns its number; `pad` returns the padded size of what is called so.
     """
     ends = np.cumsum(bags.lengths, dtype=np.int64)
     if bags.pooling != "none":
-        return _weighted(table, bags, ends, add, pad), lambda positions: positions
-    longest = pad(f"list {table}", max(1, int(bags.lengths.max(initial=0))))
+        return _weighted(column, bags, ends, add, pad), lambda positions: positions
+    longest = pad(f"list {column}", max(1, int(bags.lengths.max(initial=0))))
     # For each example: its first place, minus the position of its first row.
     shift = np.arange(len(bags.lengths)) * longest - (ends - bags.lengths)
     places: IndexArray = shift[bags.owners] + np.arange(len(bags.rows))
@@ -112,7 +112,7 @@ def list_layout(
 
 
 def _weighted(
-    table: int,
+    column: int,
     bags: ColumnBags,
     ends: IndexArray,
     add: Callable[[NDArray[Any]], int],
@@ -123,7 +123,7 @@ def _weighted(
     if bags.pooling == "weighted_mean":
         totals = np.bincount(owners, weights=factors, minlength=len(bags.lengths))
         factors /= np.where(totals > 0, totals, 1.0)[owners]
-    rows = pad(f"weighted {table}", len(owners))
+    rows = pad(f"weighted {column}", len(owners))
     # Padded rows count nothing: they are in the last bag.
     return WeightedBags(
         len(bags.lengths),

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from ...types import Float32Array
-from .gather_indices import BankIndices, GatherLayout, Span, SplitTables
+from .gather_indices import BankIndices, GatherLayout, Span, SplitColumns
 from .request import LookupPlan
 
 FloatBuffer: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytearray | bytes
@@ -54,14 +54,14 @@ class BatchEmbeddings:
     Attributes:
         leaves: one leaf for each node, float32 [floats of its reply in the layout], requiring a gradient. A
             leaf is on the memory of the node's reply, or on a copy of it on the device.
-        embeddings: one tensor for each table, float32 [B, dim], computed by autograd from the leaves; of a
-            table with pooling "none" [B, L, dim], with zeros behind the vectors of a shorter list. Must not
+        embeddings: one tensor for each column, float32 [B, dim], computed by autograd from the leaves; of a
+            column with pooling "none" [B, L, dim], with zeros behind the vectors of a shorter list. Must not
             be changed in place. To have them side by side, `torch.cat` them along dimension 1 together with
             the other inputs.
-        lengths: for each table with pooling "none" its tensor of lengths, int32 [B].
+        lengths: for each column with pooling "none" its tensor of lengths, int32 [B].
 
     The embeddings of a whole table share the leaves' memory; with distinct rows the vectors are copied to all
-    examples that have the row. Those of a split table are gathered from its pieces. Those of a table with
+    examples that have the row. Those of a split table are gathered from its pieces. Those of a column with
     bags are the sum of the nodes' replies, divided for a mean; those of bags with weights are pooled here.
 
     Args:
@@ -75,7 +75,7 @@ class BatchEmbeddings:
     ) -> None:
         self.leaves: list[torch.Tensor] = [values.detach().requires_grad_() for values in data]
         self.lengths: dict[int, torch.Tensor] = {
-            table: tensors[number] for table, number in layout.lengths.items()
+            column: tensors[number] for column, number in layout.lengths.items()
         }
         self._targets: list[torch.Tensor | None] = [None] * len(data)
         join = _Batch(layout, tensors, self._targets)
@@ -139,7 +139,7 @@ class _Batch:
 
 
 class _Join(torch.autograd.Function):
-    """Compute the embeddings of all tables from the leaves of all nodes.
+    """Compute the embeddings of all columns from the leaves of all nodes.
 
     Views and `unbind` would do the same for whole tables. But a leaf that also has rows of split tables would
     then sum its gradient from several tensors of its size. Here each gradient is written once.
@@ -152,7 +152,7 @@ class _Join(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.batch, ctx.like = batch, data[0]
         layout, tensors = batch.layout, batch.tensors
-        tables: dict[int, torch.Tensor] = {}
+        columns: dict[int, torch.Tensor] = {}
         split = {
             dim: (data[0].new_zeros if of.zeroed or of.spare else data[0].new_empty)(
                 of.vectors + of.spare, dim
@@ -161,16 +161,16 @@ class _Join(torch.autograd.Function):
         }
         for banks, values in zip(layout.nodes, data, strict=True):
             for bank, part in _by_bank(banks, values):
-                _scatter_vectors(bank, part, tensors, tables, split)
+                _scatter_vectors(bank, part, tensors, columns, split)
         for dim, of in layout.split:
-            sizes = [vectors for _, vectors in of.tables]
+            sizes = [vectors for _, vectors in of.columns]
             parts = torch.split(split[dim], [*sizes, of.spare] if of.spare else sizes)
-            tables.update(zip((table for table, _ in of.tables), parts, strict=False))
-        for table, number in layout.divisors:
-            tables[table] = tables[table] / tensors[number]
-        for table, item_list in layout.lists:
-            tables[table] = item_list.join(tables[table], tensors)
-        return tuple(tables[table] for table in range(layout.tables))
+            columns.update(zip((column for column, _ in of.columns), parts, strict=False))
+        for column, number in layout.divisors:
+            columns[column] = columns[column] / tensors[number]
+        for column, item_list in layout.lists:
+            columns[column] = item_list.join(columns[column], tensors)
+        return tuple(columns[column] for column in range(layout.columns))
 
     @staticmethod
     @once_differentiable
@@ -179,12 +179,12 @@ class _Join(torch.autograd.Function):
         layout, tensors, targets = batch.layout, batch.tensors, list(batch.targets)
         batch.targets[:] = [None] * len(targets)
         known = list(gradients)
-        for table, number in layout.divisors:
-            gradient = known[table]
-            known[table] = None if gradient is None else gradient / tensors[number]
-        for table, item_list in layout.lists:
-            gradient = known[table]
-            known[table] = None if gradient is None else item_list.split(gradient, tensors)
+        for column, number in layout.divisors:
+            gradient = known[column]
+            known[column] = None if gradient is None else gradient / tensors[number]
+        for column, item_list in layout.lists:
+            gradient = known[column]
+            known[column] = None if gradient is None else item_list.split(gradient, tensors)
         like: torch.Tensor = ctx.like
         split = {dim: _side_by_side(dim, of, known, like) for dim, of in layout.split}
         results = []
@@ -197,12 +197,12 @@ class _Join(torch.autograd.Function):
 
 
 def _side_by_side(
-    dim: int, of: SplitTables, gradients: Sequence[torch.Tensor | None], like: torch.Tensor
+    dim: int, of: SplitColumns, gradients: Sequence[torch.Tensor | None], like: torch.Tensor
 ) -> torch.Tensor:
-    """Return the gradients of split tables as `SplitTables` has their vectors."""
+    """Return the gradients of split columns as `SplitColumns` has their vectors."""
     parts = []
-    for table, vectors in of.tables:
-        gradient = gradients[table]
+    for column, vectors in of.columns:
+        gradient = gradients[column]
         parts.append(like.new_zeros(vectors, dim) if gradient is None else gradient)
     if of.spare:
         parts.append(like.new_zeros(of.spare, dim))
@@ -222,25 +222,25 @@ def _scatter_vectors(
     bank: BankIndices,
     values: torch.Tensor,
     tensors: Sequence[torch.Tensor],
-    tables: dict[int, torch.Tensor],
+    columns: dict[int, torch.Tensor],
     split: dict[int, torch.Tensor],
 ) -> None:
-    """Put one bank's vectors into their tables, [B, dim] each, and among those of split tables."""
+    """Put one bank's vectors into their columns, [B, dim] each, and among those of split columns."""
     single = values[: bank.single]
     if bank.distinct is not None:
         single = single.index_select(0, tensors[bank.distinct[0]])
     start = len(bank.whole) * bank.batch
     if bank.whole:
         whole = single[:start].view(len(bank.whole), bank.batch, bank.dim)
-        tables.update(zip(bank.whole, whole.unbind(0), strict=True))
+        columns.update(zip(bank.whole, whole.unbind(0), strict=True))
     if bank.places is not None:
         split[bank.dim].index_copy_(0, tensors[bank.places], single[start:])
     if not bank.bags:
         return
     sums = values[bank.single :].view(len(bank.bags), bank.batch, bank.dim)
-    for table, of_table in zip(bank.bags, sums.unbind(0), strict=True):
+    for column, of_column in zip(bank.bags, sums.unbind(0), strict=True):
         # Each node with a piece of a split table has a part of the sum.
-        tables[table] = tables[table] + of_table if table in tables else of_table
+        columns[column] = columns[column] + of_column if column in columns else of_column
 
 
 def _gather_gradients(
@@ -252,7 +252,7 @@ def _gather_gradients(
 ) -> None:
     """Write the gradients of one bank's vectors to `result`, float32 [vectors, dim].
 
-    `gradients` has the gradient of each table, or None.
+    `gradients` has the gradient of each column, or None.
     """
     distinct, single_result = bank.distinct, result[: bank.single]
     single = single_result if distinct is None else result.new_empty(bank.examples, bank.dim)
@@ -267,16 +267,16 @@ def _gather_gradients(
 
 
 def _gather_blocks(
-    bank: BankIndices, tables: Sequence[int], result: torch.Tensor, gradients: Sequence[torch.Tensor | None]
+    bank: BankIndices, columns: Sequence[int], result: torch.Tensor, gradients: Sequence[torch.Tensor | None]
 ) -> None:
-    """Write the gradients of tables that have a vector for each example."""
-    if not tables:
+    """Write the gradients of columns that have a vector for each example."""
+    if not columns:
         return
-    table_gradients = [gradients[table] for table in tables]
-    known = [gradient for gradient in table_gradients if gradient is not None]
-    block = result.view(len(table_gradients), bank.batch, bank.dim)
-    if len(known) == len(table_gradients):
+    column_gradients = [gradients[column] for column in columns]
+    known = [gradient for gradient in column_gradients if gradient is not None]
+    block = result.view(len(column_gradients), bank.batch, bank.dim)
+    if len(known) == len(column_gradients):
         torch.stack(known, out=block)
         return
-    for piece, gradient in zip(block, table_gradients, strict=True):
+    for piece, gradient in zip(block, column_gradients, strict=True):
         piece.zero_() if gradient is None else piece.copy_(gradient)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,7 @@ def _run(starter: Starter, folder: Path, name: str, *settings: str) -> Report:
     options = [text for setting in (f"run.directory={folder}/runs", *settings) for text in ("--set", setting)]
     process = starter.fork("run", str(EXAMPLES / f"{name}.toml"), *options)
     assert process.wait() == 0, process.text()
-    report = RunFolder(folder / "runs" / name).report
+    report = RunFolder(folder / "runs" / load_job(EXAMPLES / f"{name}.toml").run.name).report
     assert report.ledger.adds_up
     counted = report.examples
     assert counted.trained == counted.distinct == counted.read
@@ -86,6 +88,27 @@ def test_movielens(starter: Starter, tmp_path: Path) -> None:
     # Each batch is scored before its step: better than the mean although nothing is seen twice.
     assert report.train.ne_progressive is not None
     assert report.train.ne_progressive < 0.95
+
+
+def test_the_example_of_histories_is_a_job_whose_films_have_one_table() -> None:
+    path = EXAMPLES / "histories" / "movielens.toml"
+    job, text = load_job(path), path.read_text(encoding="utf-8")
+    assert [(table.name, len(table.columns)) for table in job.tables] == [("user_id", 1), ("item_id", 2)]
+    assert "#     python examples/histories/histories.py PATH/ml-100k.inter data/histories.parquet\n" in text
+    assert "#     shadowsync run examples/histories/movielens.toml\n" in text
+
+
+@pytest.mark.data
+@pytest.mark.matrix
+def test_histories(starter: Starter, tmp_path: Path) -> None:
+    path, out = _file("ml-100k.inter.gz"), tmp_path / "histories.parquet"
+    script = str(EXAMPLES / "histories" / "histories.py")
+    subprocess.run([sys.executable, script, str(path), str(out)], check=True)
+    report = _run(starter, tmp_path, "histories/movielens", f"data.path={out}", "trainer.batch=64")
+    assert report.examples.trained == _rows(path) - 1
+    assert report.train.ne_progressive is not None
+    assert report.train.ne_progressive < 0.95
+    assert [table.columns for table in report.growing_tables] == [["user_id"], ["item_id", "history"]]
 
 
 @pytest.mark.data

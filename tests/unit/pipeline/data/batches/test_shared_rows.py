@@ -49,6 +49,24 @@ def test_all_ids_count_and_early_examples_too(ids: int, rows: int) -> None:
     assert (counts["sharing_examples"] > 0) == (rows < 100_000)
 
 
+def test_ids_of_all_columns_of_a_table_share_its_rows() -> None:
+    """And only those of a column of one id make an example one that shares."""
+    rows = 4096
+    meter = SharedRowsMeter({"t": rows}, frozenset({"list"}), {"t": ["one", "list"]})
+    one, lists = draw(900, 1), [np.tile(chunk, 3) for chunk in draw(1500, 10**6)]
+    for single, several in zip(one, lists, strict=True):
+        meter.show({"one": single, "list": several}, {})
+    every = [np.concatenate(one), np.concatenate(lists)]
+    shared = sharing(np.concatenate(every), rows)
+    of_one, of_list = shared[: len(every[0])], shared[len(every[0]) :]
+    counts = meter.counts()
+    assert counts["sharing_examples"] == pytest.approx(of_one[::2].mean())
+    # Of the list every fourth value is looked at.
+    assert counts["shared_rows/t"] == pytest.approx((of_one[::2].mean() + 3 * of_list[::4].mean()) / 4)
+    # The control: by themselves they share fewer.
+    assert of_one.mean() > sharing(every[0], rows).mean() + 0.1
+
+
 def test_another_thread_may_count_between_any_two_lines() -> None:
     meter = SharedRowsMeter({"a": 64, "b": 64})
     a, b = draw(2000, 1), draw(2000, 2)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from shadowsync.pipeline.config.tables import TableColumn
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.embedding.placement.row_costs import (
     CountedRowCosts,
@@ -75,6 +77,29 @@ def test_a_table_of_which_nothing_was_seen_is_used_evenly() -> None:
 
 def access(rows: float = 1.0, distinct: float = 0.5, head: float = 0.5, summed: float = 0.0) -> TableAccess:
     return TableAccess(rows, distinct, head, (0, 10), (1,), summed)
+
+
+def test_columns_of_a_table_are_counted_together() -> None:
+    columns = [TableColumn("item"), TableColumn("seen", "sum", place=1), TableColumn("list", "none", place=3)]
+    tables = (
+        make_table("item", 9, columns=columns),
+        make_table("user", 5, columns=[TableColumn("user", place=2)]),
+    )
+    counter = AccessCounter(tables)
+    lengths = np.array([[2, 1], [0, 3]], np.int32)
+    rows = np.array([[1, 2], [4, 4]], np.int32)
+    bags = np.array([1, 1, 7, 2, 2, 8], np.int32)
+    labels, dense = np.zeros(2, np.float32), np.zeros((2, 1), np.float32)
+    counter.add(Batch(BatchId(0, 0, 0, 1), labels, dense, rows, bag_rows=bags, bag_lengths=lengths))
+    item, user = counter.result()
+    # Rows 1, 2, 7 and 8, of two examples.
+    assert (item.rows_per_example, item.distinct_per_example, item.summed_per_example) == (4.0, 2.0, 1.5)
+    assert (user.rows_per_example, user.distinct_per_example, user.summed_per_example) == (1.0, 0.5, 0.0)
+    # Of the rows that are sent one by one each is requested once; a summed list is one vector more.
+    prices, traffic = CountedRowCosts(), LookupTraffic(distinct=True)
+    both = table_cost(tables[0], item, prices, traffic)
+    single = replace(item, rows_per_example=2.5, summed_per_example=0.0)
+    assert both.wire_ns > table_cost(make_table("item", 9), single, prices, traffic).wire_ns
 
 
 def test_what_costs_more_comes_out_dearer() -> None:

@@ -1,0 +1,52 @@
+"""MovieLens 100k with a user's history: before each rating the films that the user liked last.
+
+    python examples/histories/histories.py PATH/ml-100k.inter data/histories.parquet
+
+The file is one of those of examples/movielens.toml: ml-100k.inter, plain or compressed, or u.data.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+COLUMNS: Final = ("user_id", "item_id", "rating", "timestamp")
+LIKED: Final = 4
+LONGEST: Final = 20
+
+
+def with_histories(ratings: pl.DataFrame) -> pl.DataFrame:
+    """Return ratings in the order of time, with the list of films liked before, the most recent first.
+
+    `ratings` has the columns user_id, item_id, rating and timestamp.
+    """
+    ordered = ratings.sort("timestamp", maintain_order=True)
+    liked: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=LONGEST))
+    histories = []
+    for user, item, rating in ordered.select("user_id", "item_id", "rating").iter_rows():
+        histories.append(list(liked[user]))
+        if rating >= LIKED:
+            liked[user].appendleft(item)
+    column = pl.Series("history", histories, pl.List(pl.Int64))
+    return ordered.with_columns(column, (pl.col("rating") >= LIKED).cast(pl.Int8).alias("liked"))
+
+
+def read_ratings(path: Path) -> pl.DataFrame:
+    """Read a file of ratings, without a header or with one that has types, as in "user_id:token"."""
+    read = pl.read_csv(path, separator="\t")
+    if ":" not in read.columns[0]:
+        return pl.read_csv(path, separator="\t", has_header=False, new_columns=list(COLUMNS))
+    return read.rename({name: name.partition(":")[0] for name in read.columns})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("ratings", type=Path)
+    parser.add_argument("out", type=Path)
+    given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    with_histories(read_ratings(given.ratings)).write_parquet(given.out)
