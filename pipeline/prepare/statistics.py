@@ -78,7 +78,7 @@ class IdStatistics(ColumnStatistics):
         head: share of the n most frequent values in `values`, for each n of HEADS.
         table_rows: rows of the column's table.
         expected_shared: expected share of the distinct values that share a row of the table with another
-            value, if the hash spreads them evenly.
+            value of the column, if the hash spreads them evenly.
         mean_length, longest: number of ids in a bag; 1 for a categorical column.
     """
 

@@ -60,6 +60,10 @@ COLUMNS: dict[str, Any] = {
     "mean": {"kind": "multi_hot", "pooling": "mean"},
     "weighted_sum": {"kind": "multi_hot", "pooling": "sum", "weights": "w1"},
     "weighted_mean": {"kind": "multi_hot", "pooling": "mean", "weights": "w2"},
+    "one_again": {"kind": "categorical", "table": "one"},
+    "weighted_ones": {"kind": "multi_hot", "pooling": "mean", "weights": "w3", "table": "one"},
+    "grown_again": {"kind": "categorical", "table": "grown"},
+    "wide_sum": {"kind": "multi_hot", "pooling": "sum", "table": "wide"},
     "d0": "dense",
     "d1": "dense",
 }
