@@ -133,7 +133,7 @@ def _of_built_in(job: Job, name: str) -> Axes:
             r"deep\.0\.weight": (None, [*_dense(job), *_vectors(job, 1)]),
         }
     elif model == "autoint":
-        fields = [*_dense(job), *(("table", table.name) for table in job.tables)]
+        fields = [*_dense(job), *(("column", column.name) for column in job.embedded_columns)]
         width = int(options.get("heads", 2)) * int(options.get("head_dim", 16))  # type: ignore[arg-type]
         parts = {
             r"dense_vectors": (_dense(job), None),

@@ -151,7 +151,7 @@ def test_autoint_takes_the_parts_of_each_field() -> None:
     assert partly
 
     def by_field(job: Job, module: nn.Module) -> dict[str, torch.Tensor]:
-        fields = [*job.data.dense_names, *(table.name for table in job.tables)]
+        fields = [*job.data.dense_names, *(column.name for column in job.embedded_columns)]
         return dict(zip(fields, module.get_parameter("last.weight").view(len(fields), -1), strict=True))
 
     before, after = by_field(old, first), by_field(new, second)
