@@ -30,7 +30,10 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
     loops = [starter.fork(str(at), address, str(LOOPS), str(tmp_path), script=SCRIPT) for at in range(LOOPS)]
     progress = tmp_path / "loop-0.txt"
     wait_until(
-        lambda: (progress.exists() and progress.read_text() == "6") or loops[0].poll() is not None,
+        lambda: (
+            (progress.exists() and progress.read_text() == str(attached_script.HELD))
+            or loops[0].poll() is not None
+        ),
         "it trains",
         SECONDS,
     )
@@ -51,7 +54,7 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
         else:
             # What died with it is in the book: the last of its heartbeats says so.
             assert "was silent" in one["why"]
-            assert 0 <= one["synchronized"] <= one["steps"] <= 6
+            assert 0 <= one["synchronized"] <= one["steps"] <= attached_script.HELD
     (samples,) = found["samples"]
     size = attached_script.EXAMPLES
     assert samples["returned"] > 0
@@ -64,7 +67,7 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
     # Each once, but for those that the dead one had finished.
     assert len(survivors) == len(set(survivors))
     missing = set(range(size)) - set(survivors)
-    assert len(missing) <= 6 * attached_script.BATCH
+    assert len(missing) <= attached_script.HELD * attached_script.BATCH
     assert "not synchronized" in hub.text()
 
 
