@@ -31,7 +31,8 @@ def main(index: int, address: str, count: int, folder: Path) -> None:
     with shadowsync.attach(model, optimizer, join=address, wait_for=count, timeout_seconds=300.0) as sync:
         sampler = sync.sampler(data, examples_per_step=BATCH, epochs=1, span=20)
         loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
-        while address != "env://" and index > 0 and not (first.exists() and first.read_text() == str(HELD)):
+        waits = address != "env://" and 0 < index < count
+        while waits and not (first.exists() and first.read_text() == str(HELD)):
             # On a busy machine they would leave it less than that.
             task.step(model, optimizer)
         for number, (indices,) in enumerate(loader):
