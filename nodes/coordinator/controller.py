@@ -273,8 +273,9 @@ class JobController:
     def _note_idle(self) -> None:
         """Record that the input ended before all trainers and workers began."""
         start = count(self._job.start_examples)
-        trained, workers = self._state.ledger.examples_so_far, self._job.trainer.workers
-        begun = sum(trained > self._job.begins_at(worker) for worker in range(workers))
+        workers = self._job.trainer.workers
+        # One that begins with the last example has trained none.
+        begun = self._job.begun_workers(self._state.ledger.examples_so_far - 1)
         if begun < workers:
             self._notes.append(
                 f"training ended when {begun} of a trainer's {workers} workers had begun: one begins after"

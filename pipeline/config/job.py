@@ -314,6 +314,10 @@ class Job(Section):
         """
         return worker * self.start_examples if self.rows_warmup_examples else 0
 
+    def begun_workers(self, examples: int) -> int:
+        """Return how many workers each trainer has when all trainers have trained so many examples."""
+        return sum(examples >= self.begins_at(worker) for worker in range(self.trainer.workers))
+
     @property
     def _starting_trainers(self) -> int:
         return 1 if self.one_trainer_begins else self.trainer.count

@@ -160,7 +160,7 @@ class Profiler:
         members = self._state.members
         # Those too that wait for the end of the start.
         trainers = [node.info.name for node in (*members.alive("trainer"), *members.joining("trainer"))]
-        await self._server.wait_for(lambda: self._over or self._all_train(trainers))
+        await self._server.wait_for(lambda: self._over or (self._all_train(trainers) and self._all_begun))
         warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)
         await self._server.wait_for(lambda: self._over, warm_up)
         if self._over:
@@ -244,6 +244,12 @@ class Profiler:
     def _all_train(self, trainers: list[str]) -> bool:
         living = {member.info.name for member in self._state.members.living()}
         return all(self._state.ledger.trained_batches_of.get(name) for name in trainers if name in living)
+
+    @property
+    def _all_begun(self) -> bool:
+        """Whether no worker waits for its turn to begin: such a wait is none for a reader."""
+        job = self._state.job
+        return job.begun_workers(self._state.ledger.examples_so_far) == job.trainer.workers
 
     async def _request_all_measures(self, *, last: bool = False) -> RepliesByNode:
         members = self._state.members.alive()

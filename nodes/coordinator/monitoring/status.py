@@ -91,6 +91,10 @@ def _phase_of(state: JobState) -> str:
         return "waiting for a validation"
     if state.lifecycle.phase is JobPhase.TRAINING and state.lone_start.waiting():
         return "training, one trainer alone at first"
+    workers = state.job.trainer.workers
+    begun = state.job.begun_workers(state.ledger.examples_so_far)
+    if state.lifecycle.phase is JobPhase.TRAINING and begun < workers:
+        return f"training, {begun} of {workers} workers a trainer at first"
     return state.lifecycle.phase.value
 
 

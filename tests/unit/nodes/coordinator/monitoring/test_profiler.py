@@ -19,6 +19,7 @@ from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
 from shadowsync.pipeline.wire.control.profile import Measure, MeasureReply, Trace, TraceReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.tests.support.coordinator.fake_coordinator import FakeServer, member
+from shadowsync.tests.support.data.batches import batch_id
 
 ONE_WAY_SECONDS = 0.002
 
@@ -43,13 +44,10 @@ class PlayedServer(FakeServer):
         verbs: the requests so far.
     """
 
-    def __init__(self, folder: Path, ends_after: int, silent: str = "") -> None:
-        super().__init__(
-            folder,
-            [member("trainer", 0), member("reader", 0)],
-            sync={"algorithm": "none"},
-            trainer={"credit": 4},
-        )
+    def __init__(self, folder: Path, ends_after: int, silent: str = "", **sections: Any) -> None:
+        trainer = {"credit": 4} | sections.pop("trainer", {})
+        nodes = [member("trainer", 0), member("reader", 0)]
+        super().__init__(folder, nodes, sync={"algorithm": "none"}, trainer=trainer, **sections)
         self.ends_after = ends_after
         self.silent = silent
         self.verbs: list[str] = []
@@ -148,6 +146,44 @@ def test_what_comes_after_the_end_of_the_input_is_not_measured(tmp_path: Path) -
     assert events == []
     assert "The input ended after" in profile.notes[0]
     assert " of 1 min: give more input" in profile.notes[0]
+
+
+class TrainingServer(PlayedServer):
+    """A server whose trainer trains 25,000 examples while somebody waits without an end."""
+
+    measured_after: int | None = None
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Time passes, or training goes on until the condition holds."""
+        batch = 2
+        while seconds is None and not condition():
+            self.state.ledger.acknowledge("trainer-0", batch_id(batch), 25_000)
+            batch += 1
+        return await super().wait_for(condition, seconds)
+
+    async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
+        """Notes when the first measure was asked for."""
+        if self.measured_after is None:
+            self.measured_after = self.state.ledger.examples_so_far
+        return await super().call(member, request, seconds)
+
+
+@pytest.mark.parametrize(
+    ("warmup_iterations", "least"), [(1, 100_000), (0, 0)], ids=["one after the other", "at once"]
+)
+def test_workers_that_have_not_begun_are_not_measured(
+    tmp_path: Path, warmup_iterations: int, least: int
+) -> None:
+    settings = {"trainer": {"workers": 3}, "embedding": {"warmup_iterations": warmup_iterations}}
+
+    async def run() -> TrainingServer:
+        played = TrainingServer(tmp_path, 10_000, **settings)
+        await Profiler(played, 0.1).run()
+        return played
+
+    measured_after = run_in_virtual_time(run()).measured_after
+    assert measured_after is not None
+    assert least <= measured_after <= least + 25_010
 
 
 def test_an_input_that_ends_at_once_gives_no_profile(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply, TrainedBatch
 from shadowsync.pipeline.wire.http.hosts import names_of
+from shadowsync.tests.support.coordinator import fake_coordinator
+from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.watch.curves import ClientCurves
 from shadowsync.watch.exporters.scalars import scalars_of
 from shadowsync.watch.status import Cursor, Status, read_status
@@ -129,6 +131,22 @@ def test_training_that_waits_for_a_validation_is_not_called_training(tmp_path: P
         assert build_status(c, None, 0).phase == "training"
 
     on_coordinator(tmp_path, work)
+
+
+@pytest.mark.parametrize(("warmup_iterations", "phase"), [(1, "1 of 3 workers a trainer at first"), (0, "")])
+def test_training_with_workers_that_have_not_begun_is_not_called_training(
+    tmp_path: Path, warmup_iterations: int, phase: str
+) -> None:
+    """Its speed says nothing of the number of trainers, for which `--autoscale` asks."""
+    settings = {"trainer": {"workers": 3}, "embedding": {"warmup_iterations": warmup_iterations}}
+    state = state_of(
+        tmp_path, [member("trainer", 0), member("embedding", 0), member("reader", 0)], **settings
+    )
+    state.start_members()
+    state.lifecycle.begin_training({})
+    assert build_status(state, None, 0).phase == f"training, {phase}".removesuffix(", ")
+    state.ledger.acknowledge("trainer-0", batch_id(1), 100_000)
+    assert build_status(state, None, 0).phase == "training"
 
 
 def test_an_embedding_node_that_has_just_joined_has_no_figures_yet(tmp_path: Path) -> None:
