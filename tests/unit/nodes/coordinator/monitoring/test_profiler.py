@@ -174,7 +174,8 @@ class TrainingServer(PlayedServer):
 def test_workers_that_have_not_begun_are_not_measured(
     tmp_path: Path, warmup_iterations: int, least: int
 ) -> None:
-    settings = {"trainer": {"workers": 3}, "embedding": {"warmup_iterations": warmup_iterations}}
+    warmup = {"warmup_iterations": warmup_iterations}
+    settings: dict[str, Any] = {"trainer": {"workers": 3}, "embedding": warmup}
 
     async def run() -> TrainingServer:
         played = TrainingServer(tmp_path, 10_000, **settings)

@@ -138,10 +138,10 @@ def test_training_with_workers_that_have_not_begun_is_not_called_training(
     tmp_path: Path, warmup_iterations: int, phase: str
 ) -> None:
     """Its speed says nothing of the number of trainers, for which `--autoscale` asks."""
-    settings = {"trainer": {"workers": 3}, "embedding": {"warmup_iterations": warmup_iterations}}
-    state = state_of(
-        tmp_path, [member("trainer", 0), member("embedding", 0), member("reader", 0)], **settings
-    )
+    warmup = {"warmup_iterations": warmup_iterations}
+    settings: dict[str, Any] = {"trainer": {"workers": 3}, "embedding": warmup}
+    nodes = [fake_coordinator.member(role, 0) for role in ("trainer", "embedding", "reader")]
+    state = fake_coordinator.state_of(tmp_path, nodes, **settings)
     state.start_members()
     state.lifecycle.begin_training({})
     assert build_status(state, None, 0).phase == f"training, {phase}".removesuffix(", ")
