@@ -133,24 +133,46 @@ class _Changes:
     _of_all: tuple[Float32Array, Float32Array] | None = None
     _is_used: bool = False
 
-    def at(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
-        """Return what it adds to rows and to their state, of these positions."""
+    def to(
+        self, rows: IndexArray, values: Float32Array, state: Float32Array, targets: IndexArray
+    ) -> tuple[Float32Array, Float32Array]:
+        """Return what it adds to `targets` of `values` and `state`, which are its `rows`.
+
+        A row may have begun anew since the push was computed: it was evicted, or its node was replaced. The
+        last number of a row's state only grows, so such a row has a smaller one. What the push changes then
+        follows from the new state: of Adam's the difference from the old one may leave a negative square.
+        """
+        of_values, of_state = self._at(rows)
+        if self.bank.states:
+            anew = np.flatnonzero(state[targets, -1] < self.state[rows, -1])
+            if len(anew):
+                sources, at = rows[anew], targets[anew]
+                of_values[anew], of_state[anew] = self._compute(sources, values[at], state[at])
+        return of_values, of_state
+
+    def _at(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
+        """Return what it adds to the rows that it was computed of, as new arrays."""
         if self._of_all is None:
             if not self._is_used:
                 self._is_used = True
-                return self._compute(rows)
-            self._of_all = self._compute(np.arange(len(self.ids)))
+                return self._compute_before(rows)
+            self._of_all = self._compute_before(np.arange(len(self.ids)))
         values, state = self._of_all
         return np.take(values, rows, axis=0, mode="clip"), np.take(state, rows, axis=0, mode="clip")
 
-    def _compute(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
-        state = np.take(self.state, rows, axis=0, mode="clip")
+    def _compute_before(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
+        values = self.values[rows] if self.bank.is_rounded else self.values
+        return self._compute(rows, values, np.take(self.state, rows, axis=0, mode="clip"))
+
+    def _compute(
+        self, rows: IndexArray, values: Float32Array, state: Float32Array
+    ) -> tuple[Float32Array, Float32Array]:
         columns = _columns(state, self.bank)
         gradients = torch.from_numpy(np.take(self.gradients, rows, axis=0, mode="clip"))
         steps: Float32Array = self.bank.rule.step(columns, gradients, self.lr_scale).numpy()
         if self.bank.is_rounded:
             ids = self.ids[rows] if self.bank.growing else self.ids[rows].astype(np.int64)
-            steps = _rounded(self.values[rows], steps, ids, self.rounding)
+            steps = _rounded(values, steps, ids, self.rounding)
         if columns:
             state = np.column_stack(columns) - state
         return steps, state
@@ -257,7 +279,7 @@ class RowsInFlight:
                     sources, targets = sources[kept], targets[kept]
                 if not len(targets):
                     continue
-                of_values, of_state = push.changes[number].at(sources)
+                of_values, of_state = push.changes[number].to(sources, values, state, targets)
                 _add(values, targets, of_values, as_bfloat16=bank.is_rounded)
                 if bank.state_floats:
                     _add(state, targets, of_state)

@@ -436,6 +436,47 @@ def test_rows_of_a_table_with_bags_that_nodes_sum_are_those_of_the_node() -> Non
     assert changed.tolist() == [True, True, False, False, False, False]
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["without a row", "begun anew"])
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+# SGD has no state, and a push changes its rows by the same, but for rounding.
+@pytest.mark.parametrize("optimizer", OPTIMIZERS[1:])
+def test_a_push_changes_an_evicted_row_from_its_first_value(
+    optimizer: str, storage: str, begun: bool
+) -> None:
+    """Not by the difference that it would have made to the row's former state."""
+    shared: dict[str, Any] = {"optimizer": optimizer, "storage": storage, "lr": LR, "growth": Growth()}
+    ran = Simulation([make_table("C1", 2, 3, **shared)], 1, 0, nodes=1)
+    store, made = ran.nodes[0].store, iter(range(1, 100))
+    first, other = (
+        ran.router.requests(np.zeros((1, BATCH), np.int32), keys=np.array([keys], np.uint64))[0]
+        for keys in ([7, 8, 7, 8, 7], [9, 10, 9, 10, 9])
+    )
+
+    def apply(lookup: LookupPlan, size: float) -> tuple[Float32Array, BatchId]:
+        gradients = np.full(lookup.floats, size, np.float32)
+        batch = BatchId(0, 0, next(made), SEED)
+        store.apply(lookup.rows, gradients, lookup.counts, 1.0, batch=batch, keys=lookup.keys)
+        return gradients, batch
+
+    for _ in range(3):
+        apply(first, 4.0)
+    before = ran.nodes[0].look_up(first, ran.rows)
+    assert len(before.absent) == 0
+    apply(other, 1.0)
+    if begun:
+        apply(first, 0.5)
+    evicted = ran.nodes[0].look_up(first, ran.rows)
+    assert len(evicted.absent) == (0 if begun else 2)
+    ran.rows.begin()
+    gradients, batch = apply(first, 0.5)
+    numbers: dict[str, int] = {"worker": 0, "sequence": 1}
+    ran.rows.pushed(first, before, gradients, **numbers, lr_scale=1.0, batch=batch, again=False)
+    assert ran.rows.complete(first, evicted, ran.finder) == 1
+    after = ran.nodes[0].look_up(first, ran.rows)
+    np.testing.assert_allclose(evicted.values, after.values, rtol=CLOSE)
+    np.testing.assert_allclose(evicted.state, after.state, rtol=CLOSE)
+
+
 class Forgetful(IdFinder):
     """Finds all but the first."""
 
