@@ -27,6 +27,9 @@ from ..storage.optimizers import RowRule, make_row_rule
 from .applied_pushes import parse_applied
 from .id_finder import IdFinder, Ids
 
+# Of the state before: sums that were made of differences may be smaller by their rounding.
+_BEGUN_ANEW: Final = 0.99
+
 
 @dataclass(slots=True)
 class Answer:
@@ -144,7 +147,7 @@ class _Changes:
         """
         of_values, of_state = self._at(rows)
         if self.bank.states:
-            anew = np.flatnonzero(state[targets, -1] < self.state[rows, -1])
+            anew = np.flatnonzero(state[targets, -1] < _BEGUN_ANEW * self.state[rows, -1])
             if len(anew):
                 sources, at = rows[anew], targets[anew]
                 of_values[anew], of_state[anew] = self._compute(sources, values[at], state[at])
