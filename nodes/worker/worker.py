@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import time
 from collections import deque
@@ -171,8 +172,13 @@ class Worker(Service):
         self._call(lambda: self._begin_pass(pass_number, flat))
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
-        """Pass the sums of a pass to `reply`, on this thread."""
-        self._call(lambda: reply(self._sums if pass_number == self._pass else QualitySums()))
+        """Pass the sums of a pass so far to `reply`, on this thread."""
+
+        def sums() -> QualitySums:
+            # A copy: of a reader that has died, more deliveries may be scored while another thread reads it.
+            return copy.deepcopy(self._sums) if pass_number == self._pass else QualitySums()
+
+        self._call(lambda: reply(sums()))
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far, which add up over workers.

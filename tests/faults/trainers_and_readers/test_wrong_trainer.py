@@ -27,7 +27,7 @@ from shadowsync.pipeline.wire.control.messages import NextSpan, SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc.channel import RpcChannel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
 from shadowsync.tests.support.jobs.node_faults import Fault, is_here, once
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, until
 from shadowsync.tests.support.jobs.resumed import ClusterMaker
@@ -312,6 +312,30 @@ def test_wrong_counts_of_a_pass_cost_whoever_says_them(
     assert said.node == liar
     assert "agree only without it" in said.what
     assert report.ledger.adds_up, report.ledger.identities
+    assert report.eval is not None
+    assert report.eval.examples == EVAL_EXAMPLES
+
+
+def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_process: ClusterMaker) -> None:
+    """It does so if deliveries of a dead reader come late."""
+    scored_on = []
+
+    def scores_on(patch: pytest.MonkeyPatch) -> None:
+        collect = Worker.collect
+
+        def late(self: Worker, number: int, reply: Callable[[QualitySums], object]) -> None:
+            def add_and_reply(sums: QualitySums) -> None:
+                self._sums.add(np.zeros(1, np.float32), np.ones(1, np.float32))
+                scored_on.append(self.index)
+                reply(sums)
+
+            collect(self, number, add_and_reply)
+
+        patch.setattr(Worker, "collect", late)
+
+    report = finished_run(in_process, {"data": {"readers": 2}}, faults=(scores_on,)).report
+    assert len(scored_on) >= 2
+    assert report.events == []
     assert report.eval is not None
     assert report.eval.examples == EVAL_EXAMPLES
 
