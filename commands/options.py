@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -112,7 +111,9 @@ def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> C
     names = ["auto", "last", "best"] if default == "auto" else ["last", "best"]
 
     def checked(context: click.Context, parameter: click.Parameter, value: str) -> str:
-        if value not in names and not re.fullmatch(r"step-[0-9]+", value):
+        from ..pipeline.checkpoint.manifest import step_of
+
+        if value not in names and step_of(value) is None:
             raise click.BadParameter(
                 f"{value!r} is none of {', '.join(names)} and step-N", context, parameter
             )

@@ -191,6 +191,7 @@ class VirtualTrainer:
         if not self.context.has_begun(worker):
             await self._wait_to_begin(worker)
         while True:
+            self._let_begin()
             while (
                 len(batches) <= self._lookups_ahead(prefetch)
                 and (delivery := self._source.next(self.index)) is not None
@@ -231,14 +232,17 @@ class VirtualTrainer:
         if self._gate is not None:
             self._gate.join()
 
+    def _let_begin(self) -> None:
+        """Let those workers begin whose turn it is."""
+        for worker, begins in enumerate(self._worker_begins):
+            if not begins.is_set() and self.context.has_begun(worker):
+                begins.set()
+
     def _lookups_ahead(self, prefetch: Prefetch) -> int:
         """Return how many batches to look up ahead.
 
         None as long as one worker trains alone, if that makes a difference to rows.
         """
-        for worker, begins in enumerate(self._worker_begins):
-            if not begins.is_set() and self.context.has_begun(worker):
-                begins.set()
         return 0 if self.context.is_starting() and not self._depth_is_exact else prefetch.lookups_ahead
 
     def _look_up(self, worker: int, delivery: Delivery) -> VirtualBatch:

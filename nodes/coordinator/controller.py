@@ -276,7 +276,7 @@ class JobController:
         workers = self._job.trainer.workers
         # One that begins with the last example has trained none.
         begun = self._job.begun_workers(self._state.ledger.examples_so_far - 1)
-        if begun < workers:
+        if 0 < begun < workers:
             self._notes.append(
                 f"training ended when {begun} of a trainer's {workers} workers had begun: one begins after"
                 f" every {start} examples (docs/quality.md)"

@@ -77,6 +77,7 @@ class Worker(Service):
             worker=index,
         )
         self._early = True
+        self._warms_up = context.job.rows_warmup_examples > 0
         self._depth_is_exact = context.job.depth_is_exact
         self._trained = trained
         self._refused = refused
@@ -364,7 +365,7 @@ class Worker(Service):
 
     def _begins_alone(self) -> bool:
         """Return whether the first worker trains alone, one batch after the other."""
-        return self._context.job.rows_warmup_examples > 0 and self._is_early()
+        return self._warms_up and self._is_early()
 
     def _measure_depth(self) -> None:
         if self._is_early() and not self._depth_is_exact:

@@ -319,7 +319,7 @@ class DataSection(BaseModel):
             names = [f"C{index + 1}" for index in range(self.categorical_features)]
             return tuple(InputColumn(name, name, "") for name in names)
         return tuple(
-            InputColumn(name, column.table or name, column.table_pooling, column.fixed_rows)
+            InputColumn(name, table_of(name, self.columns), column.table_pooling, column.fixed_rows)
             for name, column in self.columns.items()
             if column.of_kind.has_table
         )

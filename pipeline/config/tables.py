@@ -314,7 +314,7 @@ def require_known(sections: Mapping[str, TableSection], columns: Sequence[InputC
             )
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            some = ", ".join(list(known)[:8]) + (", ..." if len(known) > 8 else "")
+            some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
             hint = f"did you mean {close[0]!r}?" if close else f"remove its section; the tables are {some}"
             raise ValueError(f"tables.{name}: there is no table of this name; {hint}")
         poolings = {column.pooling for column in columns if column.table == name}

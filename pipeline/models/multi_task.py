@@ -31,7 +31,17 @@ def _logits(towers: nn.ModuleList, inputs: Sequence[torch.Tensor]) -> torch.Tens
     return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1)
 
 
-class SharedBottom(nn.Module):
+class _WithTowers(nn.Module):
+    """A model with a tower for each label."""
+
+    towers: nn.ModuleList
+
+    def set_output_bias(self, logit: float | Sequence[float]) -> None:
+        """Set the bias of each label's logit; one number for one label."""
+        set_biases_(self.towers, logit)
+
+
+class SharedBottom(_WithTowers):
     """Shared bottom: `y_k = h^k(f(x))`.
 
     x is the dense features and all embeddings side by side; widths of embeddings may differ. f is the shared
@@ -59,10 +69,6 @@ class SharedBottom(nn.Module):
         self.bottom = mlp(widths, last_relu=True)
         self.towers = _towers(widths[-1], top, tasks)
 
-    def set_output_bias(self, logit: float | Sequence[float]) -> None:
-        """Set the bias of each label's logit; one number for one label."""
-        set_biases_(self.towers, logit)
-
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Return float32 logits, [B] for one label, otherwise [B, T].
 
@@ -72,7 +78,7 @@ class SharedBottom(nn.Module):
         return _logits(self.towers, [shared] * len(self.towers))
 
 
-class MMoE(nn.Module):
+class MMoE(_WithTowers):
     """Multi-gate mixture-of-experts.
 
     `y_k = h^k(f^k(x))` with `f^k(x) = sum over i of g^k(x)_i f_i(x)` (Equations 6 and 7), where h^k is the
@@ -109,10 +115,6 @@ class MMoE(nn.Module):
         # In float32 also under autocast: a gate is thin, and its softmax is sensitive.
         self.gates = nn.ModuleList(ThinLinear(width, experts, bias=False) for _ in range(tasks))
         self.towers = _towers(bottom[-1], top, tasks)
-
-    def set_output_bias(self, logit: float | Sequence[float]) -> None:
-        """Set the bias of each label's logit; one number for one label."""
-        set_biases_(self.towers, logit)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Return float32 logits, [B] for one label, otherwise [B, T].
@@ -180,7 +182,7 @@ def _mixed(gate: torch.Tensor, experts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.bmm(weights, outputs).squeeze(1)
 
 
-class PLE(nn.Module):
+class PLE(_WithTowers):
     """Progressive layered extraction (Tang et al., RecSys 2020).
 
     Levels of experts, each mixed by gates, and a tower for each label on its output of the last level. x is
@@ -223,10 +225,6 @@ class PLE(nn.Module):
             for number, width in enumerate(widths)
         )
         self.towers = _towers(bottom[-1], top, tasks)
-
-    def set_output_bias(self, logit: float | Sequence[float]) -> None:
-        """Set the bias of each label's logit; one number for one label."""
-        set_biases_(self.towers, logit)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Return float32 logits, [B] for one label, otherwise [B, T].

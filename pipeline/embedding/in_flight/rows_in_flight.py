@@ -123,7 +123,7 @@ class _Changes:
         state: float32 [S, floats of a row's state], before the push.
         values: float32 [S, dim], the rows before it; [0, dim] for a bank that is not rounded.
         lr_scale: see `messages.Push`.
-        rounding: the key of the step, see `rounding_bits`.
+        rounding: the key of the step, see `rounding_bits`; 0 for a bank that is not rounded.
     """
 
     bank: _Bank
@@ -318,11 +318,12 @@ class RowsInFlight:
             of_bank = gradients[start : start + part.share.single * bank.dim].reshape(-1, bank.dim)
             start += part.share.floats
             if not bank.is_exact:
-                of_bank, state = of_bank[:0], state[:0]
+                of_bank, state, values = of_bank[:0], state[:0], values[:0]
+            elif not bank.is_rounded:
+                values = values[:0]
+            key = mixed_key(*words, bank.number) if bank.is_rounded else 0
             # Copies, since the memory of the answer and of the gradients is used again.
-            rows = values.copy() if bank.is_rounded else values[:0].copy()
-            key = mixed_key(*words, bank.number)
-            changes.append(_Changes(bank, ids, of_bank.copy(), state.copy(), rows, lr_scale, key))
+            changes.append(_Changes(bank, ids, of_bank.copy(), state.copy(), values.copy(), lr_scale, key))
         push = PushInFlight(worker, sequence, changes, counts=not again)
         with self._lock:
             self._pushes[lookup.node].append(push)

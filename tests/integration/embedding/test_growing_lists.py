@@ -11,7 +11,6 @@ from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_job
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.increment import merge_exports
 from shadowsync.pipeline.saved_model.model import SavedModel
@@ -22,7 +21,15 @@ from shadowsync.tests.support.jobs import resumed
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.runs import JobMaker, Settings
-from shadowsync.tests.support.tables.growing_lists import ITEMS, ROWS, TABLES, job_of, write_log
+from shadowsync.tests.support.tables.growing_lists import (
+    ITEMS,
+    ROWS,
+    TABLES,
+    job_of,
+    same,
+    values_of,
+    write_log,
+)
 
 ClusterMaker = Callable[..., InProcessCluster]
 
@@ -32,25 +39,6 @@ CROWDED = {"kind": "growing", "rows": ITEMS // 2}
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_log(tmp_path_factory.mktemp("lists"))
-
-
-def finished(cluster: ClusterMaker, settings: Settings) -> tuple[Report, Path]:
-    own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    return report, own.run.folder.resolve()
-
-
-def values_of(folder: Path) -> list[np.ndarray]:
-    """The parameters of the dense part, and every item's vector in each table."""
-    model = SavedModel.open(folder)
-    dense = [parameter.numpy() for parameter in model.dense.parameters()]
-    return dense + [model.tables[name].lookup_ids(range(ITEMS)).numpy() for name in TABLES]
-
-
-def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
-    return all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
 
 
 @pytest.mark.matrix
@@ -72,7 +60,8 @@ def test_a_row_for_each_id_trains_as_a_hashed_table_without_collisions(
             # First values are those of rows or of ids; these are 0 in both.
             embedding={"init_scale": 1e-44, "threads": 2},
         )
-        report, folder = finished(cluster, settings)
+        run = resumed.finished(cluster, settings)
+        report, folder = run.report, run.folder
         assert report.eval is not None
         found[name] = report.eval.ne, values_of(folder)
         if name == "hashed":
@@ -94,7 +83,8 @@ def test_a_saved_model_scores_as_the_job_did(cluster: ClusterMaker, log: Path) -
         embedding={"nodes": 2},
         sync={"algorithm": "easgd", "nodes": 1},
     )
-    report, folder = finished(cluster, settings)
+    run = resumed.finished(cluster, settings)
+    report, folder = run.report, run.folder
     assert report.eval is not None
     assert report.eval.ne is not None
     # Half of the ids have no row, and still the others tell.
@@ -131,7 +121,8 @@ def test_a_prepared_folder_trains_as_the_files_do(cluster: ClusterMaker, log: Pa
             tree = {key: dict(section) for key, section in settings.items()}
             tree["model"].pop("bottom")
             prepare_folder(job_of_tree(tree), tmp_path / "folder")
-        report, folder = finished(cluster, settings)
+        run = resumed.finished(cluster, settings)
+        report, folder = run.report, run.folder
         assert report.eval is not None
         assert all(table.evicted for table in report.growing_tables)
         found.append((report.eval.ne, values_of(folder)))
@@ -167,7 +158,7 @@ def test_a_run_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker, log: P
     second = resumed.finished(cluster, resumed.going_on(settings, first, still))
     resumed.check_trained_once([first, second], 2, ROWS)
     before, after = (SavedModel.open(run.folder) for run in (first, second))
-    fresh = SavedModel.open(finished(cluster, job_of(log, {"kind": "growing"}, **still))[1])
+    fresh = SavedModel.open(resumed.finished(cluster, job_of(log, {"kind": "growing"}, **still)).folder)
     for name in TABLES:
         rows = [model.tables[name].lookup_ids(range(ITEMS)).numpy() for model in (before, after, fresh)]
         # Every id was trained before, so its row is what it was, wherever it is now.

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.data.hashing import hash_integers, mix_one
-from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.table import Table
+from shadowsync.tests.support.jobs import resumed
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.runs import Settings
@@ -55,14 +55,6 @@ def job_of(log: Path, user: Mapping[str, Any], **sections: dict[str, Any]) -> Se
     return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
 
 
-def finished(cluster: ClusterMaker, settings: Settings) -> tuple[Report, Path]:
-    own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    return report, own.run.folder.resolve()
-
-
 @pytest.mark.matrix
 def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
     cluster: ClusterMaker, drifting_log: Path
@@ -73,7 +65,7 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
         ("hashed", {}),
         ("full", {"kind": "growing", "evict": "never"}),
     ):
-        report, _ = finished(cluster, job_of(drifting_log, {"rows": MOST_ROWS, **user}))
+        report = resumed.finished(cluster, job_of(drifting_log, {"rows": MOST_ROWS, **user})).report
         assert report.eval is not None
         assert report.eval.ne is not None
         quality[name], reports[name] = report.eval.ne, report
@@ -102,7 +94,8 @@ def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log
         trainer=trainer,
         sync={"algorithm": "easgd", "nodes": 1},
     )
-    report, folder = finished(cluster, settings)
+    run = resumed.finished(cluster, settings)
+    report, folder = run.report, run.folder
     assert report.eval is not None
     scored = evaluate_run(folder, [str(drifting_log / "eval.parquet")])
     assert scored["ne"] == pytest.approx(report.eval.ne, rel=1e-5)

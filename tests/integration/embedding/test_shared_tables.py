@@ -12,7 +12,6 @@ import pytest
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.increment import merge_exports
 from shadowsync.pipeline.saved_model.model import SavedModel
@@ -21,8 +20,16 @@ from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.tests.support.jobs import resumed
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.runs import Settings
-from shadowsync.tests.support.tables.growing_lists import COLUMNS, ITEMS, ROWS, TABLES, job_of, write_log
+from shadowsync.tests.support.tables.growing_lists import (
+    COLUMNS,
+    ITEMS,
+    ROWS,
+    TABLES,
+    job_of,
+    same,
+    values_of,
+    write_log,
+)
 
 ClusterMaker = Callable[..., InProcessCluster]
 SHARED: dict[str, Any] = {
@@ -42,25 +49,6 @@ def shared_job(log: Path, table: dict[str, Any], **changes: Any) -> dict[str, di
     settings = job_of(log, {}, **changes)
     settings["data"] |= {"columns": SHARED}
     return settings | {"tables": {"item": table} if table else {}}
-
-
-def finished(cluster: ClusterMaker, settings: Settings) -> tuple[Report, Path]:
-    own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    return report, own.run.folder.resolve()
-
-
-def values_of(folder: Path) -> list[np.ndarray]:
-    """The parameters of the dense part, and every item's vector in each column's table."""
-    model = SavedModel.open(folder)
-    dense = [parameter.numpy() for parameter in model.dense.parameters()]
-    return dense + [model.tables[name].lookup_ids(range(ITEMS)).numpy() for name in TABLES]
-
-
-def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
-    return all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
 
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -89,7 +77,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 )
 def test_a_saved_model_scores_as_the_job_did(cluster: ClusterMaker, log: Path, variant: str) -> None:
     table, changes = VARIANTS[variant]
-    report, folder = finished(cluster, shared_job(log, table, **changes))
+    run = resumed.finished(cluster, shared_job(log, table, **changes))
+    report, folder = run.report, run.folder
     assert report.eval is not None
     assert report.eval.ne is not None
     # The labels' rate tells nothing of an example, and has 1.
@@ -132,7 +121,8 @@ def test_a_row_for_each_id_trains_as_a_hashed_table_without_collisions(
             "embedding": {"init_scale": 1e-44, "threads": 2},
         }
         make = job_of if name == "apart" else shared_job
-        report, folder = finished(cluster, make(log, table, **changes))
+        run = resumed.finished(cluster, make(log, table, **changes))
+        report, folder = run.report, run.folder
         assert report.eval is not None
         found[name] = report.eval.ne, values_of(folder)
     assert found["hashed"][0] == found["growing"][0]
@@ -160,7 +150,8 @@ def test_a_prepared_folder_trains_as_the_files_do(cluster: ClusterMaker, log: Pa
             tree = {key: dict(section) for key, section in settings.items()}
             tree["model"].pop("bottom")
             prepare_folder(job_of_tree(tree), tmp_path / "folder")
-        report, folder = finished(cluster, settings)
+        run = resumed.finished(cluster, settings)
+        report, folder = run.report, run.folder
         assert report.eval is not None
         found.append((report.eval.ne, values_of(folder)))
     assert found[0][0] == found[1][0]
@@ -211,7 +202,7 @@ def test_an_export_has_one_file_of_the_table_and_an_increment_what_changed(
 def test_rows_of_two_tables_cannot_begin_a_shared_one(cluster: ClusterMaker, log: Path) -> None:
     """With a name of its own the table starts anew, and the rest goes on; the other way round is no loss."""
     quick: dict[str, Any] = {"data": {"epochs": 1}}
-    _, apart = finished(cluster, job_of(log, {}, **quick))
+    apart = resumed.finished(cluster, job_of(log, {}, **quick)).folder
     start = {"start": {"checkpoint": str(apart)}}
     soon = {"run": {"start_timeout_seconds": 15.0, "name": "refused"}}
     own = cluster(shared_job(log, {}, **quick, **start, **soon)).start()
@@ -226,8 +217,9 @@ def test_rows_of_two_tables_cannot_begin_a_shared_one(cluster: ClusterMaker, log
         if name != "clicked"
     }
     named["data"] |= {"columns": {"clicked": "label", **columns}}
-    report, shared = finished(cluster, named)
+    run = resumed.finished(cluster, named)
+    report, shared = run.report, run.folder
     assert any("tables that" in event.what and "goods" in event.what for event in report.events)
     back = job_of(log, {}, **quick, start={"checkpoint": str(shared)}, run={"name": "back"})
-    report, _ = finished(cluster, back)
+    report = resumed.finished(cluster, back).report
     assert any("tables that" in event.what and "history" in event.what for event in report.events)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from shadowsync.pipeline.saved_model.model import SavedModel
 
 ITEMS, ROWS, EVAL_ROWS = 40, 4000, 1000
 LIST = {"kind": "multi_hot", "source": "history", "max_ids": 5}
@@ -39,6 +40,18 @@ def write_log(folder: Path) -> Path:
         }
         pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=1000)
     return folder
+
+
+def values_of(folder: Path) -> list[np.ndarray]:
+    """The parameters of a run's dense part, and every item's vector in each column's table."""
+    model = SavedModel.open(folder)
+    dense = [parameter.numpy() for parameter in model.dense.parameters()]
+    return dense + [model.tables[name].lookup_ids(range(ITEMS)).numpy() for name in TABLES]
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    """Whether both have the same values, to the bit."""
+    return all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
 
 
 def job_of(log: Path, table: Mapping[str, Any], **changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
