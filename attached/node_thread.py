@@ -25,6 +25,22 @@ def await_first(*futures: concurrent.futures.Future[Any]) -> None:
     concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
 
 
+def _cancel(future: concurrent.futures.Future[Any]) -> None:
+    future.cancel()
+    # Without this, who waits for it with `concurrent.futures.wait` would wait on.
+    future.set_running_or_notify_cancel()
+
+
+def _copy_result(task: asyncio.Task[T], future: concurrent.futures.Future[T]) -> None:
+    if task.cancelled():
+        # A future that runs cannot be cancelled.
+        future.set_exception(concurrent.futures.CancelledError())
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
+
+
 class ThreadHooks(ProcessHooks):
     """Hooks of a node that shares its process: signals and logs are the user's."""
 
@@ -68,6 +84,9 @@ class NodeThread(Generic[R]):
         )
         self.ended: concurrent.futures.Future[tuple[ExitCode, str]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        # A coroutine made for a loop that ends meanwhile would never be awaited, so the loop makes it.
+        self._lock, self._takes_work = threading.Lock(), True
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
 
     def start(self) -> R:
         """Start the node; return its role once the loop runs.
@@ -88,17 +107,25 @@ class NodeThread(Generic[R]):
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the node's loop; any thread may call.
 
-        The future is cancelled if the loop has ended.
+        `work` is called on the loop. The future raises CancelledError if the loop ends first.
         """
         loop = self._started.result()[0]
-        coroutine = work()
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, loop)
-        except RuntimeError:
-            coroutine.close()
-            gone: concurrent.futures.Future[T] = concurrent.futures.Future()
-            gone.cancel()
-            return gone
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def begin() -> None:
+            if future not in self._waiting:
+                return
+            self._waiting.remove(future)
+            if future.set_running_or_notify_cancel():
+                loop.create_task(work()).add_done_callback(lambda task: _copy_result(task, future))
+
+        with self._lock:
+            if self._takes_work:
+                self._waiting.add(future)
+                loop.call_soon_threadsafe(begin)
+            else:
+                _cancel(future)
+        return future
 
     def fail(self, error: BaseException) -> None:
         """End the node with an error; any thread may call."""
@@ -119,4 +146,14 @@ class NodeThread(Generic[R]):
         role = self._make_role()
         node = Node(role, self._settings, ThreadHooks())
         self._started.set_result((asyncio.get_running_loop(), node, role))
-        return await node.run(), node.exit_text
+        try:
+            return await node.run(), node.exit_text
+        finally:
+            self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        with self._lock:
+            self._takes_work = False
+            waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            _cancel(future)
