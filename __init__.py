@@ -1,7 +1,8 @@
 """ShadowSync: background synchronization for training recommendation models (arXiv 2003.03477).
 
-In Python, `run` trains a job on this machine and returns its report; `load` opens the model that a run saved;
-`attach` synchronizes any torch loop with others; `Embeddings` gives it tables on embedding nodes.
+In Python, `run` trains a job on this machine and returns its report; `list_runs` has the runs of a folder
+beside each other; `load` opens the model that a run saved; `attach` synchronizes any torch loop with others;
+`Embeddings` gives it tables on embedding nodes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .pipeline.config.job import Job
     from .pipeline.errors import ShadowSyncError
     from .pipeline.report.model import Report
+    from .pipeline.report.runs import list_runs
     from .pipeline.saved_model.model import SavedModel, load
     from .pipeline.wire.frames import PROTOCOL_VERSION
 
@@ -35,6 +37,7 @@ _PLACES = {
     "SavedModel": "pipeline.saved_model.model",
     "ShadowSyncError": "pipeline.errors",
     "attach": "attached.attach",
+    "list_runs": "pipeline.report.runs",
     "load": "pipeline.saved_model.model",
     "run": "nodes.supervisor.run",
 }
@@ -50,6 +53,7 @@ __all__ = [
     "ShadowSyncError",
     "__version__",
     "attach",
+    "list_runs",
     "load",
     "run",
 ]

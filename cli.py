@@ -23,6 +23,7 @@ from .commands.jobs.init import init
 from .commands.jobs.profile import profile
 from .commands.jobs.resume import resume
 from .commands.jobs.run import run
+from .commands.jobs.runs import runs
 from .commands.key import key
 from .commands.lab.chaos import chaos
 from .commands.lab.compare import compare
@@ -31,6 +32,7 @@ from .commands.lab.simulate import simulate
 from .commands.lab.tune import tune
 from .commands.models.evaluate import evaluate
 from .commands.models.export import export
+from .commands.models.importance import importance
 from .commands.models.merge import merge
 from .commands.models.predict import predict
 from .commands.models.serve import serve
@@ -143,9 +145,9 @@ def main() -> None:
 
 
 COMMANDS = (
-    *(algos, chaos, check, compare, evaluate, export, generate, health, hub, init, key),
-    *(merge, plan, predict, prepare, profile, render, resume, run, scale, serve, simulate, stop, top, tune),
-    *(coordinator, embedding, reader, sync, trainer),
+    *(algos, chaos, check, compare, evaluate, export, generate, health, hub, importance, init, key),
+    *(merge, plan, predict, prepare, profile, render, resume, run, runs, scale, serve, simulate, stop, top),
+    *(tune, coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -18,7 +18,9 @@ from ...pipeline.config.storage_url import is_url
 from ...pipeline.errors import CheckpointError, ExitCode, ShadowSyncError
 from ...pipeline.jobfile.load import job_of_tree, load_job, with_present_keys, without_one_trainer_sync
 from ...pipeline.jobfile.named_code import code_of, require_trusted
+from ...pipeline.jobfile.tables_in_memory import with_written_tables
 from ...pipeline.report.model import Report
+from ...pipeline.report.notebook import FolderReport
 from ...pipeline.wire.tasks import post
 from ...watch.terminal.live import Display, display
 from ..launch import with_sync_nodes
@@ -61,7 +63,8 @@ def run(
 
     Args:
         job: the path of a job file; or the same as a dict of sections, whose relative paths are taken
-            against the working directory; or a Job.
+            against the working directory; or a Job. In a dict, `path`, `validation_path` and `eval_path` of
+            `data` may be tables of pandas, polars or pyarrow, which are written to `run.directory`/data.
         overrides: "section.key=value" each, as `--set` takes them; none with a Job.
         progress: called every few seconds, on another thread where the caller's has a running loop, with
             what the coordinator's `status` answers. An exception of it interrupts the job, and is raised
@@ -93,8 +96,12 @@ def _resolved(job: JobLike, overrides: Iterable[str]) -> Job:
         if list(overrides):
             raise TypeError("overrides change a job file or a dict; change a Job with model_copy")
         return with_sync_nodes(job, may_import=True)
-    tree = job_of_tree(job, overrides) if isinstance(job, Mapping) else load_job(str(job), overrides)
-    return with_sync_nodes(tree, may_import=True)
+    if isinstance(job, Mapping):
+        overrides = list(overrides)
+        resolved = job_of_tree(with_written_tables(job, overrides), overrides)
+    else:
+        resolved = load_job(str(job), overrides)
+    return with_sync_nodes(resolved, may_import=True)
 
 
 class _Caller:
@@ -127,7 +134,7 @@ class _Caller:
             self._shown.close()
         folder = self._supervisor.folder
         if report is not None and folder is not None:
-            report = report.at(folder.absolute())
+            report = FolderReport.of(report, folder.absolute())
         return code, text, report
 
     def interrupt(self) -> None:

@@ -41,7 +41,17 @@ def draw_curves(report: Report, directory: Path) -> list[Path]:
     A curve without points gives a picture that says so. Any thread may call; raises ResourceError if a
     picture cannot be written.
     """
-    drawn = {
+    paths = []
+    for name, figure in figures_of(report).items():
+        with atomic_file(directory / name) as file:
+            figure.savefig(file, format="png")
+        paths.append(directory / name)
+    return paths
+
+
+def figures_of(report: Report) -> dict[str, Figure]:
+    """Draw the pictures of a report, by the names of their files."""
+    return {
         NE_PICTURE: _ne(report),
         THROUGHPUT_PICTURE: _by_trainer(
             f"{report.run}: throughput", "examples/s", report.curves.throughput, "no throughput was measured"
@@ -54,12 +64,6 @@ def draw_curves(report: Report, directory: Path) -> list[Path]:
             "no sync gap was recorded" if report.sync.rounds else "no synchronization round was completed",
         ),
     }
-    paths = []
-    for name, figure in drawn.items():
-        with atomic_file(directory / name) as file:
-            figure.savefig(file, format="png")
-        paths.append(directory / name)
-    return paths
 
 
 def _ne(report: Report) -> Figure:

@@ -9,6 +9,7 @@ from ..text.markdown import markdown_table, plain
 from . import wording
 from .by_label import tables_by_label
 from .growth import growth_section
+from .importance import importance_section
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
 from .quality import HourOfLabel, TrainedHour
@@ -37,6 +38,7 @@ def render_markdown(report: Report) -> str:
         *_placement(report),
         *growth_section(report.growing_tables),
         *sharing_section(report.shared_rows),
+        *importance_section(report.importance),
         _events(report),
         _versions(report),
     )

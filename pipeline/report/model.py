@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, computed_field, model_validator
 
+from ..metrics.importance import Importance
 from ..types import ResultModel
 from .adaptation import Control, LinkChoice
 from .growth import GrowingTable
@@ -253,6 +254,7 @@ class Report(ResultModel):
         elp: batch x workers x trainers.
         precision: precision of the matrix products, by trainer.
         warnings: what may have cost quality.
+        importance: what `shadowsync importance` measured last of the saved model.
         pictures: whether pictures were wanted.
     """
 
@@ -289,6 +291,7 @@ class Report(ResultModel):
     growing_tables: list[GrowingTable] = []
     shared_rows: SharedRows | None = None
     network: EmulatedNetwork | None = None
+    importance: Importance | None = None
     hardware: Hardware
     versions: dict[str, str]
     curves: Curves = Curves()
@@ -312,12 +315,6 @@ class Report(ResultModel):
     def folder(self) -> Path | None:
         """The run's folder, for a report that `shadowsync.run` returned."""
         return self._folder
-
-    def at(self, folder: Path) -> Report:
-        """Copy the report, with `folder` as its run's folder."""
-        copy = self.model_copy()
-        copy._folder = folder
-        return copy
 
     @model_validator(mode="before")
     @classmethod

@@ -25,6 +25,7 @@ from ..data.batches.span_plan import plan_spans
 from ..data.files.paths import file_identity
 from ..data.formats.parquet import IdClass, check_parquet
 from ..errors import CheckpointError, DataError
+from ..jobfile.tables_in_memory import no_table
 from ..types import BatchId, Float32Array, IndexArray, Mask
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns, value_array
 from .untrained_ids import UntrainedIds
@@ -112,11 +113,7 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
             }
         table = pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(
-            f"do not form a table ({error})",
-            where=where,
-            remedy="give columns of equal length, each with values of one type",
-        ) from error
+        raise no_table(error, where) from error
     rows = _rows_of_table(_with_missing(table, schema), schema, where)
     scorer = _Scorer(model)
     scores = probability_of(scorer.logits_of(rows))

@@ -1,9 +1,12 @@
-"""Display of a running job: a live table, lines of text, or nothing."""
+"""Display of a running job: a live table, lines of text, a bar in a notebook, or nothing."""
 
 from __future__ import annotations
 
+import html
+import importlib
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,8 +16,10 @@ from rich.live import Live
 from ...pipeline.report.placement import read_table_plan
 from ...pipeline.report.terminal import print_plan
 from ...pipeline.text.format import count, counted, duration, number, percent
-from ..status import Status, read_status
+from ..status import Incident, Status, read_status
 from .table import table_of
+
+_INCIDENTS_IN_NOTEBOOK = 5
 
 
 class Display(ABC):
@@ -84,9 +89,31 @@ class Lines(Display):
         for incident in status.incidents:
             if incident.number > self._shown_incidents:
                 self._shown_incidents = incident.number
-                when = f"{duration(round(incident.seconds)):>10}"
-                print(f"{when}  {incident.node}: {incident.what}", file=self._stream, flush=True)
+                print(_line_of_incident(incident), file=self._stream, flush=True)
         print(line_of(status), file=self._stream, flush=True)
+
+
+class NotebookBar(Display):
+    """A bar, a line and the latest events below a notebook's cell, erased when closed.
+
+    Args:
+        show: shows HTML in place of what it showed before.
+    """
+
+    period_seconds = 1.0
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._incidents: dict[int, Incident] = {}
+
+    def __call__(self, body: dict[str, Any]) -> None:
+        status = read_status(body)
+        self._incidents.update({incident.number: incident for incident in status.incidents})
+        self._show(_html_of(status, list(self._incidents.values())[-_INCIDENTS_IN_NOTEBOOK:]))
+
+    def close(self) -> None:
+        # The last status is from before the end.
+        self._show("")
 
 
 class Silence(Display):
@@ -124,17 +151,42 @@ def line_of(status: Status) -> str:
     return "  ".join(parts)
 
 
+def _line_of_incident(incident: Incident) -> str:
+    return f"{duration(round(incident.seconds)):>10}  {incident.node}: {incident.what}"
+
+
+def _html_of(status: Status, incidents: list[Incident]) -> str:
+    fraction = status.progress.fraction
+    # A bar without a value says that it is not known how much is done.
+    value = "" if fraction is None else f' value="{fraction:.4f}"'
+    text = html.escape("\n".join([line_of(status), *map(_line_of_incident, incidents)]))
+    page = html.escape(status.page)
+    link = f'<div><a href="{page}">{page}</a></div>' if page and not status.ended else ""
+    return f'<progress max="1" style="width:100%"{value}></progress><pre>{text}</pre>{link}'
+
+
 def _show_plan(folder: Path, console: Console) -> None:
     record = read_table_plan(folder)
     if record is not None:
         print_plan(record, console)
 
 
+def _cell_output() -> Callable[[str], None]:
+    """Return what shows HTML below the notebook's cell that runs now."""
+    # IPython has no types.
+    shown: Any = importlib.import_module("IPython.display")
+    handle = shown.DisplayHandle()
+    handle.display(shown.HTML(""))
+    return lambda text: handle.update(shown.HTML(text))
+
+
 def display(*, quiet: bool) -> Display:
-    """Choose the display for this process's standard error."""
+    """Choose the display for this process's standard error, or the notebook's cell that runs."""
     if quiet:
         return Silence()
     console = Console(stderr=True)
+    if console.is_jupyter:
+        return NotebookBar(_cell_output())
     # A "dumb" terminal cannot move its cursor.
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveTable(console)

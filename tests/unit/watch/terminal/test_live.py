@@ -16,7 +16,7 @@ from shadowsync.pipeline.text.format import MISSING
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.watch.status import Incident, LedgerFigures, NodeStatus, Progress, Speed, SyncFigures
-from shadowsync.watch.terminal.live import Lines, LiveTable, Silence, display, line_of
+from shadowsync.watch.terminal.live import Lines, LiveTable, NotebookBar, Silence, display, line_of
 from shadowsync.watch.terminal.table import MOST_NODES, table_of
 
 WIDTH = 80
@@ -214,3 +214,18 @@ def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.nodes.clients.watched_job.FIRST_REPLY_SECONDS", 0.3)
     with pytest.raises(ClusterError, match=r"no coordinator answered within 300 ms"):
         asyncio.run(show_job("tcp://127.0.0.1:9", once=True, as_json=False))
+
+
+def test_the_bar_of_a_notebook_has_figures_and_the_latest_events_and_goes_at_the_end() -> None:
+    shown: list[str] = []
+    bar = NotebookBar(shown.append)
+    happened = [Incident(number=k, seconds=k, node=f"trainer-{k}", what="died <here>") for k in range(1, 8)]
+    bar(a_status(page="http://127.0.0.1:8080/", incidents=happened[:6]).model_dump(mode="json"))
+    assert shown[-1].startswith('<progress max="1" style="width:100%" value="0.2458"></progress><pre>')
+    assert '<a href="http://127.0.0.1:8080/">' in shown[-1]
+    bar(a_status(incidents=happened[6:]).model_dump(mode="json"))
+    assert [f"trainer-{k}: died &lt;here&gt;" in shown[-1] for k in range(1, 8)] == [False] * 2 + [True] * 5
+    bar(a_status(progress=Progress(trained=5, distinct=5)).model_dump(mode="json"))
+    assert shown[-1].startswith('<progress max="1" style="width:100%"></progress>')
+    bar.close()
+    assert shown[-1] == ""
