@@ -17,6 +17,7 @@ from ..runtime.settings import metrics_address
 from .server import ControlServer
 
 if TYPE_CHECKING:
+    from ...pipeline.report.model import Report
     from ...watch.exporters.metrics_server import MetricsServer
     from ...watch.exporters.scalars import Scalars
     from ...watch.page.server import PageServer
@@ -49,7 +50,7 @@ class Monitoring:
         self._state = server.state
         self._mirror = Mirror()
         self._page: PageServer | None = None
-        self._scalars: Scalars | None = None
+        self._scalars: list[Scalars] = []
         self._metrics: MetricsServer | None = None
         self._counts: dict[str, Any] = {}
         # When the server's health was looked at, and what it was.
@@ -71,10 +72,10 @@ class Monitoring:
             self._page = PageServer(host, port, names_of(host, settings.advertise))
             self._page.start()
             state.show_page(self._page.url)
-        if watch.tensorboard and not missing_modules("tensorboard"):
-            from ...watch.exporters.scalars import Scalars
+        if watch.tensorboard or watch.mlflow or watch.wandb:
+            from ...watch.exporters.trackers import open_scalars
 
-            self._scalars = Scalars(state.folder)
+            self._scalars = open_scalars(state.job, state.folder)
         address = metrics_address(settings)
         if address is not None and not missing_modules("metrics"):
             from ...pipeline.wire.http.hosts import names_of
@@ -90,7 +91,7 @@ class Monitoring:
 
     async def run(self) -> None:
         """Publish until cancelled; a failure is logged, and training continues."""
-        while self._page is not None or self._scalars is not None or self._metrics is not None:
+        while self._page is not None or self._scalars or self._metrics is not None:
             self._look_at_health()
             self.publish()
             await asyncio.sleep(PERIOD_SECONDS)
@@ -117,22 +118,31 @@ class Monitoring:
             status = status.model_copy(update=last)
         self._mirror.take(status)
         self._counts = flat_figures(status)
-        if self._scalars is not None:
-            self._scalars.publish(status)
+        for scalars in self._scalars:
+            scalars.publish(status)
         if self._page is not None:
             self._page.publish(status)
 
+    def evaluated(self, report: Report | None) -> None:
+        """Publish the quality on the held-out files, if there is one."""
+        if report is not None and (scores := report.headline) is not None:
+            figures = {"ne/eval": scores.ne, "auc/eval": scores.auc, "logloss/eval": scores.logloss}
+            measured = {tag: value for tag, value in figures.items() if value is not None}
+            for scalars in self._scalars:
+                scalars.add(report.restored_examples + report.examples.distinct, measured)
+
     async def close(self) -> None:
         """Publish the last status, and end."""
-        if self._page is not None or self._scalars is not None:
+        if self._page is not None or self._scalars:
             self.publish(ended=True)
-        if self._scalars is not None:
-            self._scalars.close()
+        for scalars in self._scalars:
+            await asyncio.to_thread(scalars.close)
         if self._page is not None:
             await asyncio.to_thread(self._page.close)
         if self._metrics is not None:
             await asyncio.to_thread(self._metrics.close)
-        self._page = self._scalars = self._metrics = None
+        self._page = self._metrics = None
+        self._scalars = []
 
     def _look_at_health(self) -> None:
         health = self._server.health()

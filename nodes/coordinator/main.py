@@ -165,6 +165,7 @@ async def run_coordinator(
         totals = await store.run(LedgerStore.totals)
         conclusion = await _conclusion(server, totals, outcome, plan)
         ended = await _finish(controller, server, conclusion, took_over=False)
+        watching.evaluated(ended[2])
         if unwritten is not None:
             raise unwritten
         return ended

@@ -390,6 +390,15 @@ class WatchSection(BaseModel):
     tensorboard: bool = Field(
         default=False, description="Whether the coordinator writes TensorBoard event files to the run folder."
     )
+    mlflow: str = Field(
+        default="",
+        description="Tracking URI of MLflow, where the coordinator writes scalars and settings: a server,"
+        ' or "sqlite:///FILE". Empty: none.',
+    )
+    wandb: bool = Field(
+        default=False,
+        description="Whether the coordinator writes an offline run of Weights & Biases to the run folder.",
+    )
     metrics_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = Field(
         default=0,
         description="Port of each node's Prometheus metrics, on `network.bind`; 0: none. Under"

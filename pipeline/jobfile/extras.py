@@ -18,6 +18,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "metrics": ("aiohttp", "prometheus_client"),
     "lab": ("jinja2", "matplotlib", "scipy", "simpy"),
     "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "wandb": ("wandb",),
     "onnx": ("onnxscript",),
     "kafka": ("confluent_kafka",),
     "kubernetes": ("yaml",),
@@ -54,6 +56,8 @@ def left_out(job: Job, *, metrics_port: int | None = None, has_report: bool = Tr
         ("the page", "web", bool(job.watch.web)),
         ("the metrics", "metrics", bool(port)),
         ("TensorBoard's files", "tensorboard", job.watch.tensorboard),
+        ("MLflow's run", "mlflow", bool(job.watch.mlflow)),
+        ("the run of Weights & Biases", "wandb", job.watch.wandb),
     )
     missing = {extra: what for what, extra, enabled in features if enabled and missing_modules(extra)}
     return f"left out: {', '.join(missing.values())}; {_install(*missing)} adds it" if missing else ""

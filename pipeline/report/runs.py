@@ -161,7 +161,7 @@ def _read(folder: Path) -> Run | None:
         return None
     if not isinstance(tree, dict):
         return None
-    settings = dict(_flat(tree))
+    settings = dict(flat_settings(tree))
     try:
         return Run(folder, settings, FolderReport.of(read_report(folder / JSON_NAME), folder))
     except FileNotFoundError:
@@ -184,11 +184,12 @@ def _order(sort: str) -> Callable[[Run], Any]:
     return key
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a job's sections by "section.key"."""
     for name, value in tree.items():
         # A table of options without an option is the same as none.
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat_settings(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 

@@ -71,6 +71,7 @@ PICKLING_CALLS = {
 }
 # Distributions whose import name is another, and what comes with one of them.
 IMPORT_NAMES = {
+    "mlflow-skinny": {"mlflow"},
     "prometheus-client": {"prometheus_client"},
     "confluent-kafka": {"confluent_kafka"},
     "pyyaml": {"yaml"},
@@ -153,8 +154,8 @@ def test_extras_bring_the_modules_that_errors_name() -> None:
     }
     assert brought == {name: set(modules) for name, modules in EXTRAS.items()}
     (everything,) = extras.pop("all")
-    # Ray is large, and only clusters need it; the others bring loops of their own.
-    apart = {"ray", "lightning", "transformers"}
+    # Ray is large, and only clusters need it, trackers bring servers of their own, the others loops.
+    apart = {"ray", "mlflow", "wandb", "lightning", "transformers"}
     assert set(everything.removeprefix("shadowsync[").removesuffix("]").split(",")) == set(EXTRAS) - apart
     assert set(extras) == {*EXTRAS, "dev", "docs"}
 

@@ -14,28 +14,33 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from ...pipeline.atomic_file import unwritable
 from ...pipeline.text.wall_clock import unix_seconds
 
+FOLDER = "tensorboard"
 _LARGEST_FLOAT = 3.4028234663852886e38
 
 
 class EventFile:
     """One event file in a folder, created with this object.
 
-    Used by one thread. Raises OSError if a write fails.
+    Used by one thread. Raises ResourceError if it cannot be created, OSError if a write fails.
 
     TensorBoard's own EventFileWriter writes on another thread, which ends with a traceback if the disk is
     full; here the caller gets the error. The file is named as TensorBoard's writers name it.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         now = unix_seconds()
         name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
         self.path = folder / name
-        # Unbuffered, so that `close` does not retry what could not be written.
-        self._file = self.path.open("ab", buffering=0)
-        self._write(Event(wall_time=now, file_version="brain.Event:2"))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Unbuffered, so that `close` does not retry what could not be written.
+            self._file = self.path.open("ab", buffering=0)
+            self._write(Event(wall_time=now, file_version="brain.Event:2"))
+        except OSError as error:
+            raise unwritable(folder, error) from error
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Write the values of one step, unbuffered."""
@@ -52,8 +57,12 @@ class EventFile:
     def _write(self, event: Event) -> None:
         whole = io.BytesIO()
         RecordWriter(whole).write(event.SerializeToString())
-        if self._file.write(whole.getbuffer()) != whole.tell():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        try:
+            complete = self._file.write(whole.getbuffer()) == whole.tell()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        if not complete:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
 
 def _float32(value: float) -> float:

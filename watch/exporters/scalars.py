@@ -1,15 +1,13 @@
-"""Scalars for TensorBoard, from statuses."""
+"""Scalars for TensorBoard and experiment trackers, from statuses."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Protocol
 
-from ...pipeline.atomic_file import unwritable
 from ..status import Status
-from .event_file import EventFile
 
-FOLDER = "tensorboard"
 FIRST_PERIOD_SECONDS = 1.0
 STEPS_PER_PERIOD = 600
 
@@ -47,19 +45,25 @@ def scalars_of(status: Status) -> dict[str, float]:
     return {tag: float(value) for tag, value in scalars.items() if value is not None}
 
 
+class ScalarWriter(Protocol):
+    """Where scalars are written. One thread."""
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the values of one step; raises OSError."""
+
+    def close(self) -> None:
+        """End; nothing follows."""
+
+
 class Scalars:
-    """A writer of statuses as TensorBoard events. One thread.
+    """Statuses as scalars of a writer. One thread.
 
     It writes one status per second at first; the period doubles after every STEPS_PER_PERIOD statuses, so
-    that the file of a long run stays small. If a write fails, it logs an error and stops writing, and
-    training continues. Raises ResourceError if the file cannot be created.
+    that a long run stays small. If a write fails, it logs an error and stops writing, and training continues.
     """
 
-    def __init__(self, run_folder: Path) -> None:
-        try:
-            self._file: EventFile | None = EventFile(run_folder / FOLDER)
-        except OSError as error:
-            raise unwritable(run_folder / FOLDER, error) from error
+    def __init__(self, writer: ScalarWriter) -> None:
+        self._writer: ScalarWriter | None = writer
         self._period = FIRST_PERIOD_SECONDS
         self._written = 0
         self._written_at = float("-inf")
@@ -69,29 +73,31 @@ class Scalars:
         """Write a newer status if one is due."""
         due = status.ended or status.seconds - self._written_at >= self._period
         step = status.progress.distinct if status.loops is None else status.loops.steps
-        if self._file is None or not due or not step:
+        if not due or not step:
             return
-        try:
-            self._file.add(step, scalars_of(status))
-            for validation in status.validation[self._validated :]:
-                metrics = {status.validation_metric: validation.value} | validation.metrics
-                self._file.add(
-                    validation.examples, {f"{name}/validation": value for name, value in metrics.items()}
-                )
-        except OSError as error:
-            log.error(
-                "%s: cannot be written (%s); no more scalars are written", self._file.path, error.strerror
-            )
-            self.close()
-            return
+        self.add(step, scalars_of(status))
+        for validation in status.validation[self._validated :]:
+            metrics = {status.validation_metric: validation.value} | validation.metrics
+            self.add(validation.examples, {f"{name}/validation": value for name, value in metrics.items()})
         self._validated = len(status.validation)
         self._written_at = status.seconds
         self._written += 1
         if self._written % STEPS_PER_PERIOD == 0:
             self._period *= 2
 
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the values of one step, unless an earlier one could not be written."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.add(step, values)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            log.error("%scannot be written (%s); no more scalars are written", where, error.strerror)
+            self.close()
+
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Close the writer."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -151,6 +151,8 @@ OTHER: dict[str, Any] = {
     "validation.min_delta": 0.1,
     "watch.web": "8080",
     "watch.tensorboard": True,
+    "watch.mlflow": "sqlite:///ml.db",
+    "watch.wandb": True,
     "watch.metrics_port": 9000,
     "report.pictures": False,
 }

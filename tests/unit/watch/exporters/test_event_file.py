@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.tests.support.coordinator.statuses import a_status
-from shadowsync.watch.exporters.event_file import EventFile
-from shadowsync.watch.exporters.scalars import FOLDER, STEPS_PER_PERIOD, Scalars
+from shadowsync.watch.exporters.event_file import FOLDER, EventFile
+from shadowsync.watch.exporters.scalars import STEPS_PER_PERIOD, Scalars
 from shadowsync.watch.status import Progress, ValidationStatus
 
 Series = dict[str, list[tuple[int, float]]]
@@ -61,7 +61,7 @@ def test_a_record_that_was_altered_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_a_run_s_scalars(tmp_path: Path) -> None:
-    scalars = Scalars(tmp_path)
+    scalars = Scalars(EventFile(tmp_path / FOLDER))
     scalars.publish(a_status(seconds=1.0, progress=Progress(trained=0, distinct=0)))
     for number in (1, 2, 3):
         progress = Progress(trained=1000 * number, distinct=1000 * number)
@@ -83,7 +83,7 @@ def test_a_run_s_scalars(tmp_path: Path) -> None:
 
 
 def test_a_long_run_writes_less_and_less(tmp_path: Path) -> None:
-    scalars = Scalars(tmp_path)
+    scalars = Scalars(EventFile(tmp_path / FOLDER))
     (path,) = (tmp_path / FOLDER).iterdir()
     sizes = [path.stat().st_size]
     for second in range(4 * STEPS_PER_PERIOD):
@@ -98,18 +98,18 @@ def test_a_long_run_writes_less_and_less(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("a file", encoding="utf-8")
     with pytest.raises(ResourceError, match=FOLDER):
-        Scalars(tmp_path)
+        Scalars(EventFile(tmp_path / FOLDER))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 def test_a_full_disk_ends_the_file_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    scalars = Scalars(tmp_path)
-    assert scalars._file is not None
-    scalars._file.close()
-    scalars._file._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115 - closed by what is tested
+    file = EventFile(tmp_path / FOLDER)
+    file.close()
+    file._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115 - closed by what is tested
+    scalars = Scalars(file)
     for second in (1.0, 2.0, 3.0):
         scalars.publish(a_status(seconds=second))
-    assert caplog.text.count("cannot be written (No space left on device)") == 1
+    assert caplog.text.count(f"{file.path}: cannot be written (No space left on device)") == 1
     scalars.close()
 
 

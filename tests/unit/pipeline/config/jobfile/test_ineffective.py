@@ -191,7 +191,7 @@ codecs: vectors gradients
 network: transport shared_memory bind advertise delay bandwidth
 start: checkpoint resume
 checkpoint: every_examples every_seconds
-watch: web tensorboard metrics_port
+watch: web tensorboard mlflow wandb metrics_port
 report: pictures
 """
 # Their rules are about numbers, or about entries with names.
