@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...pipeline.config.sections import parse_page_address
@@ -65,11 +66,13 @@ class Monitoring:
         state, settings = self._state, self._server.settings
         watch = state.job.watch
         if watch.web and not missing_modules("web"):
+            from ...pipeline.report.runs import rows_beside
             from ...pipeline.wire.http.hosts import names_of
             from ...watch.page.server import PageServer
 
             host, port = parse_page_address(watch.web)
-            self._page = PageServer(host, port, names_of(host, settings.advertise))
+            list_runs = partial(rows_beside, state.folder)
+            self._page = PageServer(host, port, names_of(host, settings.advertise), list_runs)
             self._page.start()
             state.show_page(self._page.url)
         if watch.tensorboard or watch.mlflow or watch.wandb:

@@ -153,6 +153,14 @@ def list_runs(directory: str | PathLike[str] = "runs", *, sort: str = "start") -
     return Runs(sorted(runs, key=_order(sort)))
 
 
+def rows_beside(folder: Path) -> list[dict[str, str]]:
+    """Return the texts of all runs in the folder of a run, the newest first; none if they cannot be read."""
+    try:
+        return list_runs(folder.parent).texts()[::-1]
+    except DataError:
+        return []
+
+
 def _read(folder: Path) -> Run | None:
     try:
         tree = json.loads((folder / JOB_NAME).read_text(encoding="utf-8"))

@@ -1,11 +1,15 @@
 """HTTP routes of the web page.
 
-All routes are read-only, and none reads files from disk.
+All routes are read-only. Only `/runs.json` reads files: those of the runs beside this one, at most every
+RUNS_SECONDS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import json
+import time
+from collections.abc import Callable, Collection
 
 from aiohttp import web
 
@@ -17,6 +21,7 @@ from .broadcast import Broadcast, Full
 from .files import page_files
 
 RETRY_MILLISECONDS = 2000
+RUNS_SECONDS = 5.0
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -29,24 +34,34 @@ HEADERS = {
     "Server": "shadowsync",
 }
 
+ListRuns = Callable[[], list[dict[str, str]]]
+
 
 class PageApp:
-    """The routes: the page's files, `/events` and `/status.json`.
+    """The routes: the page's files, `/events`, `/status.json` and `/runs.json`.
 
     All of it belongs to one asyncio loop.
 
     Args:
         names: host names that this server answers to, besides addresses and "localhost".
         guard: checks the token of every request.
+        list_runs: reads the rows of the table of runs; called on other threads, one at a time.
     """
 
     def __init__(
-        self, mirror: Mirror, broadcast: Broadcast, names: Collection[str], guard: TokenGuard
+        self,
+        mirror: Mirror,
+        broadcast: Broadcast,
+        names: Collection[str],
+        guard: TokenGuard,
+        list_runs: ListRuns,
     ) -> None:
         self._mirror = mirror
         self._broadcast = broadcast
         # The newest status, and its JSON with all curves, which is made once.
         self._last: tuple[Status | None, str] = (None, "null")
+        self._list_runs, self._reading = list_runs, asyncio.Lock()
+        self._runs, self._read_at = "[]", float("-inf")
         self.app = web.Application(middlewares=[check_host(names), guard.middleware()])
         self.app.router.add_get("/{path:.*}", self._respond)
         self.app.on_response_prepare.append(_with_headers)
@@ -58,6 +73,8 @@ class PageApp:
             return await self._events(request)
         if path == "/status.json":
             return web.Response(text=self._whole(), content_type="application/json")
+        if path == "/runs.json":
+            return web.Response(text=await self._rows(), content_type="application/json")
         file = page_files().get(path)
         if file is None:
             return web.Response(status=404, text="not found\n")
@@ -84,6 +101,13 @@ class PageApp:
         finally:
             self._broadcast.leave(client)
         return response
+
+    async def _rows(self) -> str:
+        async with self._reading:
+            if time.monotonic() - self._read_at > RUNS_SECONDS:
+                self._runs = json.dumps(await asyncio.to_thread(self._list_runs))
+                self._read_at = time.monotonic()
+        return self._runs
 
     def _whole(self) -> str:
         if self._mirror.latest is not self._last[0] and (status := self._mirror.whole()) is not None:

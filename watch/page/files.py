@@ -16,6 +16,7 @@ FILES = {
     "/page.js": ("page.js", "text/javascript"),
     "/charts.js": ("charts.js", "text/javascript"),
     "/figures.js": ("figures.js", "text/javascript"),
+    "/runs.js": ("runs.js", "text/javascript"),
     "/topology.js": ("topology.js", "text/javascript"),
     "/words.js": ("words.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),

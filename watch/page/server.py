@@ -12,7 +12,7 @@ from ...pipeline.wire.http.token_guard import PARAMETER, TokenGuard
 from ...pipeline.wire.keys.http_token import required_token
 from ..mirror import Mirror
 from ..status import Status
-from .app import PageApp
+from .app import ListRuns, PageApp
 from .broadcast import Broadcast
 
 MOST_CONNECTIONS = 64
@@ -30,13 +30,14 @@ class PageServer:
     Args:
         host, port: address to listen at; port 0 is any free one.
         names: host names, besides addresses and "localhost", that a browser may use for this server.
+        list_runs: see `PageApp`.
 
     Raises:
         ClusterError: it cannot listen there.
         JobFileError: other machines can reach it, and there is neither a key nor a token.
     """
 
-    def __init__(self, host: str, port: int, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, host: str, port: int, names: tuple[str, ...] = (), list_runs: ListRuns = list) -> None:
         token = required_token(host, port)
         self._guard = TokenGuard(token, log)
         self._socket = listen(host, port, what="the page", remedy="choose another port with --web, or none")
@@ -46,6 +47,7 @@ class PageServer:
         self.url += f"?{PARAMETER}={token}" if token else ""
         self._mirror = Mirror()
         self._names = (*names, host)
+        self._list_runs = list_runs
         self._server: HttpServer | None = None
         self.broadcast: Broadcast | None = None
         self._thread = HttpThread("page", self._make)
@@ -83,7 +85,7 @@ class PageServer:
 
     def _make(self) -> HttpServer:
         self.broadcast = Broadcast()
-        pages = PageApp(self._mirror, self.broadcast, self._names, self._guard)
+        pages = PageApp(self._mirror, self.broadcast, self._names, self._guard, self._list_runs)
         self._server = HttpServer(
             pages.app,
             self._socket,

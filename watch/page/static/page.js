@@ -2,6 +2,7 @@
 
 import { Charts, validationCurves } from "./charts.js";
 import { showFigures, showHeader, showIncidents, showLedger, showNodes, showNotice } from "./figures.js";
+import { openRuns } from "./runs.js";
 import { showTopology } from "./topology.js";
 
 const REOPEN_MILLISECONDS = 5000;
@@ -81,4 +82,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   charts.renew();
   drawSoon();
 });
+openRuns(document.getElementById("runs"));
 open();

@@ -13,6 +13,7 @@ from shadowsync.cli import main
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.run_folder import point_latest
+from shadowsync.pipeline.report.runs import rows_beside
 from shadowsync.pipeline.report.write import JSON_NAME, rewrite_texts
 
 
@@ -97,6 +98,12 @@ def test_a_notebook_shows_them_escaped(directory: Path, full_report: Report) -> 
     assert shown.count("<tr>") == 5
     assert "&lt;b&gt;" in shown
     assert "<b>" not in shown
+
+
+def test_the_page_of_a_run_has_those_beside_it_the_newest_first(directory: Path) -> None:
+    assert [row["run"] for row in rows_beside(directory / "a")] == ["c", "a", "b"]
+    assert rows_beside(directory / "data" / "x") == []
+    assert rows_beside(directory / "absent" / "x") == []
 
 
 def test_what_has_no_runs_is_refused(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def on_page(folder: Path, script: str) -> Any:
     for file in PAGE.glob("*.js"):
         shutil.copy(file, folder / file.name)
     (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
-    names = {name: json.dumps((folder / f"{name}.js").as_uri()) for name in ("charts", "figures", "topology")}
+    modules = ("charts", "figures", "runs", "topology")
+    names = {name: json.dumps((folder / f"{name}.js").as_uri()) for name in modules}
     loaded = "".join(f"const {name} = await import({place});\n" for name, place in names.items())
     whole = f"{DOCUMENT}{loaded}console.log(JSON.stringify(await (async () => {{ {script} }})()));"
     done = subprocess.run(
@@ -212,3 +213,32 @@ def test_each_cell_of_the_processes_names_its_column(tmp_path: Path) -> None:
     assert named == {"node": "trainer-0", "host": "a", "pid": "7", "CPU": "50%", "gap": "3"}
     narrow = (PAGE / "page.css").read_text(encoding="utf-8").split("@media (max-width: 860px)")[-1]
     assert "#nodes tr { display: flex; flex-wrap: wrap" in narrow
+
+
+def test_the_runs_are_read_when_the_table_is_opened_and_shown_as_text(tmp_path: Path) -> None:
+    rows = [{"run": "a-2", "NE": "0.7000"}, {"run": "<b>a</b>", "NE": "0.8000"}]
+    found = on_page(
+        tmp_path,
+        f"""const asked = [];
+        globalThis.fetch = async (path) => {{
+          asked.push(path);
+          return {{ ok: true, json: async () => {json.dumps(rows)} }};
+        }};
+        const table = new Element("table");
+        Object.assign(table, {{ tHead: new Element("thead"), tBodies: [new Element("tbody")] }});
+        const details = {{ open: false, querySelector: () => table }};
+        details.addEventListener = (_, toggled) => {{ details.toggled = toggled; }};
+        runs.openRuns(details);
+        await details.toggled();
+        const before = asked.length;
+        details.open = true;
+        await details.toggled();
+        const texts = (part) => part.children.map((line) => line.children.map((cell) => cell.textContent));
+        return {{ before, asked, head: texts(table.tHead), body: texts(table.tBodies[0]) }};""",
+    )
+    assert found == {
+        "before": 0,
+        "asked": ["/runs.json"],
+        "head": [["run", "NE"]],
+        "body": [["a-2", "0.7000"], ["<b>a</b>", "0.8000"]],
+    }

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.http.listening import RequestLog
 from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.watch.page import app
 from shadowsync.watch.page.broadcast import MOST_CLIENTS, QUEUED_EVENTS
 from shadowsync.watch.page.files import FILES, FOLDER
 from shadowsync.watch.page.server import PageServer
@@ -82,6 +84,37 @@ def test_every_file_of_the_page_is_served_and_there_is_no_other(server: PageServ
         assert "unsafe" not in headers["Content-Security-Policy"]
     on_disk = {str(file.relative_to(FOLDER)) for file in FOLDER.rglob("*") if file.is_file()}
     assert on_disk == {name for name, _ in FILES.values()}
+
+
+def test_the_runs_are_read_at_most_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask, so that nobody keeps the disk busy; the page goes on meanwhile."""
+    reads: list[int] = []
+    reading, let_go = threading.Event(), threading.Event()
+
+    def list_runs() -> list[dict[str, str]]:
+        reads.append(len(reads))
+        reading.set()
+        assert let_go.wait(60.0)
+        return [{"run": f"run-{len(reads)}"}]
+
+    monkeypatch.setattr(app, "RUNS_SECONDS", 3600.0)
+    made = PageServer("127.0.0.1", 0, list_runs=list_runs)
+    made.start()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(response, made.port, "/runs.json") for _ in range(8)]
+            assert reading.wait(60.0)
+            assert response(made.port, "/")[0] == 200
+            let_go.set()
+            answers = [one.result() for one in asked]
+        assert {code for code, _, _ in answers} == {200}
+        assert {body for _, _, body in answers} == {b'[{"run": "run-1"}]'}
+        assert reads == [0]
+        monkeypatch.setattr(app, "RUNS_SECONDS", -1.0)
+        assert response(made.port, "/runs.json")[2] == b'[{"run": "run-2"}]'
+    finally:
+        let_go.set()
+        made.close()
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
