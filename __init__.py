@@ -1,8 +1,8 @@
 """ShadowSync: background synchronization for training recommendation models (arXiv 2003.03477).
 
 In Python, `run` trains a job on this machine and returns its report; `list_runs` has the runs of a folder
-beside each other; `load` opens the model that a run saved; `attach` synchronizes any torch loop with others;
-`Embeddings` gives it tables on embedding nodes.
+beside each other, and `compare` makes those of several algorithms; `load` opens the model that a run saved;
+`attach` synchronizes any torch loop with others; `Embeddings` gives it tables on embedding nodes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .attached.attach import attach
     from .attached.errors import AttachError
     from .attached.tables.embeddings import Embeddings
+    from .lab.comparison.compare import compare
     from .nodes.supervisor.run import RunFailed, run
     from .pipeline.config.job import Job
     from .pipeline.errors import ShadowSyncError
@@ -37,6 +38,7 @@ _PLACES = {
     "SavedModel": "pipeline.saved_model.model",
     "ShadowSyncError": "pipeline.errors",
     "attach": "attached.attach",
+    "compare": "lab.comparison.compare",
     "list_runs": "pipeline.report.runs",
     "load": "pipeline.saved_model.model",
     "run": "nodes.supervisor.run",
@@ -53,6 +55,7 @@ __all__ = [
     "ShadowSyncError",
     "__version__",
     "attach",
+    "compare",
     "list_runs",
     "load",
     "run",

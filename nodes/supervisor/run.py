@@ -81,7 +81,7 @@ def run(
     """
     # The starter imports while the job is read.
     with closing(make_starter()) as starter:
-        resolved = _resolved(job, overrides)
+        resolved = with_sync_nodes(read_job(job, overrides), may_import=True)
         caller = _Caller(progress, display(quiet=quiet), starter)
         code, text, report = _supervise(resolved, caller)
     if caller.error is not None:
@@ -91,17 +91,16 @@ def run(
     return report
 
 
-def _resolved(job: JobLike, overrides: Iterable[str]) -> Job:
+def read_job(job: JobLike, overrides: Iterable[str] = ()) -> Job:
+    """Read a job as `run` takes it. Raises as `run`, and TypeError for overrides of a Job."""
+    overrides = list(overrides)
     if isinstance(job, Job):
-        if list(overrides):
+        if overrides:
             raise TypeError("overrides change a job file or a dict; change a Job with model_copy")
-        return with_sync_nodes(job, may_import=True)
+        return job
     if isinstance(job, Mapping):
-        overrides = list(overrides)
-        resolved = job_of_tree(with_written_tables(job, overrides), overrides)
-    else:
-        resolved = load_job(str(job), overrides)
-    return with_sync_nodes(resolved, may_import=True)
+        return job_of_tree(with_written_tables(job, overrides), overrides)
+    return load_job(str(job), overrides)
 
 
 class _Caller:

@@ -27,7 +27,7 @@ ROOT = Path(shadowsync.__file__).resolve().parent
 
 # cli -> lab -> nodes -> {pipeline, sync_algos}: what each part may import of the package.
 ALLOWED = {
-    "shadowsync": {"shadowsync", "attached", "nodes", "pipeline"},
+    "shadowsync": {"shadowsync", "attached", "lab", "nodes", "pipeline"},
     "attached": {"attached", "nodes", "pipeline", "sync_algos", "watch"},
     # Loads models for pipeline and algorithms for sync_algos, neither of which may import the other.
     "class_loader": {"class_loader"},

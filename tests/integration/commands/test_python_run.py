@@ -137,6 +137,44 @@ def test_a_job_in_a_thread_that_fails(script: Script, job_file: JobMaker, tmp_pa
 
 
 @pytest.mark.matrix
+def test_a_table_in_memory_is_trained_by_two_algorithms_and_the_runs_are_listed(script: Script) -> None:
+    """A script's own rows; each comparison's runs are in a folder of their own."""
+    found = script(
+        """
+        import json
+        import numpy as np
+        import polars as pl
+        import shadowsync
+
+        rng = np.random.default_rng(0)
+        user = rng.integers(0, 20, 4_000)
+        clicked = (rng.random(4_000) < 0.2 + 0.6 * (user % 2)).astype(int)
+        rows = pl.DataFrame({"user": user, "price": rng.random(4_000), "clicked": clicked})
+        columns = {"user": "categorical", "price": "dense", "clicked": "label"}
+        job = {
+            "data": {"path": rows[:3_000], "eval_path": rows[3_000:], "columns": columns},
+            "model": {"name": "dlrm", "embedding_dim": 4, "bottom": [8, 4], "top": [8]},
+            "trainer": {"batch": 32, "count": 2},
+        }
+        made = shadowsync.compare(job, ["ma", "ma@5"], seeds=1, quiet=True)
+        runs = shadowsync.list_runs(made.folder / "runs", sort="name")
+        print(json.dumps({
+            "code": made.exit_code, "labels": [row.label for row in made.rows], "html": made._repr_html_(),
+            "trained": [row["examples"] for row in runs.rows()], "differ": runs.differing,
+            "ne": [row.ne for row in made.rows],
+        }))
+        """
+    )
+    assert found["code"] == 0
+    assert found["labels"] == ["one trainer", "ma", "ma@5"]
+    assert found["html"].count("<tr>") == 4
+    assert found["trained"] == [3_000] * 3
+    assert {"sync.algorithm", "sync.mode", "trainer.count"} <= set(found["differ"])
+    # What a user's parity says of the label is learnt.
+    assert all(0.5 < ne < 0.95 for ne in found["ne"])
+
+
+@pytest.mark.matrix
 def test_an_interrupt_of_a_script(environment: dict[str, str], job_file: JobMaker, tmp_path: Path) -> None:
     """Ctrl-C ends the job with a checkpoint and a report, which the error has."""
     path = job_file({"data": {"epochs": 100_000}})
