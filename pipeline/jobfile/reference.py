@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..config.job import Job
-from ..text.markdown import markdown_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "job-file.md"
 
@@ -84,9 +83,7 @@ def _sections(
     docs = _docs()
     for title, shape in _nested(field, definitions):
         heading = {"one": f"[{name}]", "list": f"[[{name}]]", "dict": f"[{name}.NAME]"}[shape]
-        yield f"{'#' * depth} `{heading}`\n"
-        if required and depth == 2:
-            yield "Required.\n"
+        yield f"{'#' * depth} `{heading}`{', required' if required and depth == 2 else ''}\n"
         if docs.get(title):
             yield docs[title] + "\n"
         definition = definitions[title]
@@ -97,9 +94,9 @@ def _sections(
                 names = {"one": f"{name}.{key}", "list": f"{name}.{key}", "dict": f"{name}.NAME.{key}"}
                 subsections.append((names[shape], inner, needed))
             else:
-                keys.append(_row(key, inner, required=needed))
+                keys.append(_item(key, inner, required=needed))
         if keys:
-            yield "\n".join(markdown_table(("key", "type", "default", "meaning"), keys)) + "\n"
+            yield "\n".join(keys) + "\n"
         for full, inner, needed in subsections:
             yield from _sections(full, inner, definitions, required=needed, depth=depth + 1)
 
@@ -128,9 +125,10 @@ def _forms(field: Schema) -> list[Schema]:
     return forms
 
 
-def _row(key: str, field: Schema, *, required: bool) -> tuple[str, str, str, str]:
-    default = "required" if required else _toml(field.get("default"))
-    return f"`{key}`", _type(field), default, str(field.get("description", ""))
+def _item(key: str, field: Schema, *, required: bool) -> str:
+    """Render a key as an item of a list: type, default, meaning."""
+    default = "required" if required else f"default {_toml(field.get('default'))}"
+    return f"- `{key}`: {_type(field)}; {default}. {field.get('description', '')}"
 
 
 def _type(field: Schema) -> str:

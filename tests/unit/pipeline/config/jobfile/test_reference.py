@@ -10,8 +10,8 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile import reference
 
 
-def _rows(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("| `")]
+def _items(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("- `")]
 
 
 def _undescribed() -> list[str]:
@@ -42,23 +42,23 @@ def test_every_section_and_key_is_on_the_page() -> None:
     for name, field in Job.model_fields.items():
         section = field.alias or name
         assert f"`[{section}]`" in text or f"`[{section}.NAME]`" in text, section
-    assert len(_rows(text)) > 80
+    assert len(_items(text)) > 80
 
 
 @pytest.mark.parametrize(
-    "row",
+    "item",
     [
-        "| `seed` | integer, at least 0, less than 2,147,483,648 | `1` |",
-        '| `algorithm` | text | `"bmuf"` |',
-        '| `mode` | `"shadow"` or `"fixed"` | `"shadow"` |',
-        "| `path` | list of text, at least 1 of them | required |",
-        "| `link_bytes_per_second` | number, more than 0 | none |",
-        "| `deterministic` | true or false | `false` |",
-        "| `rows` | integer, at least 1, less than 2,147,483,648 | none |",
+        "- `seed`: integer, at least 0, less than 2,147,483,648; default `1`. ",
+        '- `algorithm`: text; default `"bmuf"`. ',
+        '- `mode`: `"shadow"` or `"fixed"`; default `"shadow"`. ',
+        "- `path`: list of text, at least 1 of them; required. ",
+        "- `link_bytes_per_second`: number, more than 0; default none. ",
+        "- `deterministic`: true or false; default `false`. ",
+        "- `rows`: integer, at least 1, less than 2,147,483,648; default none. ",
     ],
 )
-def test_types_limits_and_defaults(row: str) -> None:
-    assert any(line.startswith(row) for line in _rows(reference.page())), row
+def test_types_limits_and_defaults(item: str) -> None:
+    assert any(line.startswith(item) for line in _items(reference.page())), item
 
 
 def test_write_and_print(
