@@ -152,7 +152,7 @@ class TrainerSection(Section):
             description="Precision of the model's matrix products in training; weights, gradients, optimizer"
             ' state and held-out scores are always float32. "auto" is bfloat16 if the trainer has a processor'
             " or GPU with instructions for it, otherwise float32; the report says which was used. bfloat16 is"
-            " up to twice as fast; its effect on quality was measured, see docs/performance.md.",
+            " up to twice as fast; its effect on quality was measured, see docs/models.md.",
         ),
     ] = "auto"
     device: Annotated[

@@ -17,7 +17,6 @@ PAGES = {
     "docs/journey.md": 40,
     "docs/architecture.md": 40,
     "docs/protocol.md": 3,
-    "docs/performance.md": 5,
     "docs/watching.md": 3,
     "CONTRIBUTING.md": 60,
 }
