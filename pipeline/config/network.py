@@ -170,7 +170,6 @@ class NetworkSection(Section):
     """Addresses, the transport, and an emulated slow network.
 
     Addresses differ from host to host. The emulation needs a supervisor: `run`, `profile` or `compare`.
-    Nodes need not agree on this section.
     """
 
     transport: Literal["auto", "tcp", "ipc"] = Field(

@@ -375,10 +375,7 @@ class ValidationSection(BaseModel):
 
 
 class WatchSection(BaseModel):
-    """Ways to watch a run while it trains.
-
-    See docs/watching.md. Nodes need not agree on this section.
-    """
+    """Ways to watch a run while it trains (docs/watching.md)."""
 
     model_config = STRICT
 
@@ -423,10 +420,7 @@ class WatchSection(BaseModel):
 
 
 class ReportSection(BaseModel):
-    """The content of a report besides its figures.
-
-    Nodes need not agree on this section.
-    """
+    """The content of a report besides its figures."""
 
     model_config = STRICT
 
