@@ -25,8 +25,7 @@ HEAD = """\
 
 A job is one TOML file. This page lists every key with its type, default and limits. An unknown key is refused
 before anything starts, and the error names the nearest known key. A key that another one makes ineffective is
-said at the start and in the report. The page is generated from the schema in `pipeline/config` by
-`python -m shadowsync.pipeline.jobfile.reference --write`; edit the descriptions there.
+said at the start and in the report.
 
     shadowsync run job.toml --set trainer.workers=2 --set sync.algorithm=none
 
