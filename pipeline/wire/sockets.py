@@ -125,6 +125,21 @@ def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> Non
             socket.send(frame, how, copy=False)
 
 
+def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
+    """Queue a message if there is room; return whether it was queued.
+
+    If the queue is full or the peer is gone, the message is dropped. This loses nothing, because a request is
+    sent again until its reply comes.
+    """
+    try:
+        send_frames(socket, frames, zmq.NOBLOCK)
+    except zmq.ZMQError as error:
+        if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            raise
+        return False
+    return True
+
+
 class Connection:
     """A DEALER socket to one endpoint.
 
@@ -142,16 +157,13 @@ class Connection:
     def send(self, message: Message) -> None:
         """Queue a message; its tensors must not change from now on.
 
-        If the queue is full, the message is dropped and counted. This loses nothing, because a request is
-        sent again until it is answered.
+        If the queue is full, the message is dropped and counted, see `send_or_drop`.
         """
         frames = encode(message)
-        try:
-            send_frames(self.socket, frames, zmq.NOBLOCK)
-        except zmq.Again:
+        if send_or_drop(self.socket, frames):
+            self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
+        else:
             self.unsent_messages += 1
-            return
-        self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> Message | None:
         """Return the next message that has arrived, or None; does not wait.
@@ -226,18 +238,13 @@ class Listener:
     def send(self, identity: bytes, message: Message) -> None:
         """Queue a message for a peer.
 
-        If the peer is gone or its queue is full, the message is dropped and counted. This loses nothing,
-        because the peer repeats its request.
+        If the peer is gone or its queue is full, the message is dropped and counted, see `send_or_drop`.
         """
         frames = encode(message)
-        try:
-            send_frames(self.socket, [identity, *frames], zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
+        if send_or_drop(self.socket, [identity, *frames]):
+            self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
+        else:
             self.unreachable_messages += 1
-            return
-        self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> tuple[bytes, Message] | None:
         """Receive one message without waiting; None if there is none or it is refused.
@@ -284,21 +291,6 @@ class Listener:
     def close(self) -> None:
         """Close the socket; queued messages have LINGER_MILLISECONDS to be sent."""
         close_listening(self.socket)
-
-
-def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
-    """Queue a message if there is room; return whether it was queued.
-
-    If the queue is full or the peer is gone, the message is dropped. This loses nothing, because a request is
-    sent again until its reply comes.
-    """
-    try:
-        send_frames(socket, frames, zmq.NOBLOCK)
-    except zmq.ZMQError as error:
-        if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-            raise
-        return False
-    return True
 
 
 class Waker:
