@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import queue
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import zmq
 
-from ...pipeline.errors import JobFileError
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
@@ -27,10 +26,26 @@ from .connections import WorkerConnections
 from .delivery_check import DeliveryCheck
 from .prefetch import WorkerClock
 from .reader_client import ReaderClient
+from .scoring import Scoring
 from .step import Step, Stepper
 
 POLL_MILLISECONDS = 50
 WAITS = ("reader", "vectors", "pushes", "validation", "end")
+
+
+@dataclass
+class _Drain:
+    """The end of training.
+
+    Attributes:
+        until: each reader's last sequence to this worker.
+        reply: called once it has come; None afterwards, until it is asked for again.
+        leaving: whether the readers take untrained deliveries back.
+    """
+
+    until: Mapping[str, int]
+    reply: Callable[[DrainResult], object] | None
+    leaving: bool
 
 
 class Worker(Service):
@@ -89,17 +104,12 @@ class Worker(Service):
         self._inbox: deque[InFlightBatch] = deque()
         self._batches: deque[InFlightBatch] = deque()
         self._launched: deque[tuple[InFlightBatch, Step]] = deque()
-        self._drain_until: Mapping[str, int] | None = None
-        self._drain_reply: Callable[[DrainResult], object] | None = None
+        self._drain: _Drain | None = None
         self._discarded_examples = 0
-        self._is_leaving = False
         self._settling: list[tuple[str, Callable[[], object]]] = []
         self._unconfirmed = UnconfirmedBatches()
-        self._progressive: frozenset[int] = frozenset()
-        self._progressive_sums = QualitySums()
+        self._scoring = Scoring()
         self._stranded: list[InFlightBatch] = []
-        self._pass = 0
-        self._sums = QualitySums()
         self._waits: dict[str, float] = dict.fromkeys(WAITS, 0.0)
         self._computing = Activity("compute", cpu=True)
         self._looking_up = Activity("request vectors")
@@ -115,7 +125,7 @@ class Worker(Service):
 
         Batches of the `progressive` spans are scored before their step, in the first epoch.
         """
-        self._progressive = progressive
+        self._scoring.score_before_steps(progressive)
         # The thread takes the sockets over, and closes them.
         self._connections = self._connect(self.waker.fileno(), waits=not self._context.has_begun(self.index))
         super().start()
@@ -134,7 +144,7 @@ class Worker(Service):
             reply: called on this thread when all of those have arrived and nothing is in flight.
             leaving: whether the readers take untrained deliveries back; they are then not marked as done.
         """
-        self._call(lambda: self._end_training(sequences, reply, leaving=leaving))
+        self._call(lambda: self._end_training(_Drain(sequences, reply, leaving)))
 
     def node_lost(self, name: str) -> None:
         """Expect nothing more from a reader or an embedding node.
@@ -174,12 +184,7 @@ class Worker(Service):
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
         """Pass the sums of a pass so far to `reply`, on this thread."""
-
-        def sums() -> QualitySums:
-            # A copy: of a reader that has died, more deliveries may be scored while another thread reads it.
-            return copy.deepcopy(self._sums) if pass_number == self._pass else QualitySums()
-
-        self._call(lambda: reply(sums()))
+        self._call(lambda: reply(self._scoring.sums_of(pass_number)))
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far, which add up over workers.
@@ -238,22 +243,20 @@ class Worker(Service):
         self._commands.put(command)
         self.waker.wake()
 
-    def _end_training(
-        self, sequences: Mapping[str, int], reply: Callable[[DrainResult], object], *, leaving: bool
-    ) -> None:
-        self._drain_until, self._drain_reply, self._is_leaving = sequences, reply, leaving
-        if not leaving:
-            self._connections.end_training(sequences)
+    def _end_training(self, drain: _Drain) -> None:
+        self._drain = drain
+        if not drain.leaving:
+            self._connections.end_training(drain.until)
         self._stranded.extend(self._shards.give_up())
 
     def _lose(self, name: str) -> None:
         self._connections.lose(name)
-        if self._drain_until is not None:
+        if self._drain is not None:
             # A drain brings no more replacements.
             self._stranded.extend(self._shards.give_up())
 
     def _begin_pass(self, pass_number: int, flat: torch.Tensor) -> None:
-        self._pass, self._sums = pass_number, QualitySums()
+        self._scoring.begin(pass_number)
         self._stepper.score_with(flat)
 
     def _receive(self, timeout_milliseconds: int) -> None:
@@ -285,7 +288,7 @@ class Worker(Service):
 
     def _missing(self) -> str:
         """Return what the next step waits for, of WAITS."""
-        if self._drain_until is not None:
+        if self._drain is not None:
             return "end"
         if self._context.pause.is_on:
             return "validation"
@@ -300,10 +303,11 @@ class Worker(Service):
         while self._inbox and len(self._batches) <= ahead:
             batch = self._inbox[0]
             # A reader is sometimes faster than the trainer's order with the weights of a pass.
-            if batch.delivery.pass_number > self._pass or (batch.training and self._drain_until is not None):
+            pass_number = self._scoring.pass_number
+            if batch.delivery.pass_number > pass_number or (batch.training and self._drain is not None):
                 return
             self._inbox.popleft()
-            if not batch.training and batch.delivery.pass_number < self._pass:
+            if not batch.training and batch.delivery.pass_number < pass_number:
                 self._drop(batch)
                 continue
             with self._looking_up:
@@ -316,7 +320,7 @@ class Worker(Service):
             return None
         batch = self._batches[0]
         if batch.training and (
-            self._drain_until is not None
+            self._drain is not None
             or self._context.pause.is_on
             or self._shards.lost
             or not self._connections.takes_pushes
@@ -327,8 +331,8 @@ class Worker(Service):
     def _compute(self, batch: InFlightBatch) -> None:
         self._batches.popleft()
         if not batch.training:
-            if batch.delivery.pass_number == self._pass:  # And not abandoned meanwhile.
-                self._score(batch)
+            if batch.delivery.pass_number == self._scoring.pass_number:  # And not abandoned meanwhile.
+                self._scoring.score(batch, self._stepper)
             self._drop(batch)
             return
         self._measure_depth()
@@ -380,19 +384,6 @@ class Worker(Service):
         ready = sum(1 for _ in takewhile(lambda batch: not batch.pending_lookups, self._batches))
         self._connections.stepped(clock, ready)
 
-    def _score(self, batch: InFlightBatch) -> None:
-        """Score a batch; raises JobFileError for a non-finite logit."""
-        delivery = batch.delivery
-        try:
-            self._stepper.score(delivery, batch.requests, batch.replies, self._sums)
-        except ValueError as error:
-            raise JobFileError(
-                f"batch {tuple(delivery.id)} of scoring pass {delivery.pass_number}, over held-out data,"
-                f" cannot be scored: {error}",
-                where=batch.reader.name,
-                remedy="lower trainer.lr or embedding.lr, or correct what the model computes from these rows",
-            ) from error
-
     def _count_trained(self, trained: int) -> None:
         self._trained_examples += trained
         self._context.examples[self.index] = self._trained_examples
@@ -405,11 +396,8 @@ class Worker(Service):
             # It was computed while the node still lived; now its push has no target.
             self._stranded.append(batch)
             return
-        batch_id = batch.delivery.id
-        is_scored = batch_id.epoch == 0 and batch_id.span in self._progressive and not batch.delivery.replay
-        scored = self._progressive_sums if is_scored else None
         with self._computing:
-            batch.loss, gradients = self._stepper.finish(step, scored)
+            batch.loss, gradients = self._stepper.finish(step, self._scoring.progressive_of(batch))
         if step.left_out:
             if counted:
                 self._count_trained(-len(batch.delivery.labels))
@@ -436,16 +424,21 @@ class Worker(Service):
             reader.send_credit(now)
         self._settle_readers()
         self._unconfirmed.look()
-        if self._drain_reply is not None and self._is_drained():
+        if self._drain is not None:
+            self._answer(self._drain)
+
+    def _answer(self, drain: _Drain) -> None:
+        """Reply to the end of training, once all has come and nothing is in flight."""
+        if drain.reply is not None and self._is_drained(drain):
             untrained = [batch for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training]
             # A coordinator that takes over at the end asks again.
             in_flight = self._discarded_examples + sum(len(batch.delivery.labels) for batch in untrained)
             # While its trainer leaves, keep them open: the whole job may still end first.
-            if not self._is_leaving:
+            if not drain.leaving:
                 self._discarded_examples = in_flight
                 self._discard(untrained)
-            self._drain_reply(DrainResult(in_flight, self._progressive_sums))
-            self._drain_reply = None
+            drain.reply(DrainResult(in_flight, self._scoring.progressive))
+            drain.reply = None
 
     def _discard(self, untrained: Sequence[InFlightBatch]) -> None:
         self._batches.clear()
@@ -462,10 +455,10 @@ class Worker(Service):
                 self._settling.remove((name, reply))
                 reply()
 
-    def _is_drained(self) -> bool:
-        last = self._drain_until or {}
+    def _is_drained(self, drain: _Drain) -> bool:
         arrived = all(
-            client.is_lost or client.received >= last.get(name, 0) for name, client in self._readers.items()
+            client.is_lost or client.received >= drain.until.get(name, 0)
+            for name, client in self._readers.items()
         )
         waiting = sum(1 for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training)
         unconfirmed = sum(reader.unfinished for reader in self._readers.values()) - waiting

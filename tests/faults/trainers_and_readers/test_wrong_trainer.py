@@ -17,6 +17,7 @@ from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker.batches import BatchAck, InFlightBatch
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient
 from shadowsync.nodes.worker.reader_client import ReaderClient
+from shadowsync.nodes.worker.scoring import Scoring
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.errors import ExitCode
@@ -321,17 +322,15 @@ def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_proces
     scored_on = []
 
     def scores_on(patch: pytest.MonkeyPatch) -> None:
-        collect = Worker.collect
+        sums_of = Scoring.sums_of
 
-        def late(self: Worker, number: int, reply: Callable[[QualitySums], object]) -> None:
-            def add_and_reply(sums: QualitySums) -> None:
-                self._sums.add(np.zeros(1, np.float32), np.ones(1, np.float32))
-                scored_on.append(self.index)
-                reply(sums)
+        def late(self: Scoring, number: int) -> QualitySums:
+            read = sums_of(self, number)
+            self.sums.add(np.zeros(1, np.float32), np.ones(1, np.float32))
+            scored_on.append(number)
+            return read
 
-            collect(self, number, add_and_reply)
-
-        patch.setattr(Worker, "collect", late)
+        patch.setattr(Scoring, "sums_of", late)
 
     report = finished_run(in_process, {"data": {"readers": 2}}, faults=(scores_on,)).report
     assert len(scored_on) >= 2

@@ -67,7 +67,7 @@ def test_a_worker_does_not_wait_while_a_batch_is_there(
         receive = Worker._receive
 
         def noting(worker: Worker, milliseconds: int) -> None:
-            if milliseconds and worker._drain_until is None:
+            if milliseconds and worker._drain is None:
                 has_room = len(worker._batches) <= worker._connections.prefetch.lookups_ahead
                 waits.append(has_room and any(batch.training for batch in worker._inbox))
             receive(worker, milliseconds)

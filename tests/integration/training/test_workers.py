@@ -13,6 +13,8 @@ import zmq
 from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.reader_client import ReaderClient
+from shadowsync.nodes.worker.scoring import Scoring
+from shadowsync.nodes.worker.step import Stepper
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
@@ -92,25 +94,25 @@ def test_held_out_batches_wait_for_the_weights(cluster: Clusters) -> None:
 
 def one_batch_is_not_scored(patch: pytest.MonkeyPatch) -> None:
     """A worker drops the first batch of each pass."""
-    score = Worker._score
+    score = Scoring.score
 
-    def scored(self: Worker, batch: InFlightBatch) -> None:
+    def scored(self: Scoring, batch: InFlightBatch, stepper: Stepper) -> None:
         dropped = self.__dict__.setdefault("dropped", {})
         if dropped.setdefault(batch.delivery.pass_number, batch) is not batch:
-            score(self, batch)
+            score(self, batch, stepper)
 
-    patch.setattr(Worker, "_score", scored)
+    patch.setattr(Scoring, "score", scored)
 
 
 def one_batch_is_once_not_scored(patch: pytest.MonkeyPatch) -> None:
     """A worker drops the first batch of its first pass."""
-    score = Worker._score
+    score = Scoring.score
 
-    def scored(self: Worker, batch: InFlightBatch) -> None:
+    def scored(self: Scoring, batch: InFlightBatch, stepper: Stepper) -> None:
         if self.__dict__.setdefault("dropped", batch) is not batch:
-            score(self, batch)
+            score(self, batch, stepper)
 
-    patch.setattr(Worker, "_score", scored)
+    patch.setattr(Scoring, "score", scored)
 
 
 @pytest.mark.matrix

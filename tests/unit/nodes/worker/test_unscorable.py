@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.reader_client import ReaderClient
+from shadowsync.nodes.worker.scoring import Scoring
 from shadowsync.nodes.worker.step import Stepper
-from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.span import Span
@@ -38,19 +38,18 @@ class _Scorer:
 
 @pytest.mark.parametrize("kind", LOGITS)
 def test_of_a_job(kind: str) -> None:
-    worker = Worker.__new__(Worker)
-    worker._sums = QualitySums()
-    worker._stepper = cast("Stepper", _Scorer(LOGITS[kind]))
+    scoring, stepper = Scoring(), cast("Stepper", _Scorer(LOGITS[kind]))
+    scoring.begin(3)
     batch = InFlightBatch(
         ReaderClient("reader-0", RecordedConnection().connection, 4),
         Delivery(1, 3, BatchId(0, 2, 5, 1), *ARRAYS),
     )
     if kind == "finite":
-        worker._score(batch)
-        assert worker._sums.examples == 4, "the control"
+        scoring.score(batch, stepper)
+        assert scoring.sums_of(3).examples == 4, "the control"
         return
     with pytest.raises(JobFileError, match=r"reader-0: batch \(0, 2, 5, 1\) of scoring pass 3") as raised:
-        worker._score(batch)
+        scoring.score(batch, stepper)
     assert "logit 1 of 4 is nan" in str(raised.value)
 
 
