@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..nodes.launch import check_sync, with_sync_nodes
+from ..nodes.sync_rules import check_sync, with_sync_nodes
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
 from ..pipeline.jobfile.load import job_of_tree

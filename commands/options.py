@@ -76,7 +76,7 @@ def job_of(
     only code that this user has named on this machine; a command that executes none of it trusts any.
     Raises JobFileError for overrides of JSON, and for code that is not trusted.
     """
-    from ..nodes.launch import with_sync_nodes
+    from ..nodes.sync_rules import with_sync_nodes
     from ..pipeline.errors import JobFileError
     from ..pipeline.jobfile.load import load_job, load_resolved
     from ..pipeline.jobfile.named_code import code_of, is_in_run_folder, require_trusted

@@ -41,7 +41,7 @@ from shadowsync.lab.capacity.layout import Layout
 from shadowsync.lab.capacity.machine import parse_machine
 from shadowsync.lab.capacity.plan_job import profile_of_run
 from shadowsync.lab.capacity.prediction import JobRules, predict
-from shadowsync.nodes.launch import with_sync_nodes
+from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job, load_resolved
 from shadowsync.pipeline.performance.document import Profile

@@ -82,7 +82,7 @@ def chaos(
     clock   the wall clock of a process jumps by 10 minutes or a day, and later jumps back
     """  # noqa: D301
     from ...lab.chaos.run import ChaosPlan, run_chaos
-    from ...nodes.launch import with_sync_nodes
+    from ...nodes.sync_rules import with_sync_nodes
     from ...pipeline.errors import ExitCode, JobFileError
     from ...pipeline.input.plan import require_fixed_input
     from ...pipeline.jobfile.load import load_job

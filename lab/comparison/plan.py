@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ...nodes.launch import check_sync
+from ...nodes.sync_rules import check_sync
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.input.plan import plan_input, require_fixed_input

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ...nodes.launch import with_sync_nodes
+from ...nodes.sync_rules import with_sync_nodes
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.jobfile.load import override_value, validate_job, without_one_trainer_sync

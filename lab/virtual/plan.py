@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import ValidationError
 
-from ...nodes.launch import check_sync
+from ...nodes.sync_rules import check_sync
 from ...pipeline.codecs.formats import Float32
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError

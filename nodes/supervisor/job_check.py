@@ -14,8 +14,8 @@ from pathlib import Path
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ...pipeline.jobfile.load import load_resolved
-from ..launch import check_sync
 from ..runtime.process import JOB_CHECK, exit_status_text
+from ..sync_rules import check_sync
 from .child import Child
 from .starter import Starter
 

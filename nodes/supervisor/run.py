@@ -23,8 +23,8 @@ from ...pipeline.report.model import Report
 from ...pipeline.report.notebook import FolderReport
 from ...pipeline.wire.tasks import post
 from ...watch.terminal.live import Display, display
-from ..launch import with_sync_nodes
 from ..runtime.main_loop import run_interruptible
+from ..sync_rules import with_sync_nodes
 from .starter import Starter, make_starter
 from .supervisor import ShowStatus, Supervisor
 

@@ -324,11 +324,12 @@ class Job(Section):
 
     @property
     def sync_nodes(self) -> int:
-        """Number of sync nodes.
-
-        `nodes.launch` sets it to 0 for an algorithm without a center.
-        """
+        """Number of sync nodes; 0 of a job `without_center`."""
         return 0 if self.sync.algorithm == "none" else self.sync.nodes
+
+    def without_center(self) -> Job:
+        """Return the job of an algorithm that keeps no center, whatever the file says of sync nodes."""
+        return self.model_copy(update={"sync": self.sync.model_copy(update={"nodes": 0})})
 
     @property
     def expected(self) -> dict[str, int]:

@@ -93,10 +93,10 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def _package(module: str) -> str | None:
-    """The package of a module of nodes or pipeline: a folder, or nodes/launch.py."""
+    """The package of a module of nodes or pipeline: a folder, or a file of nodes itself."""
     parts = module.split(".")[1:3]
-    if parts == ["nodes", "launch"]:
-        return "nodes/launch.py"
+    if parts[:1] == ["nodes"] and ROOT.joinpath(*parts).with_suffix(".py").exists():
+        return "/".join(parts) + ".py"
     within = (
         len(parts) == 2
         and parts[0] in ("nodes", "pipeline")

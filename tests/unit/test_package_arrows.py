@@ -27,8 +27,9 @@ NODES: Graph = {
     "shadow": {"runtime", "replica", "allreduce"},
     "worker": {"runtime", "replica", "embedding", "shadow"},
     "trainer": {"runtime", "replica", "allreduce", "shadow", "worker"},
-    "launch": {"runtime", "reader", "embedding", "sync", "replica", "trainer"},
-    "supervisor": {"runtime", "replica", "launch", "clients"},
+    "sync_rules": set(),
+    "launch": {"runtime", "reader", "embedding", "sync", "replica", "trainer", "sync_rules"},
+    "supervisor": {"runtime", "replica", "sync_rules", "clients"},
 }
 
 # Which parts of the coordinator each one imports, packages and modules beside them.

@@ -40,7 +40,7 @@ REACHED, OUT_OF_REACH = 1.0, 1e15
 SCRIPT = """
 import json, sys
 from contextlib import closing
-from shadowsync.nodes.launch import with_sync_nodes
+from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.nodes.runtime.main_loop import run_interruptible
 from shadowsync.nodes.supervisor.starter import make_starter
 from shadowsync.nodes.supervisor.supervisor import Supervisor

@@ -12,7 +12,7 @@ import pytest
 from shadowsync.benchmarks.quality.plain_loop import plain_loop
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
-from shadowsync.nodes.launch import with_sync_nodes
+from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shadowsync.nodes.launch import with_sync_nodes
+from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 

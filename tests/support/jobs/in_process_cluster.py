@@ -21,8 +21,8 @@ from uuid import uuid4
 
 import pytest
 import zmq
-from shadowsync.nodes.launch import check_sync, with_sync_nodes
 from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.nodes.sync_rules import check_sync, with_sync_nodes
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report

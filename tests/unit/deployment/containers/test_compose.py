@@ -18,8 +18,8 @@ import pytest
 import shadowsync
 import yaml
 from shadowsync.cli import main
-from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.nodes.runtime.health import HEALTHY, probe
+from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey

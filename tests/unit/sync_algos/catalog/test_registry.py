@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.launch import check_sync
+from shadowsync.nodes.sync_rules import check_sync
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.sync_algos.base import Algorithm, ModelOrigin

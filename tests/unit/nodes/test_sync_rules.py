@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes.launch import make_role, with_sync_nodes
+from shadowsync.nodes.launch import make_role
+from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.sync_algos.catalog.registry import ALGORITHMS
@@ -95,7 +96,7 @@ def test_one_that_cannot_be_used(name: str, said: str, known_by: tuple[bool, ...
 def test_a_node_without_torch_stays_without(tmp_path: Path) -> None:
     """One process: first it may not import the plug-in, then it may, which is the control."""
     script = (
-        "import sys\nfrom shadowsync.nodes.launch import with_sync_nodes\n"
+        "import sys\nfrom shadowsync.nodes.sync_rules import with_sync_nodes\n"
         "from shadowsync.pipeline.config.job import Job\n"
         "job = Job.model_validate({'data': {'format': 'parquet', 'path': ['x']}, 'sync': {'algorithm': "
         "sys.argv[1], 'nodes': 2}})\nfor may in (False, True):\n"
