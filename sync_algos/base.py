@@ -195,40 +195,43 @@ AVERAGED = ("adagrad", "adam", "adamw")
 class Algorithm(ABC):
     """Base of all algorithms.
 
-    Class attributes:
+    Class attributes that say what it is:
         name: its name in a job file.
         summary: one line for `shadowsync algos`.
         needs_center: whether there must be sync nodes. At a fixed rate each worker then runs rounds of its
             own, several at a time on one instance.
         needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
+        model: which model a job with this algorithm produces.
+        state_names: the names of the tensors of `state`; if there are any, rounds run one at a time.
+        Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
+            ValueError("key: ...") for a value that cannot be used.
+
+    Class attributes that say which settings go with it, of which others are refused before anything starts:
         counts_once: whether what is sent to the center must count exactly once, as deltas that the center
             sums. At a fixed rate all workers of a trainer then wait for one round, as with `needs_peers`.
             Lossy codecs between trainers and sync nodes are refused: what they round away would never count.
             If false, the slice of a sync node that died is made again, as the mean of the replicas.
         changes_groups: whether its groups change from round to round. Lossy codecs are then refused: they
             need a reference that both ends hold from the last round.
-        model: which model a job with this algorithm produces.
-        state_names: the names of the tensors of `state`; if there are any, rounds run one at a time.
         optimizer_states: the optimizers whose state `sync.optimizer_state` may synchronize with the weights,
             in the same flat buffer: AVERAGED where a round averages, fewer where it sums or has a momentum
             of its own.
-        closest_elastic_rate: the `elastic_rate` that keeps replicas closest to each other, if that option
-            may change while the job trains; None if it may not.
-        Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
-            ValueError("key: ...") for a value that cannot be used.
+        closest_elastic_rate: the `elastic_rate` that keeps replicas closest to each other, if `sync.control`
+            may change that option while the job trains; None if it may not.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     needs_center: ClassVar[bool] = False
     needs_peers: ClassVar[bool] = False
-    counts_once: ClassVar[bool] = False
-    changes_groups: ClassVar[bool] = False
     model: ClassVar[ModelOrigin] = ModelOrigin.REPLICAS
     state_names: ClassVar[tuple[str, ...]] = ()
+    Options: ClassVar[type[Any]] = NoOptions
+
+    counts_once: ClassVar[bool] = False
+    changes_groups: ClassVar[bool] = False
     optimizer_states: ClassVar[tuple[str, ...]] = ()
     closest_elastic_rate: ClassVar[float | None] = None
-    Options: ClassVar[type[Any]] = NoOptions
 
     def __init__(self, options: Any) -> None:
         self.options = options
