@@ -39,7 +39,7 @@ def find_hub(address: str, part: str, sync: Mapping[str, Any], timeout_seconds: 
     """
     if address == ENV:
         return HUBS.join(part, sync, timeout_seconds)
-    return HubSlot(address, part)
+    return HubSlot(address)
 
 
 def begin_or_end(

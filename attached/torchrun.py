@@ -33,30 +33,39 @@ class HubSlot:
     """Where a part of a loop joins: `attach`, or a module with tables.
 
     Nothing has to be done as it leaves a hub that somebody else hosts.
-
-    Attributes:
-        hub: the hub of its launch; None for one that somebody else hosts.
-        part: LOOP or CLIENT.
     """
 
     endpoint: str
-    part: str
-    hub: LaunchHub | None = None
 
     def withdraw(self) -> None:
         """Take back that the part joins, since it could not."""
-        if self.hub is not None:
-            self.hub.withdraw(self.part)
 
     def leave(self) -> None:
         """Record that the part has left the hub."""
-        if self.hub is not None:
-            self.hub.leave(self.part)
 
     def await_others(self) -> None:
         """Wait until such parts have left everywhere, if this process hosts the hub."""
-        if self.hub is not None:
-            self.hub.await_others(self.part)
+
+
+@dataclass(frozen=True)
+class LaunchSlot(HubSlot):
+    """Where a part joins the hub of its launch.
+
+    Attributes:
+        part: LOOP or CLIENT.
+    """
+
+    part: str
+    hub: LaunchHub
+
+    def withdraw(self) -> None:
+        self.hub.withdraw(self.part)
+
+    def leave(self) -> None:
+        self.hub.leave(self.part)
+
+    def await_others(self) -> None:
+        self.hub.await_others(self.part)
 
 
 class LaunchHubs:
@@ -72,7 +81,7 @@ class LaunchHubs:
         self._hubs: list[LaunchHub] = []
         self._count = 0
 
-    def join(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> HubSlot:
+    def join(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> LaunchSlot:
         """Find the hub of a part; rank 0 starts it, as a thread.
 
         `part` is LOOP or CLIENT. `settings` are those of the loops, by key. Raises AttachError without
@@ -94,7 +103,7 @@ class LaunchHubs:
                 self._hubs.append(hub)
             hub.add(part)
         try:
-            return HubSlot(hub.endpoint(part, settings, timeout_seconds), part, hub)
+            return LaunchSlot(hub.endpoint(part, settings, timeout_seconds), part, hub)
         except BaseException:
             hub.withdraw(part)
             raise
