@@ -15,7 +15,7 @@ from ..pipeline.jobfile.load import job_of_tree
 from .errors import AttachError
 
 # What a module may say about a table; the rest is the hub's [embedding].
-TABLE_KEYS: Final = ("rows", "dim", "optimizer", "lr", "init_scale", "storage")
+TABLE_KEYS: Final = ("rows", "dim", "optimizer", "lr", "weight_decay", "init_scale", "storage")
 MAX_TABLES: Final = 512
 # Of any length: a module may ask for as many rows at once as it likes.
 _LISTS: Final = {"kind": "multi_hot", "pooling": "none", "max_ids": 100_000}

@@ -43,6 +43,7 @@ class Embeddings(nn.Module):
         key: as of `attach`.
         optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam" (lazy).
         lr: learning rate of the rows.
+        weight_decay: decoupled weight decay of the rows, of those that a step has.
         init_scale: first values are uniform in [-init_scale, init_scale).
         storage: "float32" or "bfloat16", of the rows in memory. What is None is as other modules have it, or
             else as [embedding] of the hub.
@@ -73,6 +74,7 @@ class Embeddings(nn.Module):
         key: str | PathLike[str] | None = None,
         optimizer: str | None = None,
         lr: float | None = None,
+        weight_decay: float | None = None,
         init_scale: float | None = None,
         storage: str | None = None,
         pooling: Pooling | None = None,
@@ -88,7 +90,13 @@ class Embeddings(nn.Module):
                 f'pooling={pooling!r}, max_pending={max_pending} given; give "sum", "mean" or None, and at'
                 " least 1"
             )
-        options = {"optimizer": optimizer, "lr": lr, "init_scale": init_scale, "storage": storage}
+        options = {
+            "optimizer": optimizer,
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "init_scale": init_scale,
+            "storage": storage,
+        }
         settings_of_tables = None if tables is None else _settings_by_table(tables, dim, options)
         self._pooling, self._padding_idx, self._scaler = pooling, padding_idx, scaler
         self.lr_scale = 1.0

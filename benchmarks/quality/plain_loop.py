@@ -191,7 +191,7 @@ class _Table:
             self._row_of, rows = {}, 0
         self._values = self._first_values(np.arange(rows, dtype=np.int64))
         self._sums = torch.zeros(rows)
-        self._lr = self._settings.lr
+        self._lr, self._decay = self._settings.lr, self._settings.weight_decay
 
     def rows(self, ids: NDArray[Any]) -> torch.Tensor:
         # First, since new ids make the values longer.
@@ -216,7 +216,8 @@ class _Table:
         rows, inverse = torch.unique(self._places(ids), return_inverse=True)
         total = torch.zeros(len(rows), gradients.shape[1]).index_add_(0, inverse, gradients)
         self._sums[rows] += total.pow(2).mean(1)
-        self._values[rows] -= self._lr * total / (self._sums[rows].sqrt() + EPSILON)[:, None]
+        step = total / (self._sums[rows].sqrt() + EPSILON)[:, None] + self._decay * self._values[rows]
+        self._values[rows] -= self._lr * step
 
 
 def _one_pass(source: BatchSource) -> Iterator[Delivery]:

@@ -205,6 +205,7 @@ class Job(Section):
             dim=self.model.embedding_dim,
             optimizer=rules.optimizer,
             lr=rules.lr,
+            weight_decay=rules.weight_decay,
             init_scale=rules.init_scale,
             storage=rules.storage,
         )

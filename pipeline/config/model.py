@@ -10,7 +10,15 @@ from pydantic import Field, JsonValue, model_validator
 
 from .columns import suggest
 from .sections import Fraction, Positive, Rate, Section
-from .tables import EmbeddedColumn, RowOptimizerName, RowsSetting, RowStorageName, TableDim, TableKind
+from .tables import (
+    EmbeddedColumn,
+    RowDecayRate,
+    RowOptimizerName,
+    RowsSetting,
+    RowStorageName,
+    TableDim,
+    TableKind,
+)
 
 OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 
@@ -31,6 +39,11 @@ class EmbeddingSection(Section):
         " does not change).",
     )
     lr: Rate = Field(default=0.02, description="Learning rate of the rows.")
+    weight_decay: RowDecayRate = Field(
+        default=0.0,
+        description="Decoupled weight decay of the rows: a step also takes lr * weight_decay * w off each row"
+        " that it has (lazy: others keep their values).",
+    )
     warmup_iterations: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         default=0,
         description="Iterations over which the learning rate of the rows grows linearly from 0, in addition"

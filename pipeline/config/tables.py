@@ -17,6 +17,7 @@ RowStorageName: TypeAlias = Literal["float32", "bfloat16"]
 RowsSetting: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+RowDecayRate: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 TableKind: TypeAlias = Literal["hashed", "growing"]
 Eviction: TypeAlias = Literal["least_recent", "never"]
 
@@ -29,7 +30,8 @@ class TableSection(BaseModel):
     A table has the name of its column, or that which its columns give as their `table`.
 
     A key that is left out has the value that holds for all tables: `model.table_rows`, `model.embedding_dim`,
-    `embedding.optimizer`, `embedding.lr`, `embedding.init_scale` or `embedding.storage`.
+    `embedding.optimizer`, `embedding.lr`, `embedding.weight_decay`, `embedding.init_scale` or
+    `embedding.storage`.
     """
 
     model_config = STRICT
@@ -38,6 +40,7 @@ class TableSection(BaseModel):
     dim: TableDim | None = Field(default=None, description="Floats in a row of this table.")
     optimizer: RowOptimizerName | None = Field(default=None, description="Optimizer of this table's rows.")
     lr: RowRate | None = Field(default=None, description="Learning rate of this table's rows.")
+    weight_decay: RowDecayRate | None = Field(default=None, description="Weight decay of this table's rows.")
     init_scale: RowRate | None = Field(
         default=None, description="Initial values are uniform in `[-init_scale, init_scale)`."
     )
@@ -149,6 +152,7 @@ class TableSettings:
         dim: floats in a row.
         optimizer: a key of `embedding.storage.optimizers.RULES`.
         lr: the learning rate of its rows, before any schedule.
+        weight_decay: see `embedding.storage.optimizers.RowDecay`.
         init_scale: initial values are uniform in [-init_scale, init_scale).
         storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
         growth: when ids get and lose rows; None for a table whose rows are hashes of ids.
@@ -164,6 +168,7 @@ class TableSettings:
     storage: str = "float32"
     growth: Growth | None = None
     columns: tuple[TableColumn, ...] = ()
+    weight_decay: float = 0.0
 
     @property
     def summed_columns(self) -> int:
@@ -266,6 +271,7 @@ def table_settings(
             dim=every.dim if section.dim is None else section.dim,
             optimizer=every.optimizer if section.optimizer is None else section.optimizer,
             lr=every.lr if section.lr is None else section.lr,
+            weight_decay=every.weight_decay if section.weight_decay is None else section.weight_decay,
             init_scale=every.init_scale if section.init_scale is None else section.init_scale,
             storage=every.storage if section.storage is None else section.storage,
             growth=None if fixed_rows is not None else section.growth(kind),

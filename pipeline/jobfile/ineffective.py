@@ -362,6 +362,7 @@ _OF_TABLES: Final[Mapping[str, str]] = {
     "model.table_rows": "rows",
     "embedding.optimizer": "optimizer",
     "embedding.lr": "lr",
+    "embedding.weight_decay": "weight_decay",
     "embedding.init_scale": "init_scale",
     "embedding.storage": "storage",
 }

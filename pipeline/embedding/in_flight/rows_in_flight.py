@@ -23,7 +23,7 @@ from ..lookup.request import LookupPlan
 from ..placement.plan import TablePlan
 from ..storage.bf16_rows import RowNumbers, WidenedRows, add_at_random, nearest_bits
 from ..storage.first_values import mixed_key
-from ..storage.optimizers import RowRule, make_row_rule
+from ..storage.optimizers import RowDecay, RowRule, make_row_rule
 from .applied_pushes import parse_applied
 from .id_finder import IdFinder, Ids
 
@@ -92,6 +92,7 @@ class _Bank:
     """
 
     rule: RowRule
+    decay: RowDecay
     dim: int
     states: tuple[bool, ...]
     storage: str
@@ -146,6 +147,9 @@ class _Changes:
         follows from the new state: of Adam's the difference from the old one may leave a negative square.
         """
         of_values, of_state = self._at(rows)
+        # What is rounded was computed with its decay.
+        if self.bank.decay and not self.bank.is_rounded:
+            self.bank.decay.add(torch.from_numpy(of_values), torch.from_numpy(values[targets]), self.lr_scale)
         if self.bank.states:
             anew = np.flatnonzero(state[targets, -1] < _BEGUN_ANEW * self.state[rows, -1])
             if len(anew):
@@ -174,6 +178,10 @@ class _Changes:
         gradients = torch.from_numpy(np.take(self.gradients, rows, axis=0, mode="clip"))
         steps: Float32Array = self.bank.rule.step(columns, gradients, self.lr_scale).numpy()
         if self.bank.is_rounded:
+            if self.bank.decay:
+                self.bank.decay.add(
+                    torch.from_numpy(steps), torch.from_numpy(_writable(values)), self.lr_scale
+                )
             ids = self.ids[rows] if self.bank.growing else self.ids[rows].astype(np.int64)
             steps = _rounded(values, steps, ids, self.rounding)
         if columns:
@@ -404,6 +412,7 @@ def _bank(plan: TablePlan, number: int) -> _Bank:
     growth = next((table.growth for table in plan.tables if table.name == bank.growing), None)
     return _Bank(
         rule=make_row_rule(bank.optimizer, bank.lr),
+        decay=RowDecay(bank.lr, bank.weight_decay),
         dim=bank.dim,
         states=tuple(state.by_float for state in row_states(bank.optimizer)),
         storage=bank.storage,

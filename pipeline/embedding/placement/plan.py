@@ -40,6 +40,7 @@ class Bank:
     growing: str = ""
     summed: bool = False
     mixed: bool = False
+    weight_decay: float = 0.0
 
     @property
     def combination(self) -> Bank:
@@ -49,7 +50,14 @@ class Bank:
 
 def bank_of(table: TableSettings) -> Bank:
     """Return the bank that holds a table's rows."""
-    bank = Bank(table.dim, table.optimizer, table.lr, table.storage, mixed=table.is_mixed)
+    bank = Bank(
+        table.dim,
+        table.optimizer,
+        table.lr,
+        table.storage,
+        mixed=table.is_mixed,
+        weight_decay=table.weight_decay,
+    )
     if table.growth is None:
         return bank
     return replace(bank, growing=table.name, summed=table.summed_columns == len(table.columns) > 0)
@@ -78,10 +86,10 @@ class TablePlan:
 
     Attributes:
         tables: all tables.
-        banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
-            tables, and another one for its mixed tables; then one for each growing table, those of a
-            combination side by side, the summed ones behind, the mixed ones last. Every node has all banks;
-            some may be without rows.
+        banks: one for each combination of dim, optimizer, learning rate, weight decay and storage, in the
+            order of the tables, and another one for its mixed tables; then one for each growing table, those
+            of a combination side by side, the summed ones behind, the mixed ones last. Every node has all
+            banks; some may be without rows.
         nodes: number of embedding nodes.
         pieces: pieces sorted by node, bank and offset. A bank has its whole tables first, in the order of
             tables, then pieces of split tables, at most one of each table.
@@ -131,8 +139,8 @@ class TablePlan:
         banks = _in_order(dict.fromkeys(bank_of_table))
         if len(banks) > BANKS_LIMIT:
             raise JobFileError(
-                f"the tables have {len(banks):,} combinations of dim, optimizer, learning rate and storage, "
-                f"above the limit of {BANKS_LIMIT:,}",
+                f"the tables have {len(banks):,} combinations of dim, optimizer, learning rate, weight decay "
+                f"and storage, above the limit of {BANKS_LIMIT:,}",
                 where="tables",
                 remedy="give more tables the same settings",
             )

@@ -17,7 +17,7 @@ from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
 from .bf16_rows import RowNumbers
 from .first_values import row_values
-from .optimizers import RowOptimizer
+from .optimizers import RowDecay, RowOptimizer
 from .row_storage import RowArray, make_row_storage
 from .saved_tables import SavedTables
 
@@ -136,7 +136,7 @@ class RowBank:
     Args:
         node: the node's number, for error messages.
         rows: number of rows; may be 0.
-        bank: dim, optimizer, rate and storage.
+        bank: dim, optimizer, rate, decay and storage.
 
     Raises:
         JobFileError: an unknown optimizer.
@@ -156,6 +156,7 @@ class RowBank:
         self._is_rounded = bank.storage == "bfloat16"
         self._storage = make_row_storage(bank.storage, rows, bank.dim)
         self._optimizer = RowOptimizer(bank.optimizer, rows, bank.dim, bank.lr)
+        self._decay = RowDecay(bank.lr, bank.weight_decay)
 
     @property
     def weights(self) -> RowArray:
@@ -259,6 +260,10 @@ class RowBank:
         with torch.inference_mode():
             distinct, sums = _sum_by_row(rows, gradients, positions)
             steps = self._optimizer.step(distinct, sums, scale)
+            if self._decay:
+                before = np.empty(steps.shape, np.float32)
+                self._storage.take(distinct.numpy(), before)
+                self._decay.add(steps, torch.from_numpy(before), scale)
             numbers = self.numbers_of(distinct.numpy()) if self._is_rounded else None
             self._storage.add(distinct, steps, key, numbers)
             self.changed_at[distinct.numpy()] = self.change_epoch

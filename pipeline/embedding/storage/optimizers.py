@@ -119,6 +119,29 @@ class LazyAdam:
         return means.mul((-self._lr * scale / of_means)[:, None]).div_(roots)
 
 
+class RowDecay:
+    """Decoupled weight decay of rows, lazy: a step also takes `lr * weight_decay * w` off the row before it.
+
+    A row without a gradient in a push keeps its values. The optimizer's state has nothing of the decay. So
+    under SGD it is L2 of `weight_decay / 2 * w^2`; under the others it is not. Source: Loshchilov, Hutter:
+    Decoupled Weight Decay Regularization (arXiv 1711.05101), algorithm 2; the same rule as the mode DECOUPLE
+    of FBGEMM's table batched embeddings.
+    """
+
+    def __init__(self, lr: float, weight_decay: float) -> None:
+        self._rate = lr * weight_decay
+
+    def __bool__(self) -> bool:
+        return self._rate > 0
+
+    def add(self, steps: torch.Tensor, values: torch.Tensor, scale: float) -> None:
+        """Add it to steps of rows, float32 [M, dim]; `values` are the rows before, and `scale` is the step's.
+
+        A product and a sum, each rounded, so that a trainer computes what its node does, to the bit.
+        """
+        steps.add_(values.mul(-self._rate * scale))
+
+
 RULES: Final[dict[str, Callable[[float], RowRule]]] = {
     "sgd": RowSgd,
     "rowwise_adagrad": RowWiseAdagrad,

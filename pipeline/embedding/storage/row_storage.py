@@ -83,8 +83,8 @@ class RowStorage(Protocol):
         """Return the memory itself, float32 [rows, dim], zeros at first."""
         ...
 
-    def take(self, rows: Int32Array, out: Float32Array) -> None:
-        """Copy rows int32 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
+    def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
+        """Copy rows int32 or int64 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
         ...
 
     def put(self, rows: IndexArray, values: Float32Array) -> None:
@@ -114,7 +114,7 @@ class Float32Rows:
         self._tensor = torch.from_numpy(self.values)
         self._block_rows = max(1, BLOCK_BYTES // (4 * dim))
 
-    def take(self, rows: Int32Array, out: Float32Array) -> None:
+    def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         self._memory.take(rows, out)
 
     def put(self, rows: IndexArray, values: Float32Array) -> None:
@@ -147,7 +147,7 @@ class BFloat16Rows:
         self._memory = RowMemory((rows, dim), np.uint16)
         self.values = WidenedRows(self._memory.values)
 
-    def take(self, rows: Int32Array, out: Float32Array) -> None:
+    def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         torch.from_numpy(out).copy_(self._take_bf16(rows))
 
     def put(self, rows: IndexArray, values: Float32Array) -> None:

@@ -83,6 +83,24 @@ def test_a_job_learns_what_a_plain_loop_learns(
     assert run_virtual(own.job, Timing()).ne == pytest.approx(wanted, abs=SAME_TO)
 
 
+@pytest.mark.parametrize("kind", ["hashed", pytest.param("growing", marks=pytest.mark.matrix)])
+def test_rows_that_decay_in_flight_are_those_of_a_plain_loop(
+    cluster: Callable[..., InProcessCluster], kind: str
+) -> None:
+    settings = dict(one_trainer("none", lookups_ahead=4))
+    settings["embedding"] = {"nodes": 2, "weight_decay": 0.5}
+    rows = {"table_rows": 20_000} if kind == "growing" else {}
+    settings["model"] = {**settings["model"], "table_kind": kind, **rows}
+    own = cluster(settings).start()
+    assert own.wait() == 0, own.coordinator.text()
+    wanted = plain_ne(own.job)
+    assert own.run.ne == pytest.approx(wanted, abs=SAME_TO)
+    assert run_virtual(own.job, Timing()).ne == pytest.approx(wanted, abs=SAME_TO)
+    # The control: without decay the loop learns something else.
+    rows_keep = own.job.embedding.model_copy(update={"weight_decay": 0.0})
+    assert abs(plain_ne(own.job.model_copy(update={"embedding": rows_keep})) - wanted) > 10 * SAME_TO
+
+
 @pytest.mark.parametrize(
     "control", [one_trainer("none", lookups_ahead=1, exact_rows=False), one_trainer("easgd")]
 )

@@ -19,10 +19,11 @@ def make_table(
     storage: str = "float32",
     growth: Growth | None = None,
     columns: Sequence[TableColumn] = (),
+    weight_decay: float = 0.0,
 ) -> TableSettings:
     """One table, by default of one column of its name with this pooling."""
     columns = tuple(columns) or (TableColumn(name, pooling),)
-    return TableSettings(name, rows, dim, optimizer, lr, init_scale, storage, growth, columns)
+    return TableSettings(name, rows, dim, optimizer, lr, init_scale, storage, growth, columns, weight_decay)
 
 
 def make_tables(

@@ -53,6 +53,7 @@ def test_a_checkpoint_of_the_same_modules_goes_on(tmp_path: Path) -> None:
     assert (others.start.checkpoint, others.start.resume) == (str(tmp_path), False)
     assert own.start.resume
     assert settings_of(own)["user"] == WANTED["user"] | {
+        "weight_decay": 0.0,
         "optimizer": hub.embedding.optimizer,
         "init_scale": hub.embedding.init_scale,
         "storage": "float32",

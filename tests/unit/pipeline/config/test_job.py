@@ -99,6 +99,7 @@ OTHER: dict[str, Any] = {
     "embedding.nodes": 2,
     "embedding.optimizer": "sgd",
     "embedding.lr": 0.5,
+    "embedding.weight_decay": 0.01,
     "embedding.warmup_iterations": 7,
     "embedding.init_scale": 0.1,
     "embedding.storage": "bfloat16",

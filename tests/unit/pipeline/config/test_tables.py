@@ -85,6 +85,7 @@ def test_the_sections_are_written_as_they_are_read(tmp_path_factory: pytest.Temp
         ({"C1": {"dim": 0}}, "tables.C1.dim: 0 given; input should be greater than or equal to 1"),
         ({"C1": {"rows": 2**31}}, "tables.C1.rows: 2147483648 given; input should be less than"),
         ({"C1": {"lr": 0.0}}, "tables.C1.lr: 0.0 given; input should be greater than 0"),
+        ({"C1": {"weight_decay": -1.0}}, "tables.C1.weight_decay: -1.0 given; input should be greater than"),
         (
             {"C1": {"optimizer": "adamw"}},
             "tables.C1.optimizer: 'adamw' given; input should be 'sgd', 'rowwise",

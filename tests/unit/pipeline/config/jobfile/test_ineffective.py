@@ -137,6 +137,7 @@ CASES = {
         ),
     ),
     "optimizer of all tables": ("embedding.lr=0.5", ("tables.x.lr=0.1", *CSV), CSV),
+    "decay of all tables": ("embedding.weight_decay=0.5", ("tables.x.weight_decay=0.0", *CSV), CSV),
 }
 
 
@@ -198,7 +199,7 @@ report: pictures
 ELSEWHERE = """
 trainer: lookups_ahead
 model: embedding_dim table_rows
-embedding: optimizer lr init_scale storage
+embedding: optimizer lr weight_decay init_scale storage
 """
 
 

@@ -35,9 +35,16 @@ Row: TypeAlias = tuple[int, int]
 Action: TypeAlias = Callable[[], object]
 
 
-def tables_of(optimizer: str, kind: str = "hashed", init_scale: float = 1.0) -> tuple[TableSettings, ...]:
+def tables_of(
+    optimizer: str, kind: str = "hashed", init_scale: float = 1.0, weight_decay: float = 0.0
+) -> tuple[TableSettings, ...]:
     """Few rows, so that nearly every push has rows of every other; two dims and optimizers, a list."""
-    shared: dict[str, Any] = {"optimizer": optimizer, "lr": LR, "init_scale": init_scale}
+    shared: dict[str, Any] = {
+        "optimizer": optimizer,
+        "lr": LR,
+        "init_scale": init_scale,
+        "weight_decay": weight_decay,
+    }
     if kind == "growing":
         own = [make_table(f"C{n}", 64, 3, growth=Growth(), **shared) for n in (1, 2)]
         return *own, make_table("C3", 6, 3, **shared)
@@ -389,6 +396,29 @@ def test_bfloat16_is_rounded_as_the_node_rounds_it(
     """To the bit, also where a step is far larger than its row."""
     ran = Simulation(tables_of(optimizer, "bfloat16", init_scale), 1, depth).run(choices)
     assert max(ran.late, default=0.0) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["hashed", "growing", "bfloat16", "shared", "shared growing"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_push_in_flight_decays_its_rows_as_the_node_does(optimizer: str, kind: str) -> None:
+    ran = Simulation(tables_of(optimizer, kind, weight_decay=0.3), 1, 4).run(BUSY)
+    assert max(ran.late) <= (0.0 if optimizer in ("sgd", "rowwise_adagrad") else CLOSE)
+    assert len(ran.late) > 100
+    # The control: a trainer that knows of no decay.
+    control = Simulation(tables_of(optimizer, kind, weight_decay=0.3), 1, 4)
+    control.rows = RowsInFlight(TablePlan.make(tables_of(optimizer, kind), 2), SEED)
+    for node in control.nodes:
+        control.rows.connect(node.number, node.name)
+    assert max(control.run(BUSY).late) > 0.01
+
+
+@given(CHOICES, DEPTHS, st.sampled_from(OPTIMIZERS), st.sampled_from(["hashed", "growing", "bfloat16"]))
+def test_rows_that_decay_are_exact_in_any_order(
+    choices: list[int], depth: int, optimizer: str, kind: str
+) -> None:
+    ran = Simulation(tables_of(optimizer, kind, weight_decay=0.3), 1, depth).run(choices)
+    assert max(ran.late, default=0.0) <= (0.0 if optimizer in ("sgd", "rowwise_adagrad") else CLOSE)
+    assert len(ran.rows) == 0
 
 
 @pytest.mark.parametrize("late", ["C1", "C2"])

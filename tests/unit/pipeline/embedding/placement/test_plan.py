@@ -187,6 +187,6 @@ def test_more_banks_than_a_request_can_name_are_an_error() -> None:
     assert len(TablePlan.make(tables[:1024], 2).banks) == 1024
     with pytest.raises(
         JobFileError,
-        match=r"^tables: the tables have 1,025 combinations of dim, optimizer, learning rate and storage",
+        match=r"^tables: the tables have 1,025 combinations of dim, optimizer, learning rate, weight decay",
     ):
         TablePlan.make(tables, 2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.config.row_bytes import ROW_STATES, row_states, state_floats
-from shadowsync.pipeline.embedding.storage.optimizers import RULES, RowOptimizer
+from shadowsync.pipeline.embedding.storage.optimizers import RULES, RowDecay, RowOptimizer
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.types import Float32Array
 
@@ -160,6 +160,22 @@ def test_a_zero_gradient_changes_nothing(name: str) -> None:
     assert torch.equal(optimizer.step(torch.tensor([1]), torch.zeros(1, 2), 1.0), torch.zeros(1, 2))
     # The control: another gradient does.
     assert (optimizer.step(torch.tensor([1]), torch.ones(1, 2), 1.0) < 0).all()
+
+
+def test_decay_takes_its_share_off_the_row_before_the_step_in_any_company() -> None:
+    """To the bit, by where it stands, too: a node and a trainer have a row among other ones."""
+    draw = np.random.default_rng(3)
+    steps, before = (torch.from_numpy(draw.standard_normal((1001, 7)).astype(np.float32)) for _ in range(2))
+    decay, whole = RowDecay(0.5, 0.25), steps.clone()
+    decay.add(whole, before, 0.5)
+    wanted = steps.double() - 0.5 * 0.5 * 0.25 * before.double()
+    torch.testing.assert_close(whole.double(), wanted, rtol=0, atol=1e-6)
+    for part in range(3):
+        alone = steps[part::3].clone()
+        decay.add(alone, before[part::3].clone(), 0.5)
+        assert torch.equal(alone, whole[part::3])
+    assert decay
+    assert not RowDecay(0.5, 0.0)
 
 
 def test_the_stated_state_is_what_it_keeps() -> None:
