@@ -8,6 +8,7 @@ No nodes, no replicas, no threads: `torch.optim.Adagrad`, tables as tensors, one
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.models.optimizers import EMA_EVERY
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
@@ -111,6 +113,7 @@ class _Loop:
         self._optimizer = torch.optim.Adagrad(
             self._model.parameters(), lr=job.trainer.lr, weight_decay=job.trainer.weight_decay
         )
+        self._average = None if job.trainer.ema is None else _MovingAverage(self._model, job.trainer.ema)
 
     def step(self, batch: Delivery) -> Float32Array:
         """Train on a batch; return its logits of before, float32 [B]."""
@@ -120,6 +123,8 @@ class _Loop:
         loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
+        if self._average is not None:
+            self._average.step()
         self._step_tables(batch, vectors)
         before: Float32Array = logits.detach().numpy()
         return before
@@ -127,9 +132,10 @@ class _Loop:
     def quality(self, spans: Sequence[Span]) -> QualitySums:
         """Score spans."""
         sums = QualitySums()
+        model = self._model if self._average is None else self._average.model()
         with torch.no_grad():
             for batch in self.source.scored(spans):
-                logits = self._model(torch.from_numpy(batch.dense), self._vectors(batch))
+                logits = model(torch.from_numpy(batch.dense), self._vectors(batch))
                 sums.add(logits.numpy(), batch.labels)
         return sums
 
@@ -150,6 +156,30 @@ class _Loop:
         keys = iter(batch.keys)
         columns = zip(self._columns, batch.rows, strict=True)
         return [next(keys) if column.grows else rows for column, rows in columns]
+
+
+class _MovingAverage:
+    """A module's moving average, as sums with weights that fall by the rate with each batch."""
+
+    def __init__(self, module: torch.nn.Module, rate: float) -> None:
+        self._module, self._rate, self._batches = module, rate**EMA_EVERY, 0
+        self._sums = [torch.zeros_like(value) for value in module.parameters()]
+        self._weight = 0.0
+
+    def step(self) -> None:
+        self._batches += 1
+        if self._batches % EMA_EVERY:
+            return
+        self._weight = self._rate * self._weight + 1.0
+        for total, value in zip(self._sums, self._module.parameters(), strict=True):
+            total.mul_(self._rate).add_(value.detach())
+
+    def model(self) -> torch.nn.Module:
+        averaged = copy.deepcopy(self._module)
+        with torch.no_grad():
+            for value, total in zip(averaged.parameters(), self._sums, strict=True):
+                value.copy_(total / self._weight)
+        return averaged
 
 
 class _Best:

@@ -27,6 +27,7 @@ from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.models.optimizers import EMA_EVERY
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Delivery, Lookup, Push, Vectors
@@ -120,9 +121,11 @@ def summed(parts: Parts, every: int) -> list[float]:
     return list(found.sum(axis=1))
 
 
-def measure(batch: int, precision: str, steps: int) -> dict[str, Any]:
-    """All figures of one batch size and precision."""
-    trainer = {"batch": batch, "precision": precision, "optimizer": "sgd", "lr": 0.01}
+def context_of(batch: int, precision: str, ema: float | None = None) -> TrainerContext:
+    """A trainer's context with the model of these figures."""
+    trainer = {"batch": batch, "precision": precision, "optimizer": "sgd", "lr": 0.01, "ema": ema}
+    # Each place of a batch has its own vector.
+    trainer["exact_rows"] = False
     sections = {
         "data": {"format": "parquet", "path": ["none.parquet"]},
         "model": {"table_rows": ROWS, "embedding_dim": DIM, "bottom": [512, 256, 64], "top": [512, 256]},
@@ -130,10 +133,48 @@ def measure(batch: int, precision: str, steps: int) -> dict[str, Any]:
         "trainer": trainer,
     }
     job = Job.model_validate(sections)
-    shared = TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
-    stepper = Stepper(shared)
+    return TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+
+
+def input_of(batch: int) -> tuple[list[Any], Any]:
+    """The frames of 20 batches, and vectors of each."""
     delivered = [frames_of(delivery) for delivery in made_deliveries(20, batch)]
-    values = np.random.default_rng(1).random(TABLES * batch * DIM, dtype=np.float32) * 0.1
+    return delivered, np.random.default_rng(1).random(TABLES * batch * DIM, dtype=np.float32) * 0.1
+
+
+def measure_average(batch: int, precision: str, steps: int) -> dict[str, Any]:
+    """CPU time that a moving average adds to a step.
+
+    Blocks of `EMA_EVERY` steps without and with it take turns; the ratio is of their medians.
+    """
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    each = {
+        with_average: context_of(batch, precision, 0.999 if with_average else None)
+        for with_average in seconds
+    }
+    steppers = {with_average: Stepper(shared) for with_average, shared in each.items()}
+    delivered, values = input_of(batch)
+    for block in range(max(2, steps // EMA_EVERY)):
+        for with_average, shared in each.items():
+            began = time.thread_time()
+            for number in range(EMA_EVERY):
+                frames = delivered[(block * EMA_EVERY + number) % 20]
+                one_step(Parts(), steppers[with_average], shared, frames, values)
+            seconds[with_average].append(time.thread_time() - began)
+    without, averaging = (float(np.median(some[1:])) / EMA_EVERY * 1e6 for some in seconds.values())
+    return {
+        "batch": batch,
+        "precision": each[True].precision,
+        "step_cpu_microseconds": without,
+        "with_average_cpu_microseconds": averaging,
+    }
+
+
+def measure(batch: int, precision: str, steps: int) -> dict[str, Any]:
+    """All figures of one batch size and precision."""
+    shared = context_of(batch, precision)
+    stepper = Stepper(shared)
+    delivered, values = input_of(batch)
     parts, warm = Parts(), Parts()
     for number in range(20):
         one_step(warm, stepper, shared, delivered[number], values)
@@ -178,11 +219,24 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--faults", action="store_true", help="give freed memory back to the kernel")
+    parser.add_argument(
+        "--ema", action="store_true", help="what a moving average adds, in place of the parts"
+    )
     parser.add_argument("--out", type=Path, default=Path("step.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     if not given.faults:
         tune_malloc()
+    if given.ema:
+        averages = [
+            measure_average(batch, way, given.steps) for batch in given.batch for way in given.precision
+        ]
+        for found in averages:
+            without, averaging = found["step_cpu_microseconds"], found["with_average_cpu_microseconds"]
+            words = f"{without:.0f} microseconds of CPU a step, {averaging:.0f} with a moving average"
+            print(f"batch {found['batch']}, {found['precision']}: {words} ({averaging / without - 1:+.2%})")
+        save(given.out, f"a moving average of the model, {given.steps} steps", averages)
+        return
     results = [measure(batch, way, given.steps) for batch in given.batch for way in given.precision]
     for found in results:
         show(found)

@@ -217,6 +217,10 @@ class VirtualJob:
         """Return the job's model, or all replicas if there is no single model."""
         replicas = [trainer.context.replica.flat for trainer in self._trainers]
         algorithm = self._trainers[0].algorithm
+        if self._job.trainer.ema is not None:
+            averages = [trainer.context.optimizer.averaged() for trainer in self._trainers]
+            single = algorithm.model is not ModelOrigin.REPLICAS
+            return [weighted_mean(averages, [1.0] * len(averages))] if single else averages
         if algorithm.model is ModelOrigin.CENTER:
             return [self._network.center.values[: len(replicas[0])]]
         if algorithm.model is ModelOrigin.MEAN:

@@ -168,7 +168,8 @@ class JobController:
     @cached_property
     def _model(self) -> FinalModel:
         trainers = [member for member in self._state.members.everyone("trainer") if member.ready]
-        return FinalModel.of(trainers[0].facts, self._job.sync.algorithm)
+        ema = self._job.trainer.ema is not None
+        return FinalModel.of(trainers[0].facts, self._job.sync.algorithm, ema=ema)
 
     def _record_fresh_parts(self) -> None:
         """Record as an event what the starting checkpoint lacked."""

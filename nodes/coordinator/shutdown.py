@@ -279,6 +279,12 @@ class JobFinalizer:
         if missing:
             raise checkpoint_failed(missing, "its part", self._server.unmet)
         files = [file for reply in (written, *by_name.values()) for file in reply.files]
+        if self._model.ema:
+            average = self._model.compose_average(part, files, saver.info.index)
+            reply = await self._server.call(saver, average, self._part_seconds)
+            if reply is None:
+                raise checkpoint_failed([saver.info.name], "the moving average", self._server.unmet)
+            files += reply.files
         files += await self._server.checkpoint_calls.run(snapshot.ledger.write, part_target(directory))
         return saver, await manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
+from ...pipeline.checkpoint.manifest import AVERAGE, DENSE
 from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.checkpoint.saved import Place, parts_place
 from ...pipeline.checkpoint.store.addresses import part_target
@@ -19,11 +20,14 @@ from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.errors import CheckpointError, JobFileError
 from ...pipeline.models.constants import Constants
 from ...pipeline.models.flat import FlatLayout
+from ...pipeline.models.optimizers import EMA
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ...sync_algos.base import Algorithm, AlgorithmState
 from ...sync_algos.contract.model_origin import ModelOrigin
 from ..replica.replica import TrainerContext
+
+OPTIMIZER_PREFIX = "optimizer."
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,12 @@ class TrainerSnapshot:
         tensors = {name: value.clone() for name, value in state.tensors.items()}
         has_global = algorithm.model.value == ModelOrigin.GLOBAL
         global_model = algorithm.global_model()[: context.layout.numel].clone() if has_global else None
+        optimizer = {name: v.detach().to("cpu", copy=True) for name, v in context.optimizer.state.items()}
+        if EMA in optimizer:
+            optimizer[EMA] = context.optimizer.averaged().detach().to("cpu", copy=True)
         return cls(
             replica=context.replica.snapshot(context.replica.weights),
-            optimizer={name: v.detach().to("cpu", copy=True) for name, v in context.optimizer.state.items()},
+            optimizer=optimizer,
             iterations=tuple(int(count) for count in context.iterations),
             state=AlgorithmState(state.completed_rounds, tensors),
             global_model=global_model,
@@ -74,7 +81,7 @@ def write_trainer(directory: Path | PartTarget, index: int, snapshot: TrainerSna
     Any thread may call; raises ResourceError.
     """
     name = f"trainer-{index}"
-    moments = {f"optimizer.{key}": value.numpy() for key, value in snapshot.optimizer.items()}
+    moments = {f"{OPTIMIZER_PREFIX}{key}": value.numpy() for key, value in snapshot.optimizer.items()}
     tensors = {"replica": snapshot.replica.numpy(), **moments}
     metadata = {"role": name, "iterations": ",".join(map(str, snapshot.iterations))}
     return write_tensors(directory, name, tensors, metadata)
@@ -98,28 +105,33 @@ def write_dense(
     dense: torch.Tensor,
     source: str,
     constants: Constants | None = None,
+    role: str = DENSE,
 ) -> list[FileEntry]:
-    """Write the final model, `dense` float32 [numel], by parameter name, and its constants.
+    """Write a model, `dense` float32 [numel], by parameter name, and its constants.
 
     `source` is part of the file's name, since a second model, or another trainer's, may be requested while
-    the first is still being written. Any thread may call; raises ResourceError.
+    the first is still being written; `role` is DENSE, or AVERAGE. Any thread may call; raises ResourceError.
     """
     named = {span.name: view.numpy() for span, view in layout.views(dense)}
     if constants is not None:
         named |= {name: value.cpu().numpy() for name, value in constants.named().items()}
-    return write_tensors(directory, f"dense-{source}", named, {"role": "dense"})
+    return write_tensors(directory, f"{role}-{source}", named, {"role": role})
 
 
 def compose_model(directory: Place, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
     """Compose the model, float32 [numel], from the files of an unfinished checkpoint.
 
-    The model is joined from the slices of the center, or is the mean of the replicas. So it matches exactly
-    what is saved, and needs no round. Raises CheckpointError if the files lack a part of it.
+    The model is joined from the slices of the center, or is the mean of the replicas; AVERAGE is the mean of
+    the trainers' moving averages, which is that of the replicas' mean if trainers make as many steps. So it
+    matches exactly what is saved, and needs no round. Raises CheckpointError if the files lack a part
+    of it.
     """
     files = list(entries)
-    parts = {ModelOrigin.CENTER.value: _center, ModelOrigin.MEAN.value: _mean}[origin](
-        directory, files, numel
-    )
+    if origin == ModelOrigin.CENTER:
+        parts = _center(directory, files, numel)
+    else:
+        name = f"{OPTIMIZER_PREFIX}{EMA}" if origin == AVERAGE else "replica"
+        parts = _mean(directory, files, numel, name)
     if parts.shape != (numel,):
         raise CheckpointError(
             f"the files make a model of {len(parts)} elements, not {numel}", where=str(directory)
@@ -139,13 +151,13 @@ def _center(directory: Place, files: list[FileEntry], numel: int) -> Float32Arra
     return whole if covered == numel else whole[:covered]
 
 
-def _mean(directory: Place, files: list[FileEntry], numel: int) -> Float32Array:
+def _mean(directory: Place, files: list[FileEntry], numel: int, name: str) -> Float32Array:
     roles = sorted({entry.role for entry in files if entry.role.startswith("trainer-")})
     if not roles:
         raise CheckpointError("no replica was saved, so there is no mean", where=str(directory))
     total = np.zeros(numel, np.float64)
     for role in roles:
-        total += TensorReader(directory, [e for e in files if e.role == role]).read("replica")
+        total += TensorReader(directory, [e for e in files if e.role == role]).read(name)
     return (total / len(roles)).astype(np.float32)
 
 
@@ -231,7 +243,10 @@ class TrainerCheckpoint:
             numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
             flat = compose_model(parts_place(request.directory), files, origin, numel)
             target = part_target(request.directory, yields=request.yields)
-            return write_dense(target, layout, flat[: layout.numel], origin, self._context.constants)
+            dense, constants = flat[: layout.numel], self._context.constants
+            if origin == AVERAGE:
+                return write_dense(target, layout, dense, "mean", constants, role=AVERAGE)
+            return write_dense(target, layout, dense, origin, constants)
 
         return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 

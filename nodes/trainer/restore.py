@@ -7,24 +7,26 @@ history would take far too large steps. If no other trainer lives, a late one ta
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from ...pipeline.checkpoint.manifest import CheckpointManifest
+from ...pipeline.checkpoint.files import FileEntry
+from ...pipeline.checkpoint.manifest import AVERAGE, DENSE, CheckpointManifest, scored_files
 from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.checkpoint.saved import Place, open_saved, own_checkpoint
 from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError, ShadowSyncError
 from ...pipeline.jobfile.load import validate_saved_job
 from ...pipeline.models.input_axes import canonical_name, copy_matching, input_axes
-from ...pipeline.models.optimizers import MISSED
+from ...pipeline.models.optimizers import EMA, EMA_UPDATES, MISSED
 from ...pipeline.models.registry import MODELS
 from ...sync_algos.base import AlgorithmState
 from ..replica.buffer import write_elements
 from ..replica.replica import TrainerContext
+from .checkpoint import OPTIMIZER_PREFIX
 
-OPTIMIZER_PREFIX = "optimizer."
 CONSTANTS = "constants"
 """The name by which a trainer that joins late asks another for its constants."""
 
@@ -64,9 +66,9 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     if not job.start.checkpoint:
         return None
     folder, manifest = open_saved(job.start.checkpoint, which=job.start.which)
-    saved = SavedTrainers(folder, manifest)
     if not job.start.resume:
-        return _warm_start(context, saved)
+        return _warm_start(context, SavedTrainers(folder, manifest, scored_files(manifest)))
+    saved = SavedTrainers(folder, manifest)
     model, fresh = saved.dense(context)
     if fresh:
         raise saved.error(f"it has no {', '.join(fresh[:3])} of this shape, so it belongs to another model")
@@ -83,6 +85,22 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
                 f"[{context.replica.numel}]; sync.optimizer_state may differ"
             )
     return Restored(model, saved.digest, state, taken=tuple(saved.parameters))
+
+
+def saved_average(context: TrainerContext, run_folder: str) -> torch.Tensor | None:
+    """Return the moving average that the run's last checkpoint has, float32 [numel]; None without any.
+
+    Raises CheckpointError.
+    """
+    location = own_checkpoint(context.job.run.storage, run_folder)
+    if location is None:
+        return None
+    folder, manifest = open_saved(location)
+    files = [entry for entry in manifest.files if entry.role == AVERAGE]
+    if not files:
+        return None
+    model, fresh = SavedTrainers(folder, manifest, files).dense(context)
+    return None if fresh else model
 
 
 def restore_optimizer(context: TrainerContext, index: int, run_folder: str) -> str:
@@ -148,6 +166,8 @@ def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
 def _copy_optimizer(context: TrainerContext, saved: SavedTrainers, index: int) -> None:
     state = saved.optimizer(index)
     for name, values in state.items():
+        if name in (EMA, EMA_UPDATES) and context.job.trainer.ema is None:
+            continue
         if name not in context.optimizer.state:
             raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")
         _copy(context.optimizer.state[name], values, name, saved)
@@ -163,15 +183,20 @@ def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTra
 class SavedTrainers:
     """The dense part of a checkpoint: model, trainers' files, algorithm's state.
 
+    Args:
+        model: the files of the model; by default those that a resumed run goes on with.
+
     Attributes:
         unused: names of its parameters that no model has taken whole.
     """
 
-    def __init__(self, folder: Place, manifest: CheckpointManifest) -> None:
+    def __init__(
+        self, folder: Place, manifest: CheckpointManifest, model: Sequence[FileEntry] | None = None
+    ) -> None:
         self._folder = folder
         self._manifest = manifest
         self._roles = {entry.role for entry in manifest.files}
-        self._model = self._reader("dense")
+        self._model = self._reader(DENSE) if model is None else TensorReader(folder, model)
         self.digest = manifest.digest
         self.parameters = self._model.names
         self.unused = set(self.parameters)

@@ -13,7 +13,7 @@ import zmq
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
-from ...pipeline.errors import ClusterError, ProtocolError
+from ...pipeline.errors import ClusterError, ProtocolError, ShadowSyncError
 from ...pipeline.models.flat import digest_of
 from ...pipeline.models.state_check import check_stateless
 from ...pipeline.text.format import duration
@@ -64,6 +64,7 @@ from .restore import (
     read_state,
     restore_optimizer,
     restore_trainer,
+    saved_average,
     write_state,
 )
 from .worker_pool import WorkerPool
@@ -365,9 +366,22 @@ class TrainerRole(SynchronizedRole):
             return self._context.replica.flat
         return await self._sync.model() if self._sync is not None else None
 
+    async def _scored(self, origin: str) -> torch.Tensor | None:
+        """Return the model that is scored: with `ema` its moving average, if it is single as it is saved."""
+        if self._job.trainer.ema is None:
+            return await self._model(origin)
+        if origin == ModelOrigin.REPLICAS:
+            return self._context.optimizer.averaged()
+        assert self._node is not None
+        try:
+            return await asyncio.to_thread(saved_average, self._context, self._node.folder)
+        except ShadowSyncError as error:
+            log.warning("the moving average cannot be read: %s", error)
+            return None
+
     async def _prepare_eval(self, request: PrepareEval) -> PrepareEvalReply:
         """Set the weights that the next pass scores, named by `model`."""
-        flat = await self._model(request.model)
+        flat = await self._scored(request.model)
         if flat is None:
             return PrepareEvalReply(ready=False)
         for worker in self._workers:

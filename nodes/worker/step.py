@@ -19,6 +19,7 @@ from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.errors import ProtocolError
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.models.layers import mean_log_loss
+from ...pipeline.models.optimizers import EMA_EVERY
 from ...pipeline.models.sequences import with_lengths
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
@@ -85,6 +86,7 @@ class Stepper:
         if self.ahead and isinstance(self._stream, StepCapture):
             self._captured = CapturedSteps(context, self._computation, self._stream, event)
         self._micro_batches = MicroBatchCounts(context.micro_batches)
+        self._batches = 0
         self.clipped_steps = 0
 
     @property
@@ -231,6 +233,9 @@ class Stepper:
 
     def _fetch(self, step: Step) -> None:
         assert step.computed is not None
+        self._batches += not step.is_replay
+        if self._settings.ema is not None and self._batches % EMA_EVERY == 0 and not step.is_replay:
+            self._context.optimizer.average()
         step.pending = self._stream.fetch(step.staged, step.computed)
 
     def _labels(self, delivery: Delivery) -> Float32Array:

@@ -22,6 +22,10 @@ from .stored_files import StoredFiles
 
 FORMAT_VERSION: Final = 3
 MANIFEST_NAME: Final = "manifest.json"
+DENSE: Final = "dense"
+"""Role of the files of the model that a resumed run goes on with."""
+AVERAGE: Final = "ema"
+"""Role of the files of its moving average, if the job has one; what `ComposeModel` calls it."""
 # The key of a manifest's `ledger`.
 COMPLETE: Final = "complete"
 Which: TypeAlias = str
@@ -74,6 +78,12 @@ class CheckpointManifest(BaseModel):
     def digest(self) -> str:
         """Hex SHA-256 of the whole manifest, which identifies the checkpoint."""
         return _digest(self.model_dump(mode="json"))
+
+
+def scored_files(manifest: CheckpointManifest) -> list[FileEntry]:
+    """Return the files of the model that is scored: its moving average, if there is one."""
+    average = [entry for entry in manifest.files if entry.role == AVERAGE]
+    return average or [entry for entry in manifest.files if entry.role == DENSE]
 
 
 def begin(run_directory: Path) -> Path:

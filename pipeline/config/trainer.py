@@ -139,6 +139,15 @@ class TrainerSection(Section):
             " adamw.",
         ),
     ] = 0.0
+    ema: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None,
+        Field(
+            description="Rate, above 0 and below 1, of an exponential moving average of the dense parameters:"
+            " 0.999 is of about the last 1,000 batches of each trainer. Its mean over the trainers is then"
+            " validated, scored and exported, and predicts; training goes on with the parameters themselves,"
+            " also in a resumed run. Rows of tables are not averaged."
+        ),
+    ] = None
     clip_norm: Annotated[
         Rate | None,
         Field(

@@ -7,6 +7,7 @@ at its start.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,13 @@ STATE_NAMES = {
 }
 MISSED = "missed"
 """State of Adam: for each parameter the steps in which it had no gradient."""
+
+EMA = "ema"
+"""State of a job with `trainer.ema`: the moving average of the weights, as long as these."""
+EMA_UPDATES = "ema_updates"
+"""How many updates the moving average has had."""
+EMA_EVERY = 8
+"""Batches of a worker from one update of the moving average to the next."""
 
 _PATTERNS = 64
 """Sets of used parameters whose places a worker remembers."""
@@ -150,6 +158,9 @@ class SharedOptimizer:
 
     Results are those of `torch.optim` with the same settings.
 
+    With `ema` there is a moving average of the weights, too (Polyak and Juditsky, SIAM J. Control Optim. 30,
+    1992), see `average`.
+
     Args:
         settings: the section [trainer].
         flat: float32 [numel], on any device; the state is put there too.
@@ -182,6 +193,10 @@ class SharedOptimizer:
             self.state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
         if self.has_moments:
             self.state[MISSED] = flat.new_zeros(len(self.spans))
+        if settings.ema is not None:
+            self.state[EMA] = torch.zeros_like(flat)
+            # The host reads it.
+            self.state[EMA_UPDATES] = torch.zeros(())
 
     @property
     def has_moments(self) -> bool:
@@ -196,6 +211,23 @@ class SharedOptimizer:
         """Take over a state that was written from outside, before training."""
         if self.has_moments and bool(self.state[MISSED].any()):
             self.note_missing()
+
+    def average(self) -> None:
+        """Take the weights as they are now into their moving average; call it after `EMA_EVERY` batches.
+
+        With R = ema^EMA_EVERY the n-th call is `a += (w - a) (1 - R) / (1 - R^n)`. So many batches at once
+        have that power of the rate (the EMA scaling rule of Busbridge et al., arXiv 2307.13813), and the
+        first weights have no share, as in Adam's correction of its means. Workers do it without a lock.
+        """
+        assert self.settings.ema is not None
+        updates, log_rate = self.state[EMA_UPDATES], EMA_EVERY * math.log(self.settings.ema)
+        updates += 1.0
+        share = math.expm1(log_rate) / math.expm1(max(1.0, float(updates)) * log_rate)
+        self.state[EMA].lerp_(self.flat, share)
+
+    def averaged(self) -> torch.Tensor:
+        """Return the moving average, or the weights before its first update; not a copy."""
+        return self.state[EMA] if self.state[EMA_UPDATES] else self.flat
 
     def clone(self) -> SharedOptimizer:
         """Return an optimizer with copies of the buffer and the state."""

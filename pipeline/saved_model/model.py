@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..checkpoint.manifest import CheckpointManifest, Which, check_files
+from ..checkpoint.manifest import CheckpointManifest, Which, check_files, scored_files
 from ..checkpoint.reader import TensorReader
 from ..checkpoint.saved import Place, note_of, read_saved
 from ..checkpoint.stored_files import StoredFiles
@@ -45,7 +45,7 @@ def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Modu
     built.
     """
     module = build_model(job)
-    reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
+    reader = TensorReader(folder, scored_files(manifest))
     parameters, constants = dict(module.named_parameters()), dict(constant_tensors(module))
     tensors = {**parameters, **constants}
     _check_names(folder, set(reader.names), tensors.keys())
@@ -154,8 +154,7 @@ class SavedModel:
             since = saved.changes_since(self._saved)
         if since is None:
             return ModelUpdate(self._read(folder, manifest, self.precision, trust=self._trust), None)
-        dense_files = [entry for entry in manifest.files if entry.role == "dense"]
-        check_files(folder, [*dense_files, *since.files], verify=True)
+        check_files(folder, [*scored_files(manifest), *since.files], verify=True)
         dense = load_dense(folder, manifest, self.job)
         model = replace(
             self,

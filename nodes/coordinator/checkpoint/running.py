@@ -172,9 +172,9 @@ def _size(path: str) -> int | None:
 # make them fail.
 RESERVE_BYTES = 64 << 20
 _FLOAT_BYTES = 4
-# Vectors as long as the dense model beside the nodes' own parts: the final model, and at most two of the
-# algorithm's state, or a center.
-_DENSE_VECTORS = 3
+# Vectors as long as the dense model beside the nodes' own parts: the final model and its moving average, and
+# at most two of the algorithm's state, or a center.
+_DENSE_VECTORS = 4
 
 
 def estimated_bytes(members: Iterable[Member], dense_elements: int) -> int:
@@ -298,6 +298,9 @@ class RunningCheckpoint:
         if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
             whole = ComposeModel(part.directory, part.model, tuple(files), yields)
             files += await self._parts([(saver, whole)])
+        if self._model.ema:
+            average = self._model.compose_average(part, files, saver.info.index)
+            files += await self._parts([(saver, average)])
         return await manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
     def _saver(self, trainers: list[Member]) -> Member:

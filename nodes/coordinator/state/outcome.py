@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
+from ....pipeline.checkpoint.files import FileEntry
+from ....pipeline.checkpoint.manifest import AVERAGE
 from ....pipeline.config.sections import ValidationSection
 from ....pipeline.errors import ExitCode
 from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.performance.document import Profile
 from ....pipeline.types import BatchId
 from ....pipeline.wire.control.messages import NodeFacts
-from ....pipeline.wire.control.orders import FinalizeReply
+from ....pipeline.wire.control.orders import ComposeModel, FinalizeReply, WriteCheckpoint
 from ....pipeline.wire.field_checks import Counts, Items
 from ....sync_algos.contract.model_origin import ModelOrigin
 
@@ -237,6 +239,7 @@ class Outcome:
         return {name: self.drained.trainers.get(name, {}) | closed.get(name, {}) for name in names}
 
 
+_AVERAGE: Final = "the moving average of "
 _WORDS = {
     ModelOrigin.CENTER: "the center",
     ModelOrigin.MEAN: "the mean of the replicas",
@@ -248,6 +251,9 @@ _WORDS = {
 class FinalModel:
     """The trainers' model. `origin` becomes REPLICAS when the single model is lost.
 
+    `ema` says that its moving average
+    is scored and saved, too.
+
     By trainer, `digests` has the digest of its single model, and `rounds` the rounds behind it. `saved_by` is
     the trainer whose model is saved.
     """
@@ -256,18 +262,20 @@ class FinalModel:
     algorithm: str
     dense_elements: int
     needs_peers: bool
+    ema: bool = False
     digests: dict[str, str] = field(default_factory=dict)
     rounds: dict[str, int] = field(default_factory=dict)
     saved_by: str = ""
 
     @classmethod
-    def of(cls, facts: NodeFacts, algorithm: str) -> FinalModel:
+    def of(cls, facts: NodeFacts, algorithm: str, *, ema: bool = False) -> FinalModel:
         """Take one trainer's facts; they all agree."""
         return cls(
             origin=ModelOrigin(facts.model_origin),
             algorithm=algorithm,
             dense_elements=facts.dense_elements,
             needs_peers=facts.needs_peers,
+            ema=ema,
         )
 
     @property
@@ -278,18 +286,31 @@ class FinalModel:
     @property
     def words(self) -> str:
         """Name the single model, without the algorithm."""
-        return _WORDS[self.origin]
+        return f"{_AVERAGE}the replicas' mean" if self.ema else _WORDS[self.origin]
 
     def saved(self, trainer: str) -> str:
         """Name the model in the checkpoint, written by `trainer`."""
-        return f"{self.words if self.single else f'the replica of {trainer}'} ({self.algorithm})"
+        of_replica = f"{_AVERAGE if self.ema else ''}the replica of {trainer}"
+        return f"{self.words if self.single else of_replica} ({self.algorithm})"
 
     def scored(self, replicas: int) -> str:
         """Name the model of the evaluation."""
         if self.single:
             return f"{self.words} ({self.algorithm})"
         of = "the replica" if replicas == 1 else f"the mean of the {replicas} replicas' own scores"
-        return f"{of} ({self.algorithm})"
+        return f"{_AVERAGE if self.ema and replicas == 1 else ''}{of} ({self.algorithm})"
+
+    def compose_average(self, part: WriteCheckpoint, files: Sequence[FileEntry], saver: int) -> ComposeModel:
+        """Return the order for the moving average of a checkpoint's files.
+
+        It is of all trainers if they make a single model, or else of the one that is saved.
+        """
+        of_trainers = [
+            file
+            for file in files
+            if file.role == f"trainer-{saver}" or (self.single and file.role.startswith("trainer-"))
+        ]
+        return ComposeModel(part.directory, AVERAGE, tuple(of_trainers), part.yields)
 
     def finalized(self, name: str, reply: FinalizeReply) -> None:
         """Record a trainer's model after the closing round."""

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.trainer.checkpoint import TrainerSnapshot, write_algorithm, write_dense, write_trainer
+from shadowsync.nodes.trainer.checkpoint import (
+    TrainerSnapshot,
+    compose_model,
+    write_algorithm,
+    write_dense,
+    write_trainer,
+)
 from shadowsync.nodes.trainer.restore import (
     optimizer_sizes,
     read_state,
@@ -20,7 +26,13 @@ from shadowsync.nodes.trainer.restore import (
     write_state,
 )
 from shadowsync.pipeline.checkpoint.files import FileEntry
-from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import (
+    AVERAGE,
+    CheckpointManifest,
+    begin,
+    commit,
+    open_checkpoint,
+)
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
@@ -95,6 +107,40 @@ def test_each_trainer_gets_its_own_and_a_new_one_the_model(run: Path) -> None:
         assert restored.state is not None
         assert restored.state.completed_rounds == 9
         assert float(restored.state.tensors["global"][0]) == 5.0
+
+
+def test_a_moving_average_is_taken_over_where_it_is_wanted(run: Path) -> None:
+    """A resumed run has it beside its weights; a new run begins with it, as with what was scored."""
+    averaging = {"trainer": {"count": 2, "ema": 0.5}}
+    job = Job.model_validate({**make_job().model_dump(), **averaging})
+    source = build_shared(job)
+    source.replica.flat.fill_(3.0)
+    source.optimizer.average()
+    source.replica.flat.fill_(4.0)
+    algorithm = make_algorithm("bmuf", {})
+    algorithm.start(source.replica)
+    partial = begin(run)
+    files = write_trainer(partial, 0, TrainerSnapshot.take(source, algorithm))
+    files += write_dense(partial, source.layout, source.replica.flat, "global")
+    average = compose_model(partial, files, AVERAGE, source.layout.numel)
+    files += write_dense(partial, source.layout, average, "mean", role=AVERAGE)
+    manifest = open_checkpoint(run)[1].model_copy(update={"files": files})
+    commit(partial, manifest)
+
+    def begun(trainer: dict[str, object], *, resume: bool = False) -> TrainerContext:
+        body = make_job(checkpoint=str(run), resume=resume).model_dump() | {"trainer": trainer}
+        shared = build_shared(Job.model_validate(body))
+        restore_trainer(shared, 0)
+        return shared
+
+    resumed = begun({"count": 2, "ema": 0.5}, resume=True)
+    assert float(resumed.replica.flat[0]) == 4.0
+    assert float(resumed.optimizer.averaged()[0]) == 3.0
+    without = begun({"count": 2}, resume=True)
+    assert float(without.replica.flat[0]) == 4.0
+    assert "ema" not in without.optimizer.state
+    new = begun({"count": 2, "ema": 0.5})
+    assert float(new.replica.flat[0]) == float(new.optimizer.averaged()[0]) == 3.0
 
 
 def test_under_another_algorithm_all_start_from_the_model(run: Path) -> None:

@@ -84,6 +84,7 @@ OTHER: dict[str, Any] = {
     "trainer.optimizer": "sgd",
     "trainer.lr": 0.5,
     "trainer.weight_decay": 0.1,
+    "trainer.ema": 0.999,
     "trainer.clip_norm": 1.0,
     "trainer.precision": "bfloat16",
     "trainer.device": "cuda:1",

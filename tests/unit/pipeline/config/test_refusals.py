@@ -95,6 +95,8 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ),
         ("trainer.device", '"gpu"', "'gpu' given; string should match pattern"),
         ("trainer.lr", "0.0", "0.0 given; input should be greater than 0"),
+        ("trainer.ema", "0.0", "0.0 given; input should be greater than 0"),
+        ("trainer.ema", "1.0", "1.0 given; input should be less than 1"),
         ("trainer.lr", "nan", "nan given; input should be a finite number"),
         ("trainer.lr", '"0.1"', "'0.1' given; input should be a valid number"),
         ("trainer.credit", "1025", "1025 given; input should be less than or equal to 1024"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.config.trainer import TrainerSection
-from shadowsync.pipeline.models.optimizers import SharedOptimizer
+from shadowsync.pipeline.models.optimizers import EMA_EVERY, SharedOptimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Name = Literal["sgd", "adagrad", "adam", "adamw"]
@@ -100,6 +100,25 @@ def test_state_is_one_and_visible(name: Name) -> None:
         assert value.dtype == torch.float32
         assert value.shape == shapes.get(key, (SIZE,))
     assert float(held.get("step", torch.tensor(STEPS))) == STEPS
+
+
+def test_the_moving_average_has_each_step_by_its_age() -> None:
+    """Without a share of what was before the first one; the control is the last weights."""
+    flat, rate = _start()[0], 0.98**EMA_EVERY
+    shared = SharedOptimizer(TrainerSection(optimizer="sgd", ema=0.98), flat)
+    assert shared.averaged() is flat
+    seen = []
+    for _ in range(9):
+        flat.add_(torch.randn(SIZE))
+        seen.append(flat.double().numpy().copy())
+        shared.average()
+    weights = rate ** np.arange(len(seen))[::-1]
+    np.testing.assert_allclose(
+        shared.averaged().numpy(), np.average(seen, axis=0, weights=weights), atol=1e-5
+    )
+    assert np.abs(shared.averaged().numpy() - flat.numpy()).max() > 1e-2
+    again = shared.clone()
+    assert torch.equal(again.averaged(), shared.averaged())
 
 
 @pytest.mark.parametrize("name", ["adagrad", "adam", "adamw"])

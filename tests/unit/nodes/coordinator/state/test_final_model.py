@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
+from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.wire.control.messages import NodeFacts
-from shadowsync.pipeline.wire.control.orders import FinalizeReply
+from shadowsync.pipeline.wire.control.orders import FinalizeReply, WriteCheckpoint
 
 
 def facts(origin: str) -> FinalModel:
@@ -34,6 +35,20 @@ def test_every_origin_has_its_words(origin: str, saved: str, scored: str) -> Non
     assert model.saved("trainer-0") == saved
     assert model.scored(3) == scored
     assert model.single == (origin != "replicas")
+
+
+def test_a_moving_average_is_called_so_and_made_of_those_whose_model_it_is() -> None:
+    files = [FileEntry(f"{role}.x", 1, "0" * 64, role) for role in ("trainer-0", "trainer-1", "sync-0")]
+    facts = NodeFacts(model_origin="center", dense_elements=10, needs_peers=True)
+    model = FinalModel.of(facts, "x", ema=True)
+    assert model.saved("trainer-0") == model.scored(3) == "the moving average of the replicas' mean (x)"
+    part = WriteCheckpoint("/folder", "center", running=True, yields=True)
+    order = model.compose_average(part, files, 1)
+    assert [file.role for file in order.files] == ["trainer-0", "trainer-1"]
+    assert (order.directory, order.model, order.yields) == ("/folder", "ema", True)
+    model.lose_single()
+    assert model.saved("trainer-1") == "the moving average of the replica of trainer-1 (x)"
+    assert [file.role for file in model.compose_average(part, files, 1).files] == ["trainer-1"]
 
 
 def test_one_replica_is_no_mean() -> None:
