@@ -71,7 +71,9 @@ class VirtualTables:
 
     def __init__(self, job: Job, timing: Timing) -> None:
         self.plan = TablePlan.make(job.tables, 1)
-        self._store = ShardStore(self.plan, 0, seed=job.run.seed, memory_fraction=MEMORY_FRACTION)
+        self._store = ShardStore(
+            self.plan, 0, seed=job.run.seed, memory_fraction=MEMORY_FRACTION, clock=_virtual_seconds
+        )
         self._timing = timing
         self._arrivals = ArrivalOrder()
         self._applied = AppliedPushes()
@@ -194,3 +196,11 @@ class VirtualTableClient:
                 again=False,
             )
         return replace(self._sender, sequence=self._sequence, answered_below=min(self._unanswered))
+
+
+def _virtual_seconds() -> float:
+    """Return the time of the emulation; 0 before it begins."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return 0.0

@@ -128,6 +128,12 @@ class Job(Section):
                     "data.follow: true given; when files come is not the same in each run, so"
                     " run.deterministic = true needs false"
                 )
+            for name, section in self.table_sections.items():
+                if section.evict_after_seconds:
+                    raise ValueError(
+                        f"tables.{name}.evict_after_seconds: {section.evict_after_seconds:g} given; when rows"
+                        " are freed is not the same in each run, so run.deterministic = true needs 0"
+                    )
         if self.model.loss == "focal" and self.data.negative_share != 1.0:
             raise ValueError(
                 f"data.negative_share: {self.data.negative_share:g} given; scores of the focal loss cannot "

@@ -13,6 +13,9 @@ STORAGE_BYTES: Final[dict[str, int]] = {"float32": 4, "bfloat16": 2}
 DIRECTORY_BYTES: Final = 8 + 4 + 30
 """Bytes a row of a growing table beside its floats: key, last use, and at most so much of the index."""
 
+TIME_BYTES: Final = 4
+"""Bytes a row more where rows are freed by time."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowState:

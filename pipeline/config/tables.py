@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
-from .row_bytes import DIRECTORY_BYTES, row_bytes
+from .row_bytes import DIRECTORY_BYTES, TIME_BYTES, row_bytes
 from .sections import STRICT
 
 RowOptimizerName: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
@@ -83,6 +83,11 @@ class TableSection(BaseModel):
         default=0,
         description="growing: rows that so many batches of the job did not train are freed; 0: none.",
     )
+    evict_after_seconds: Annotated[float, Field(ge=0, le=1e9)] = Field(
+        default=0.0,
+        description="growing: rows that were not trained for so long are freed; 0: none. The time until a run"
+        " is resumed does not count. A row takes 4 bytes more.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> TableSection:
@@ -90,7 +95,7 @@ class TableSection(BaseModel):
             if self.rows is not None and self.max_bytes is not None:
                 raise ValueError("max_bytes: given, and rows too; give one of them")
             return self
-        for key in ("max_bytes", "admit_after", "evict", "evict_after_batches"):
+        for key in ("max_bytes", "admit_after", "evict", "evict_after_batches", "evict_after_seconds"):
             if getattr(self, key) != type(self).model_fields[key].default:
                 now = 'is "hashed"' if self.kind else 'states no kind, and may be "hashed"'
                 raise ValueError(f'{key}: given; it is for kind = "growing", this table {now}')
@@ -102,7 +107,9 @@ class TableSection(BaseModel):
         `every` is the kind of tables without one and without rows.
         """
         kind = self.kind or ("hashed" if self.rows is not None else every)
-        return None if kind == "hashed" else Growth(self.admit_after, self.evict, self.evict_after_batches)
+        if kind == "hashed":
+            return None
+        return Growth(self.admit_after, self.evict, self.evict_after_batches, self.evict_after_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,12 @@ class Growth:
     admit_after: int = 1
     evict: Eviction = "least_recent"
     evict_after_batches: int = 0
+    evict_after_seconds: float = 0.0
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row beside its floats and their state."""
+        return DIRECTORY_BYTES + (TIME_BYTES if self.evict_after_seconds else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +203,7 @@ class TableSettings:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row in memory: floats, optimizer state, search for ids."""
-        search = 0 if self.growth is None else DIRECTORY_BYTES
+        search = 0 if self.growth is None else self.growth.row_bytes
         return row_bytes(self.optimizer, self.dim, self.storage) + search
 
 

@@ -5,7 +5,8 @@ Lookups only `find` rows; pushes `use` them, so that only training changes the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,9 +23,13 @@ IDS: Final = "ids"
 USED_AT: Final = "used_at"
 """Name of the array with the batch of each row's last use, int32 [rows]; 0 is a free row."""
 
+USED_SECONDS: Final = "used_seconds"
+"""Name of the array with the time of each row's last use, int32 [rows], where rows are freed by time."""
+
 DIRECTORY_ARRAYS: Final[dict[str, np.dtype[np.signedinteger]]] = {
     IDS: np.dtype(np.int64),
     USED_AT: np.dtype(np.int32),
+    USED_SECONDS: np.dtype(np.int32),
 }
 
 LAST_BATCH: Final = 2**31 - 1
@@ -32,7 +37,7 @@ LAST_BATCH: Final = 2**31 - 1
 
 # When a table's rows run out, this fraction of them is freed at once: each eviction reads all of them.
 _EVICTED_AT_ONCE: Final = 1 / 16
-# How often in the time of `evict_after_batches` rows are looked through for old ones.
+# How often in the time after which rows are freed they are looked through for old ones.
 _CHECKS: Final = 16
 _NO_ROWS: Final[Int32Array] = np.zeros(0, np.int32)
 
@@ -64,6 +69,7 @@ class _TableRows:
         # Rows from here on were never used.
         self.fresh_from = start
         self.age_checked_at = 0
+        self.time_checked_at = 0
         self.admitted = self.evicted = self.refused = 0
 
     @property
@@ -92,14 +98,19 @@ class RowDirectory:
 
     Args:
         tables: most rows of each table, and when its ids get and lose a row. Their rows follow one another.
+        clock: the time in seconds, of any start.
 
     Attributes:
         ids: int64 [rows], the bits of each row's key; 0 where the row is free.
         used_at: int32 [rows], the batch of the last use, from 1; 0 where the row is free.
+        used_seconds: int32 [rows], the time of the last use, in whole seconds since the directory was made;
+            below 0 for a use before it. None if no table frees rows by time.
         batches: number of batches; past LAST_BATCH only the last half of them.
     """
 
-    def __init__(self, tables: Sequence[tuple[int, Growth]]) -> None:
+    def __init__(
+        self, tables: Sequence[tuple[int, Growth]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._tables: list[_TableRows] = []
         total = 0
         for rows, growth in tables:
@@ -107,6 +118,10 @@ class RowDirectory:
             total += rows
         self.ids: Int64Array = np.zeros(total, np.int64)
         self.used_at: Int32Array = np.zeros(total, np.int32)
+        self.used_seconds: Int32Array | None = None
+        if any(growth.evict_after_seconds for _, growth in tables):
+            self.used_seconds = np.zeros(total, np.int32)
+        self._clock, self._began = clock, clock()
         self._index = IdIndex(self._keys)
         self.batches = 0
 
@@ -117,8 +132,9 @@ class RowDirectory:
     @property
     def bytes(self) -> int:
         """Return the bytes of keys, last uses, index and counts, at the current size."""
+        times = 0 if self.used_seconds is None else self.used_seconds.nbytes
         sketches = sum(table.sketch.bytes for table in self._tables if table.sketch is not None)
-        return self.ids.nbytes + self.used_at.nbytes + self._index.bytes + sketches
+        return self.ids.nbytes + self.used_at.nbytes + times + self._index.bytes + sketches
 
     def counts(self, table: int) -> dict[str, int]:
         """Return counts of a table for a node's status; any thread may call.
@@ -148,21 +164,29 @@ class RowDirectory:
         if renumbered:
             self._forget_half()
         self.batches += 1
+        now = self._seconds()
         evicted = [self._evict_old(table) for table in self._tables]
+        evicted += [self._evict_by_time(table, now) for table in self._tables]
         rows = self._index.find(keys)
         absent: IndexArray = np.flatnonzero(rows == ABSENT)
         new_rows = _NO_ROWS
         if not len(absent):
-            self.used_at[rows] = self.batches
+            self._note_use(rows, now)
         else:
-            self.used_at[rows[rows != ABSENT]] = self.batches
+            self._note_use(rows[rows != ABSENT], now)
             owners = np.searchsorted(np.cumsum(counts), absent, side="right")
             rows[absent], new_rows, freed = self._admit(keys[absent], owners)
+            self._note_use(new_rows, now)
             evicted += freed
         return RowUse(rows, new_rows, np.concatenate([_NO_ROWS, *evicted]), renumbered)
 
     def restore(
-        self, table: int, keys: Uint64Array, used_at: Int32Array, preferred: Int32Array
+        self,
+        table: int,
+        keys: Uint64Array,
+        used_at: Int32Array,
+        preferred: Int32Array,
+        ages: Int32Array | None = None,
     ) -> Int32Array:
         """Give saved keys a row in a table without any.
 
@@ -173,6 +197,7 @@ class RowDirectory:
             keys: uint64 [N], distinct.
             used_at: int32 [N], the batch of each key's last use.
             preferred: int32 [N]: the row that a key should have, or ABSENT; distinct otherwise.
+            ages: int32 [N], seconds since each key's last use; None for 0.
 
         Of more keys than rows those used last are kept; the others have ABSENT.
         """
@@ -195,6 +220,8 @@ class RowDirectory:
         placed = rows[kept] + np.int32(of_table.start)
         self._keys[placed] = keys[kept]
         self.used_at[placed] = used_at[kept]
+        if self.used_seconds is not None:
+            self.used_seconds[placed] = self._seconds() - (0 if ages is None else ages[kept])
         self._index.add(placed)
         self.batches = max(self.batches, int(used_at.max(initial=0)))
         return rows
@@ -238,7 +265,6 @@ class RowDirectory:
             places = np.concatenate(taken)
             rows[places] = new
             self._keys[new] = distinct[places]
-            self.used_at[new] = self.batches
             self._index.add(new)
         return rows[which], new, evicted
 
@@ -250,6 +276,26 @@ class RowDirectory:
         table.age_checked_at = self.batches
         used_at = self.used_at[table.start : table.stop]
         return self._evict(table, np.flatnonzero((used_at > 0) & (used_at < self.batches - limit)))
+
+    def _evict_by_time(self, table: _TableRows, now: int) -> Int32Array:
+        """Evict the rows that no batch has used for `evict_after_seconds`."""
+        limit = table.growth.evict_after_seconds
+        if not limit or now - table.time_checked_at < limit / _CHECKS:
+            return _NO_ROWS
+        assert self.used_seconds is not None
+        table.time_checked_at = now
+        places = slice(table.start, table.stop)
+        is_old = (self.used_at[places] > 0) & (self.used_seconds[places] < now - limit)
+        return self._evict(table, np.flatnonzero(is_old))
+
+    def _seconds(self) -> int:
+        """Return the seconds since the directory was made; 0 if no table asks for them."""
+        return 0 if self.used_seconds is None else int(self._clock() - self._began)
+
+    def _note_use(self, rows: Int32Array, now: int) -> None:
+        self.used_at[rows] = self.batches
+        if self.used_seconds is not None:
+            self.used_seconds[rows] = now
 
     def _evict_least_recent(self, table: _TableRows, needed: int) -> Int32Array:
         """Evict the least recently used rows, `needed` or more.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from ...config.tables import TableSettings
 from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..growing.id_index import ABSENT
-from ..growing.row_directory import IDS, USED_AT, RowDirectory
+from ..growing.row_directory import IDS, USED_AT, USED_SECONDS, RowDirectory
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from .bank import FILL_ROWS, BankPart, BankRequest, FirstValues, RequestArrays, RowBank
@@ -60,19 +61,28 @@ class GrowingBank(RowBank):
         bank: dim, optimizer, rate and storage.
         tables: the tables, in the order of their banks in the plan; None where the node has no part.
         seed: the seed of the run.
+        clock: that of `RowDirectory`.
 
     Attributes:
         directory: which id has which row.
     """
 
-    def __init__(self, node: int, bank: Bank, tables: Sequence[GrowingPiece | None], seed: int) -> None:
+    def __init__(
+        self,
+        node: int,
+        bank: Bank,
+        tables: Sequence[GrowingPiece | None],
+        seed: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._parts = [part for part in tables if part is not None]
         lengths = [len(part.piece) for part in self._parts]
         super().__init__(node, sum(lengths), bank)
         self._is_mixed = bank.mixed
         self._numbers = [number for number, part in enumerate(tables) if part is not None]
         self.directory = RowDirectory(
-            [(len(part.piece), part.table.growth) for part in self._parts if part.table.growth is not None]
+            [(len(part.piece), part.table.growth) for part in self._parts if part.table.growth is not None],
+            clock,
         )
         self._begins = np.cumsum([0, *lengths])
         self._value_keys = np.array([mixed_key(seed, part.piece.table) for part in self._parts], np.uint64)
@@ -80,7 +90,9 @@ class GrowingBank(RowBank):
 
     def arrays(self) -> dict[str, RowArray]:
         """Return the arrays of `RowBank.arrays`, and those of `DIRECTORY_ARRAYS`."""
-        return super().arrays() | {IDS: self.directory.ids, USED_AT: self.directory.used_at}
+        directory = self.directory
+        times = {} if directory.used_seconds is None else {USED_SECONDS: directory.used_seconds}
+        return super().arrays() | {IDS: directory.ids, USED_AT: directory.used_at} | times
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the counts of `RowDirectory.counts` by table; any thread may call."""
@@ -170,8 +182,9 @@ class GrowingBank(RowBank):
         sources = np.flatnonzero(directory.owned(piece.start, piece.stop))
         in_piece = (sources >= piece.start) & (sources < piece.stop)
         preferred: Int32Array = np.where(in_piece, sources - piece.start, ABSENT).astype(np.int32)
+        ages = None if directory.ages is None else directory.ages[sources]
         targets = self.directory.restore(
-            number, directory.keys[sources], directory.used_at[sources], preferred
+            number, directory.keys[sources], directory.used_at[sources], preferred, ages
         )
         kept = targets != ABSENT
         sources, targets = sources[kept], targets[kept] + np.int32(rows.start)

@@ -21,7 +21,7 @@ from ...config.tables import TableSettings
 from ...data.hashing import table_rows_of
 from ...errors import CheckpointError
 from ...types import Float32Array, Int32Array, Mask, Uint64Array
-from ..growing.row_directory import DIRECTORY_ARRAYS, IDS, USED_AT
+from ..growing.row_directory import DIRECTORY_ARRAYS, IDS, USED_AT, USED_SECONDS
 from ..placement.ranges import WEIGHTS
 from .applied import AppliedBatches
 from .saved_changes import ROLE, SavedChanges, parse_role
@@ -53,10 +53,13 @@ class SavedDirectory:
     Attributes:
         keys: uint64 [rows], the key of each row; meaningless where it is free.
         used_at: int32 [rows], the batch of each row's last use; 0 where it is free.
+        ages: int32 [rows], how many seconds before the last use of any row each was used last, meaningless
+            where it is free; None if the table freed no rows by time.
     """
 
     keys: Uint64Array
     used_at: Int32Array
+    ages: Int32Array | None = None
 
     def owned(self, start: int, stop: int) -> Mask:
         """Return the rows whose id a hashed table would have in [start, stop).
@@ -175,7 +178,11 @@ class SavedTables:
         """Return which id had which row of a growing table; raises as `read` does."""
         rows, _ = self._shape(name)
         ids, used_at = (self._read(name, array, 0, rows) for array in (IDS, USED_AT))
-        return SavedDirectory(ids.view(np.uint64), used_at)
+        ages = None
+        if USED_SECONDS in self._arrays[name]:
+            seconds = self._read(name, USED_SECONDS, 0, rows)
+            ages = seconds[used_at > 0].max(initial=0) - seconds
+        return SavedDirectory(ids.view(np.uint64), used_at, ages)
 
     def changes_since(self, before: SavedTables) -> SavedSince | None:
         """Return what replaces rows of an earlier checkpoint of the run.

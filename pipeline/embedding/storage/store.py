@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,15 @@ class ShardStore:
         bag_pieces: see `TablePlan.bag_pieces`.
     """
 
-    def __init__(self, plan: TablePlan, node: int, *, seed: int, memory_fraction: float) -> None:
+    def __init__(
+        self,
+        plan: TablePlan,
+        node: int,
+        *,
+        seed: int,
+        memory_fraction: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Allocate and initialize the rows; allocate nothing if they do not fit.
 
         Args:
@@ -55,13 +64,14 @@ class ShardStore:
             node: the node's number.
             seed: the seed of the run; the first values depend only on seed, table and row.
             memory_fraction: fraction of the available memory that may be used.
+            clock: the time in seconds, of any start, by which growing tables free rows.
 
         Raises:
             ResourceError: the rows and their state do not fit into memory.
             JobFileError: an unknown optimizer.
         """
         self.plan, self.node, self.rows = plan, node, plan.rows_of(node)
-        self._seed = seed
+        self._seed, self._clock = seed, clock
         self.dims = tuple(bank.dim for bank in plan.banks)
         self.bag_pieces = plan.bag_pieces(node)
         check_memory(plan, node, memory_fraction)
@@ -87,7 +97,7 @@ class ShardStore:
             piece = next((piece for piece in pieces if piece.bank == number), None)
             tables.append(None if piece is None else GrowingPiece(piece, self.plan.tables[piece.table]))
             rows += 0 if piece is None else len(piece)
-        return GrowingBank(self.node, bank, tables, self._seed), begins
+        return GrowingBank(self.node, bank, tables, self._seed, self._clock), begins
 
     def _rows_of(self, piece: Piece) -> tuple[RowBank, slice]:
         """Return the bank of a piece, and the piece's rows in it."""

@@ -307,6 +307,12 @@ def test_codecs_that_cannot_be_chosen(refusal: Refusal, text: str, said: str) ->
         ('[model]\nname = "a.b:C"\ndropout = 0.5', "model.dropout: given; it is for the built-in models"),
         ('[model]\nname = "a.b:C"\nlayer_norm = true', "model.layer_norm: given; it is for the built-in"),
         (
+            DATA
+            + '[tables.C1]\nkind = "growing"\nevict_after_seconds = 9\n[run]\ndeterministic = true\n'
+            + '[sync]\nalgorithm = "none"',
+            "tables.C1.evict_after_seconds: 9 given; when rows are freed is not the same in each run",
+        ),
+        (
             DATA + '[model]\ndropout = 0.5\n[run]\ndeterministic = true\n[sync]\nalgorithm = "none"',
             "model.dropout: 0.5 given; what it drops is not the same in each run",
         ),

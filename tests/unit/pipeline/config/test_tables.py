@@ -85,6 +85,10 @@ def test_the_sections_are_written_as_they_are_read(tmp_path_factory: pytest.Temp
         ({"C1": {"dim": 0}}, "tables.C1.dim: 0 given; input should be greater than or equal to 1"),
         ({"C1": {"rows": 2**31}}, "tables.C1.rows: 2147483648 given; input should be less than"),
         ({"C1": {"lr": 0.0}}, "tables.C1.lr: 0.0 given; input should be greater than 0"),
+        (
+            {"C1": {"kind": "growing", "evict_after_seconds": -1.0}},
+            "tables.C1.evict_after_seconds: -1.0 given; input should be greater than or equal to 0",
+        ),
         ({"C1": {"weight_decay": -1.0}}, "tables.C1.weight_decay: -1.0 given; input should be greater than"),
         (
             {"C1": {"optimizer": "adamw"}},
@@ -128,9 +132,18 @@ def test_tables_that_cannot_grow_are_refused(columns: dict[str, object], what: s
     validate_job({"data": data}, where="job.toml")
 
 
-@pytest.mark.parametrize("key", ["max_bytes", "admit_after", "evict", "evict_after_batches"])
+GROWTH = {
+    "max_bytes": 1000,
+    "admit_after": 2,
+    "evict": "never",
+    "evict_after_batches": 9,
+    "evict_after_seconds": 1.5,
+}
+
+
+@pytest.mark.parametrize("key", GROWTH)
 def test_a_hashed_table_has_no_settings_of_growth(key: str) -> None:
-    value = {"max_bytes": 1000, "admit_after": 2, "evict": "never", "evict_after_batches": 9}[key]
+    value = GROWTH[key]
     with pytest.raises(
         JobFileError, match=rf"tables\.C1\.{key}: given; it is for kind = .growing., .* .hashed."
     ):
@@ -148,6 +161,8 @@ def test_a_growing_table_may_be_bounded_by_its_bytes() -> None:
     # 8 floats and their sgd without state, 42 bytes for the search.
     for most, rows in ((74_000, 1000), (74_073, 1000), (74, 1), (10**15, 2**31 - 1)):
         assert job_of(C1={"kind": "growing", "max_bytes": most}).tables[0].rows == rows
+    timed = {"kind": "growing", "evict_after_seconds": 60.0, "max_bytes": 78_000}
+    assert job_of(C1=timed).tables[0].rows == 1000
     narrow = {"kind": "growing", "max_bytes": 74_000, "storage": "bfloat16", "optimizer": "adagrad", "dim": 4}
     assert job_of(C1=narrow).tables[0].rows == 74_000 // (8 + 16 + 42)
     with pytest.raises(JobFileError, match=r"tables\.C1\.max_bytes: 73 given; a row takes 74"):

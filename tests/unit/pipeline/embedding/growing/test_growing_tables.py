@@ -189,6 +189,42 @@ def test_any_number_of_nodes_restores_a_checkpoint(tmp_path: Path, writes: int, 
     assert directories(cluster) == directories(other)
 
 
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_a_restored_row_is_as_old_as_it_was(tmp_path: Path, is_timed: bool) -> None:
+    """Times go on from the newest row; a checkpoint without times, the control, has rows of one age."""
+    none: Int32Array = np.zeros(0, np.int32)
+
+    def store_of(seconds: float, clock: list[float]) -> ShardStore:
+        table = make_table("user", 40, 4, growth=Growth(evict_after_seconds=seconds))
+        plan = TablePlan.make([table], 1)
+        return ShardStore(plan, 0, seed=SEED, memory_fraction=0.8, clock=lambda: clock[0])
+
+    def push(store: ShardStore, *ids: int) -> None:
+        keys = mix(np.array(ids, np.uint64))
+        store.apply(none, np.ones(4 * len(ids), np.float32), keys=keys)
+
+    def count(store: ShardStore) -> int:
+        return store.growth_counts()["growing/rows/user"]
+
+    clock = [1e6]
+    first = store_of(60.0 if is_timed else 0.0, clock)
+    push(first, 1)
+    clock[0] += 50
+    push(first, 2)
+    saved = save_shards(tmp_path, [first])
+    later = [3.0]
+    second = store_of(60.0, later)
+    assert second.restore(saved) == []
+    push(second, 3)
+    assert count(second) == 3
+    later[0] += 15
+    push(second, 3)
+    assert count(second) == (2 if is_timed else 3)
+    later[0] += 50
+    push(second, 3)
+    assert count(second) == 1
+
+
 def test_the_same_nodes_restore_the_same_rows(tmp_path: Path) -> None:
     cluster = EmbeddingCluster(TABLES, 2)
     train(cluster, range(6))

@@ -147,6 +147,29 @@ def test_old_rows_go_by_age() -> None:
     assert all(not len(kept.use_one(keys_of(2)).evicted) for _ in range(20))
 
 
+def test_rows_go_by_the_time_since_their_last_use() -> None:
+    now = [500.0]
+    limits = (Growth(evict_after_seconds=60.0), Growth())
+    directory = RowDirectory([(10, growth) for growth in limits], clock=lambda: now[0])
+
+    def use(*ids: int) -> list[int]:
+        # An id of each table: 1 and 101.
+        keys = keys_of(*ids, *(100 + one for one in ids))
+        found: list[int] = directory.use(keys, [len(ids), len(ids)]).evicted.tolist()
+        return found
+
+    for seconds, ids, evicted in ((0, (1, 2), []), (40, (2,), []), (60, (3,), []), (64, (3,), [0])):
+        now[0] = 500.0 + seconds
+        assert use(*ids) == evicted, seconds
+    assert directory.find(keys_of(1, 101, 2, 102)).tolist() == [ABSENT, 10, 1, 11]
+    # Looked at each sixteenth of the time, whatever the number of batches.
+    now[0] = 500.0 + 101.2
+    assert [use(3) for _ in range(50)] == [[1]] + [[]] * 49
+    assert directory.counts(0)["evicted"] == 2
+    assert directory.counts(1)["evicted"] == 0, "the control: a table without a time"
+    assert directory_of(3, Growth()).used_seconds is None
+
+
 def test_more_batches_than_a_number_can_count_keep_the_order_of_use() -> None:
     directory = directory_of(3, Growth())
     directory.use_one(keys_of(1))
