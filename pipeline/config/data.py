@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from ..types import TOPIC_PREFIX
 from .column_kinds import StoredAs
-from .columns import ColumnSection, check_columns, table_of
+from .columns import ColumnSection, check_columns, suggest, table_of
 from .date_digits import may_be_seconds
 from .kafka import KafkaSection
 from .sections import STRICT, Fraction, Positive
@@ -28,10 +28,20 @@ class SplitSection(BaseModel):
 
     model_config = STRICT
 
-    by: Literal["", "fraction", "time"] = Field(
+    by: Literal["", "fraction", "order", "column", "last", "time"] = Field(
         default="",
-        description='"fraction": rows are drawn at random; "time": validation and test are the last rows,'
-        ' which needs a timestamp and data.order = "time"; "": no split.',
+        description='"fraction": rows are drawn at random; "order": validation and test are the last rows of'
+        ' the files, in their order; "column": the ids of `column` are drawn, so all rows of an id are in one'
+        ' part; "last": the last row of each id of `column` is the test, the one before it validation,'
+        " by the timestamp if there is one, else in the order of the files, and at least one row of each id"
+        ' is trained on; "time": validation and test are the last rows, which needs a timestamp and'
+        ' data.order = "time"; "": no split.',
+    )
+    column: str = Field(
+        default="",
+        description="column, last: a column of one id, such as that of the users. Ids that share a row of a"
+        ' hashed table are one id here. "last" reads all of data.path once in the coordinator and in each'
+        " process that reads a part of it, and keeps up to 144 bytes in memory for each id.",
     )
     validation: Share = Field(default=0.0, description="Fraction of the rows for validation during training.")
     test: Share = Field(default=0.0, description="Fraction of the rows for the test at the end.")
@@ -63,11 +73,18 @@ class SplitSection(BaseModel):
         moments = (self.validation_from, self.test_from)
         if not self.by and (self.validation or self.test):
             raise ValueError('data.split.by: not given, but data.split has parts; give "fraction" or "time"')
+        if bool(self.column) != (self.by in BY_ID):
+            what = f'"{self.column}" given; it is' if self.column else "not given; it is needed"
+            raise ValueError(f'data.split.column: {what} for by = "column" or "last"')
+        if self.by == "last" and (self.validation or self.test):
+            raise ValueError(
+                'data.split: by = "last" has one row of each id in each part; leave validation and test out'
+            )
         if self.by != "time" and any(moment is not None for moment in moments):
             raise ValueError('data.split: validation_from and test_from need by = "time"')
         if any(moment is not None for moment in moments) and (self.validation or self.test):
             raise ValueError("data.split: give fractions, or the times at which the parts begin, not both")
-        if self.by and not (self.validation or self.test or any(moment is not None for moment in moments)):
+        if self.by and not (self.has_validation or self.has_test):
             raise ValueError(f'data.split.by: "{self.by}" given without parts; give validation or test')
         if self.validation + self.test >= 1:
             raise ValueError(
@@ -79,6 +96,16 @@ class SplitSection(BaseModel):
                 "data.split: validation_from is after test_from; validation comes before the test"
             )
         return self
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether a part of the rows is for validation."""
+        return bool(self.validation or self.validation_from is not None or self.by == "last")
+
+    @property
+    def has_test(self) -> bool:
+        """Whether a part of the rows is for the test."""
+        return bool(self.test or self.test_from is not None or self.by == "last")
 
 
 def seconds_of(moment: str | int | float) -> float:
@@ -102,6 +129,7 @@ def seconds_of(moment: str | int | float) -> float:
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
+BY_ID = ("column", "last")
 _PARTS = (("validation", "validation_path"), ("test", "eval_path"))
 
 
@@ -290,12 +318,17 @@ class DataSection(BaseModel):
     def _check_parts(self) -> None:
         split = self.split
         for part, key in _PARTS:
-            if getattr(self, key) and (getattr(split, part) or getattr(split, f"{part}_from") is not None):
+            if getattr(self, key) and getattr(split, f"has_{part}"):
                 raise ValueError(f"data.{key}: given, and data.split.{part} too; give one of them")
         if split.by == "time" and self.order != "time":
             raise ValueError('data.split.by: "time" given; it needs data.order = "time"')
-        if split.by == "fraction" and self.order == "time":
-            raise ValueError('data.split.by: "fraction" given; data.order = "time" needs "time"')
+        if split.by not in ("", "time") and self.order == "time":
+            raise ValueError(f'data.split.by: "{split.by}" given; data.order = "time" needs "time"')
+        single = [column.name for column in self.table_columns if not column.pooling]
+        if split.column and split.column not in single:
+            raise ValueError(
+                f"data.split.column: {split.column!r} is no column of one id; {suggest(split.column, single)}"
+            )
         if split.progressive and (self.spans_shuffled or self.epochs != 1):
             raise ValueError(
                 'data.split.progressive: given; it needs data.epochs = 1, and data.order = "time" or '

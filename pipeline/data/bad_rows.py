@@ -118,3 +118,19 @@ class BadRows:
                 remedy="correct the rows or the job file's [data] (texts that stand for no value belong in"
                 " data.missing), or raise data.max_bad_rows",
             )
+
+
+class UnreportedBadRows(BadRows):
+    """Count bad rows that the actual reader of the input will report."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=0)
+
+    def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
+        """Count a row."""
+        del path, line, why, text
+        self.count += 1
+
+    def add_all(self, others: BadRows) -> None:
+        """Add rows that were counted elsewhere."""
+        self.count += others.count

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
 from ..config.job import Job
-from ..data.bad_rows import BadRows
+from ..data.bad_rows import BadRows, UnreportedBadRows
 from ..data.batch import Batch
 from ..data.batches.cutter import cut_into_batches, read_examples
 from ..data.batches.negatives import NegativeSampler
 from ..data.batches.shuffle import SortedRows, WindowMemory
 from ..data.batches.span_plan import plan_spans
-from ..data.batches.split import rows_of_part, rows_of_range
+from ..data.batches.split import RowDraw, drawn_rows, rows_of_part, rows_of_range
+from ..data.batches.split_by_id import IdReader, LastRows, drawn_ids
 from ..data.columns.record_schema import RecordSchema
 from ..data.files.paths import match_files
 from ..data.files.row_names import RowNames, file_name
@@ -53,6 +54,8 @@ class JobInput:
         else:
             growing = tuple(n for n, column in enumerate(job.embedded_columns) if column.grows)
             self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)
+        self._columns = job.embedded_columns
+        self._last: LastRows | None = None
         self._memory: list[WindowMemory] = []
         self._sorted: SortedRows | None = None
         self._sorted_bad = BadRows(job.data.max_bad_rows)
@@ -139,9 +142,38 @@ class JobInput:
 
     def _of_part(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if self._prepared is not None and self._prepared.has(span):
-            return self._prepared.chunks(span)
+            draw = self._prepared.draw_of(span)
+            return self._part(span, self._prepared.chunks(span), draw)
         name = self._names.of(span.path)
-        return rows_of_part(self._raw(span, bad_rows), span, name, self._data.split)
+        return self._part(span, self._raw(span, bad_rows), lambda done, count: (span, name, done, count))
+
+    def _part(
+        self, span: Span, chunks: Iterator[RecordChunk], draw: Callable[[int, int], RowDraw]
+    ) -> Iterator[RecordChunk]:
+        """Return the rows of the span's part; all rows if it has none.
+
+        `draw` makes what rows are drawn by of their first number in the span and their number.
+        """
+        split = self._data.split
+        if not span.part:
+            return chunks
+        if split.by == "fraction":
+            return rows_of_part(
+                chunks, lambda done, chunk: drawn_rows(*draw(done, len(chunk.examples)), split)
+            )
+        ids_of = IdReader(self._columns, split.column)
+        if split.by == "column":
+            return rows_of_part(chunks, lambda _, chunk: drawn_ids(ids_of(chunk.examples), span.part, split))
+        last = self._last_rows(ids_of)
+        return rows_of_part(chunks, lambda done, chunk: last.mask(span, done, len(chunk.examples)))
+
+    def _last_rows(self, ids_of: IdReader) -> LastRows:
+        """Return the last rows of all ids of `data.path`, which is read once."""
+        if self._last is None:
+            spans, bad_rows = self.plan(self._data.path), UnreportedBadRows()
+            whole = [(span, self._of_part(span, bad_rows)) for span in spans]
+            self._last = LastRows.find(whole, ids_of)
+        return self._last
 
     def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if isinstance(self._shape, RecordSchema):

@@ -15,14 +15,13 @@ import numpy as np
 
 from ..config.data import DataSection, seconds_of
 from ..config.job import Job
-from ..data.bad_rows import BadRows
+from ..data.bad_rows import BadRows, UnreportedBadRows
 from ..data.batches.shuffle import chunk_bytes, too_large_to_sort
 from ..data.files.paths import file_identity
 from ..data.formats.parquet import IdClass
 from ..data.span import PartName, Span
 from ..errors import DataError, JobFileError
 from .job_input import JobInput
-from .sample import UnreportedBadRows
 
 _TO: Final[Mapping[PartName, str]] = {
     "train": "to train on",
@@ -131,7 +130,10 @@ def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
     if data.order == "time":
         return _by_time(source, job, files, plan)
     train = files
-    if data.split.by == "fraction":
+    if data.split.by == "order":
+        count = count_rows(source, files, BadRows(data.max_bad_rows))
+        return _last_rows(files, count.of_span, count, job, plan)
+    if data.split.by:
         parts = _drawn(source, job, files)
         train = parts["train"]
         validation, test = parts.get("validation", validation), parts.get("test", test)
@@ -203,8 +205,8 @@ def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, 
     split = job.data.split
     is_drawn: dict[PartName, bool] = {
         "train": True,
-        "validation": bool(split.validation),
-        "test": bool(split.test),
+        "validation": split.has_validation,
+        "test": split.has_test,
     }
     parts = {
         part: [replace(span, part=part) for span in files] for part, needed in is_drawn.items() if needed
@@ -226,6 +228,14 @@ def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> 
             raise too_large_to_sort(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
         spans = _sorted_spans(files[0], count, data.span_bytes)
         rows = [span.stop - span.start for span in spans]
+    return _last_rows(spans, rows, count, job, plan)
+
+
+def _last_rows(
+    spans: Sequence[Span], rows: Sequence[int], count: RowCount, job: Job, plan: InputPlan
+) -> InputPlan:
+    """Return the plan whose validation and test are the last rows of the spans; `rows` are those of each."""
+    data = job.data
     ends = _ends(data, count)
     if not job.start.resume:
         _require_parts(data, ends)
@@ -235,7 +245,7 @@ def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> 
 
 
 def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
-    """Return where training, validation and all rows end, in the order of time.
+    """Return where training, validation and all rows end, in their order.
 
     An end is one past the last row.
     """
@@ -258,11 +268,11 @@ def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
 
 
 def _require_parts(data: DataSection, ends: tuple[int, int, int]) -> None:
-    """Raise DataError for a part by time that has no row."""
+    """Raise DataError for a part of the last rows that has no row."""
     split = data.split
     is_given: dict[PartName, bool] = {
-        "validation": bool(split.validation or split.validation_from is not None),
-        "test": bool(split.test or split.test_from is not None),
+        "validation": split.has_validation,
+        "test": split.has_test,
     }
     for (part, asked), (start, stop) in zip(is_given.items(), pairwise(ends), strict=True):
         if asked and start == stop:

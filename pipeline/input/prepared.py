@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..config.job import Job
-from ..data.batches.split import rows_of_part
+from ..data.batches.split import RowDraw
 from ..data.files.paths import absolute_path, file_size_bytes, match_files, read_errors
 from ..data.files.row_names import RowNames
 from ..data.formats.parquet import IdClass
@@ -85,18 +85,18 @@ class PreparedInput:
             )
 
     def chunks(self, span: Span) -> Iterator[RecordChunk]:
-        """Yield the rows of a span, or those of its part of the split.
-
-        Raises DataError as `read_part`.
-        """
+        """Yield all rows of a span; raises DataError as `read_part`."""
         part = self._parts_by_path()[span.path]
-        # The split draws rows by the source file and the start of the source's span.
+        rows = {column.name: column.table.rows for column in self._job.embedded_columns if column.grows}
+        return read_part(span.path, part, self._read(), rows)
+
+    def draw_of(self, span: Span) -> Callable[[int, int], RowDraw]:
+        """Return what rows of a span are drawn by: the source file, and their place in the source's span."""
+        part = self._parts_by_path()[span.path]
         source = replace(span, path=part.source, start=part.start)
         split = self._job.data.split
         name = RowNames(self._read().order.paths.get("train", []), split.draw_by).of(part.source)
-        rows = {column.name: column.table.rows for column in self._job.embedded_columns if column.grows}
-        chunks = read_part(span.path, part, self._read(), rows)
-        return rows_of_part(chunks, source, name, split, part.first_row)
+        return lambda done, count: (source, name, part.first_row + done, count)
 
     def _span(self, number: int, part: PreparedPart) -> Span:
         path = in_folder(self._folder, part.name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..config.job import Job
-from ..data.bad_rows import BadRows
+from ..data.bad_rows import UnreportedBadRows
 from ..data.batch import Batch
 from ..data.batches.shuffle import SPANS, permutation
 from ..data.span import Span
@@ -20,22 +20,6 @@ from .job_input import JobInput
 SAMPLED_SPANS = 4
 
 log = logging.getLogger(__name__)
-
-
-class UnreportedBadRows(BadRows):
-    """Count bad rows that the actual reader of the input will report."""
-
-    def __init__(self) -> None:
-        super().__init__(limit=0)
-
-    def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        """Count a row."""
-        del path, line, why, text
-        self.count += 1
-
-    def add_all(self, others: BadRows) -> None:
-        """Add rows that were counted elsewhere."""
-        self.count += others.count
 
 
 @dataclass(frozen=True)

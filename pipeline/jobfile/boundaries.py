@@ -15,10 +15,11 @@ from pydantic import ValidationError
 from ..config.columns import ColumnSection
 from ..config.data import DataSection
 from ..config.job import Job
+from ..data.bad_rows import UnreportedBadRows
 from ..errors import DataError
 from ..input.job_input import JobInput
 from ..input.plan import plan_input
-from ..input.sample import UnreportedBadRows, spread
+from ..input.sample import spread
 
 SAMPLED_ROWS: Final = 1 << 17
 """Most rows of the sample; they are the first ones of some spans, and of others where these have too few."""

@@ -13,12 +13,11 @@ from typing import Final
 import numpy as np
 
 from ..config.job import Job
-from ..data.bad_rows import printable
+from ..data.bad_rows import UnreportedBadRows, printable
 from ..data.schema import ColumnObserver
 from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
-from ..input.sample import UnreportedBadRows
 from ..types import Uint64Array
 from .check_rows import ShownRow, first_rows
 from .ineffective import job_warnings

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..config.job import Job
-from ..data.bad_rows import printable
+from ..data.bad_rows import UnreportedBadRows, printable
 from ..data.columns.record_schema import Records, RecordSchema
 from ..data.files.paths import open_for_arrow, read_errors
 from ..data.files.text import line_blocks
@@ -20,7 +20,6 @@ from ..data.formats.schema_check import columns_of, delimiter_of
 from ..data.schema import Examples
 from ..data.span import Span
 from ..input.job_input import JobInput
-from ..input.sample import UnreportedBadRows
 from ..types import Float64Array
 
 SHOWN_ROWS: Final = 3

@@ -111,7 +111,7 @@ def _only_topics(job: Job) -> bool:
 
 def _has_validation_data(job: Job) -> bool:
     split = job.data.split
-    return bool(job.data.validation_path or split.validation or split.validation_from is not None)
+    return bool(job.data.validation_path or split.has_validation)
 
 
 def _writes_beside_training(job: Job) -> bool:
@@ -175,9 +175,14 @@ RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(("data.follow_seconds",), lambda job: not job.data.follow, "data.follow is false"),
     _Rule(
-        _keys("data.split", "seed draw_by"),
-        lambda job: job.data.split.by != "fraction" and job.data.negative_share == 1.0,
+        _keys("data.split", "draw_by"),
+        lambda job: not job.data.draws_rows,
         'no row is drawn: neither data.split.by = "fraction" nor data.negative_share is given',
+    ),
+    _Rule(
+        _keys("data.split", "seed"),
+        lambda job: job.data.split.by != "column" and not job.data.draws_rows,
+        'nothing is drawn: neither data.split.by = "fraction" or "column" nor data.negative_share is given',
     ),
     _Rule(
         _keys(

@@ -57,7 +57,8 @@ def estimate_input(
     rows = _rows(spans)
     if rows is not None:
         weights = {span.number: _wanted(span, rows[span.number], split) for span in spans}
-        exact = negative_share == 1.0 and all(_share(span, split) == 1 for span in spans)
+        drawn = split.by == "last" or any(_share(span, split) < 1 for span in spans)
+        exact = negative_share == 1.0 and not drawn
         return InputSize(weights, epochs, 1.0 if negative_share == 1.0 else None, exact=exact)
     per_byte = _examples_per_byte(spans)
     sizes = {span.number: float(max(1, span.stop - span.start)) for span in spans}

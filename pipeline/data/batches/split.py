@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from ...config.data import SplitSection
 from ..bad_rows import BadRows
 from ..formats.records import RecordChunk
 from ..hashing import hash_bytes, mix64, mix_numbers
-from ..span import Span
+from ..span import PartName, Span
 
 _DRAW: Final = 3
 
@@ -29,31 +29,38 @@ def drawn_rows(span: Span, name: str, first_row: int, count: int, split: SplitSe
     """
     key = mix_numbers(split.seed, _DRAW, hash_bytes(span.start, name.encode("utf-8", "surrogateescape")))
     rows = np.arange(first_row, first_row + count, dtype=np.uint64)
-    draws = (mix64(rows ^ np.uint64(key)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    bounds = {
+    return part_of_draws(mix64(rows ^ np.uint64(key)), span.part, split)
+
+
+def part_of_draws(draws: NDArray[np.uint64], part: PartName, split: SplitSection) -> NDArray[np.bool_]:
+    """Return bool [count]: which random numbers of 64 bits are in a part."""
+    shares = (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bounds: dict[PartName, tuple[float, float]] = {
         "test": (0.0, split.test),
         "validation": (split.test, split.test + split.validation),
         "train": (split.test + split.validation, 1.0),
     }
-    low, high = bounds[span.part]
-    mask: NDArray[np.bool_] = (draws >= low) & (draws < high)
+    low, high = bounds[part]
+    mask: NDArray[np.bool_] = (shares >= low) & (shares < high)
     return mask
 
 
-def rows_of_part(
-    chunks: Iterator[RecordChunk], span: Span, name: str, split: SplitSection, first_row: int = 0
-) -> Iterator[RecordChunk]:
-    """Yield the rows of the span's part; all rows if it has none.
+RowDraw: TypeAlias = tuple[Span, str, int, int]
+"""The first arguments of `drawn_rows`."""
+RowsOfPart: TypeAlias = Callable[[int, RecordChunk], NDArray[np.bool_]]
+"""From the number of good rows of a span before a chunk, and the chunk: which of its rows are used."""
 
-    `name` is the file's, as `RowNames` has it. `first_row` is the number of good rows of the span before the
-    first chunk.
+
+def rows_of_part(
+    chunks: Iterator[RecordChunk], choose: RowsOfPart, first_row: int = 0
+) -> Iterator[RecordChunk]:
+    """Yield the rows of chunks that `choose` takes.
+
+    `first_row` is the number of good rows of the span before the first chunk.
     """
     done = first_row
     for chunk in chunks:
-        if not span.part:
-            yield chunk
-            continue
-        keep = np.flatnonzero(drawn_rows(span, name, done, len(chunk.examples), split))
+        keep = np.flatnonzero(choose(done, chunk))
         done += len(chunk.examples)
         yield chunk.take(keep)
 

@@ -138,7 +138,7 @@ def test_the_first_one_is_not_tried_where_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = 1 << 30
-    needed = part + 3 * 4 * ELEMENTS + RESERVE_BYTES
+    needed = part + 4 * 4 * ELEMENTS + RESERVE_BYTES
     free = [needed - 1]
     usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free[0]))
     monkeypatch.setattr(checkpoint_room, "shutil", usage)

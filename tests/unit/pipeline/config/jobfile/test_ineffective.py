@@ -181,7 +181,7 @@ run: name seed deterministic directory storage keep_checkpoints node_timeout_sec
 run: start_timeout_seconds restarts rejoin_seconds coordinator_wait_seconds
 data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
-data.split: by validation test validation_from test_from progressive
+data.split: by column validation test validation_from test_from progressive
 model: name table_kind loss focal_gamma positive_weight label_smoothing dropout layer_norm attention options
 trainer: count workers batch optimizer lr weight_decay ema clip_norm precision device max_bad_batches
 trainer: credit
