@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import CheckpointManifest
 from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.errors import ClusterError, ShadowSyncError
 from ...pipeline.text.format import counted
 from ...pipeline.wire.control.orders import (
+    ComposeModel,
     Drain,
     Finalize,
     FinalizeReply,
@@ -280,13 +282,20 @@ class JobFinalizer:
             raise checkpoint_failed(missing, "its part", self._server.unmet)
         files = [file for reply in (written, *by_name.values()) for file in reply.files]
         if self._model.ema:
+            composers = [saver, *(trainer for trainer in trainers if trainer is not saver)]
             average = self._model.compose_average(part, files, saver.info.index)
-            reply = await self._server.call(saver, average, self._part_seconds)
-            if reply is None:
-                raise checkpoint_failed([saver.info.name], "the moving average", self._server.unmet)
-            files += reply.files
+            files += await self._compose(composers, average)
         files += await self._server.checkpoint_calls.run(snapshot.ledger.write, part_target(directory))
         return saver, await manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
+
+    async def _compose(self, trainers: Sequence[Member], order: ComposeModel) -> Sequence[FileEntry]:
+        """Let the first trainer that can compose a model of the files; raises ClusterError if none can."""
+        for trainer in trainers:
+            reply = await self._server.call(trainer, order, self._part_seconds)
+            if reply is not None:
+                return reply.files
+        names = [trainer.info.name for trainer in trainers]
+        raise checkpoint_failed(names, "the moving average", self._server.unmet)
 
     @property
     def _center_readers(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.checkpoint.running import PART_SECONDS
@@ -18,10 +19,11 @@ from shadowsync.nodes.coordinator.state.outcome import (
     FinalModel,
     Outcome,
 )
+from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request
-from shadowsync.pipeline.wire.control.orders import WriteCheckpoint, WriteCheckpointReply
+from shadowsync.pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
 
@@ -150,3 +152,34 @@ def test_the_next_trainer_is_asked_for_a_center_that_one_cannot_read(
     model = asyncio.run(body())
     assert (model.saved_by, len(centers)) == (saver, asked)
     assert model.single == (saver not in cut)
+
+
+def test_the_next_trainer_composes_the_moving_average_that_the_saver_cannot(tmp_path: Path) -> None:
+    async def body(refusing: set[str]) -> list[str]:
+        nodes = [member("trainer", 0), member("trainer", 1), member("embedding", 0)]
+        c, asked = FakeServer(tmp_path, nodes), list[str]()
+
+        def reply(node: Member, request: Request[Any]) -> Reply:
+            if isinstance(request, WriteCheckpoint):
+                role, values = node.info.name, {"t": np.ones(ELEMENTS, np.float32)}
+                parts = write_tensors(Path(request.directory), role, values, {"role": role})
+                return WriteCheckpointReply(tuple(parts))
+            assert isinstance(request, ComposeModel)
+            asked.append(node.info.name)
+            assert {file.role for file in request.files} == {"trainer-0", "trainer-1"}
+            if node.info.name in refusing:
+                raise ResourceError("cannot be written (No space left on device)")
+            return WriteCheckpointReply(())
+
+        c.reply = reply
+        outcome = Outcome(drained=DrainedCounts(trainers={"trainer-0": {}, "trainer-1": {}}))
+        model = FinalModel(ModelOrigin.MEAN, "bmuf", ELEMENTS, needs_peers=False, ema=True)
+        manifest = await JobFinalizer(c, outcome, model, list[str]().append).checkpoint()
+        assert manifest is not None
+        assert manifest.model == "the moving average of the replicas' mean (bmuf)"
+        return asked
+
+    assert asyncio.run(body(set())) == ["trainer-0"]
+    assert asyncio.run(body({"trainer-0"})) == ["trainer-0", "trainer-1"]
+    with pytest.raises(ClusterError, match=r"could not write the moving average: .*No space left"):
+        asyncio.run(body({"trainer-0", "trainer-1"}))
