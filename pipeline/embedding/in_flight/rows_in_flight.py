@@ -147,14 +147,14 @@ class _Changes:
         follows from the new state: of Adam's the difference from the old one may leave a negative square.
         """
         of_values, of_state = self._at(rows)
-        # What is rounded was computed with its decay.
-        if self.bank.decay and not self.bank.is_rounded:
-            self.bank.decay.add(torch.from_numpy(of_values), torch.from_numpy(values[targets]), self.lr_scale)
         if self.bank.states:
             anew = np.flatnonzero(state[targets, -1] < _BEGUN_ANEW * self.state[rows, -1])
             if len(anew):
                 sources, at = rows[anew], targets[anew]
                 of_values[anew], of_state[anew] = self._compute(sources, values[at], state[at])
+        # What is rounded was computed with its decay.
+        if self.bank.decay and not self.bank.is_rounded:
+            self.bank.decay.add(torch.from_numpy(of_values), torch.from_numpy(values[targets]), self.lr_scale)
         return of_values, of_state
 
     def _at(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:

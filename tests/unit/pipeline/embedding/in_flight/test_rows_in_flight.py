@@ -466,15 +466,17 @@ def test_rows_of_a_table_with_bags_that_nodes_sum_are_those_of_the_node() -> Non
     assert changed.tolist() == [True, True, False, False, False, False]
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("begun", [False, True], ids=["without a row", "begun anew"])
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])
 # SGD has no state, and a push changes its rows by the same, but for rounding.
 @pytest.mark.parametrize("optimizer", OPTIMIZERS[1:])
 def test_a_push_changes_an_evicted_row_from_its_first_value(
-    optimizer: str, storage: str, begun: bool
+    optimizer: str, storage: str, begun: bool, weight_decay: float
 ) -> None:
     """Not by the difference that it would have made to the row's former state."""
     shared: dict[str, Any] = {"optimizer": optimizer, "storage": storage, "lr": LR, "growth": Growth()}
+    shared["weight_decay"] = weight_decay
     ran = Simulation([make_table("C1", 2, 3, **shared)], 1, 0, nodes=1)
     store, made = ran.nodes[0].store, iter(range(1, 100))
     first, other = (
