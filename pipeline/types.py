@@ -24,6 +24,12 @@ FLAT_ALIGNMENT: Final = 16
 MAX_PORT: Final = 65_535
 # Of a job. The sums of their metrics must fit into one message, see `pipeline.metrics.quality`.
 MAX_LABELS: Final = 8
+# Of the rows of a group that count, see `pipeline.metrics.top_k`.
+MOST_TOP_ROWS: Final = 1000
+GROUP_METRICS: Final = ("ndcg", "recall", "map")
+"""Metrics of the first k rows of each group; "ndcg@10" names one with its k."""
+NEED_PROBABILITIES: Final = ("ne", "logloss", "calibration", "calibration_error")
+"""Metrics that have a meaning for probabilities alone."""
 # Paths of Kafka topics begin with it.
 TOPIC_PREFIX: Final = "kafka://"
 """Positions in another array."""
@@ -55,6 +61,20 @@ def first_fault(error: ValidationError) -> str:
     place = ".".join(str(part) for part in first["loc"])
     said = first["msg"].removeprefix("Value error, ")
     return f"{place}: {said}" if place else said
+
+
+class RankingSettings(NamedTuple):
+    """What is ranked within groups.
+
+    Attributes:
+        k: how many rows of a group count.
+        group: place of the column among those of kind "group".
+        label: place of the label.
+    """
+
+    k: int
+    group: int
+    label: int
 
 
 class BatchId(NamedTuple):

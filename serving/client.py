@@ -47,7 +47,7 @@ class ScoringClient:
         self.close()
 
     def score(self, rows: Rows | Columns, context: Mapping[str, Any] | None = None) -> Float32Array:
-        """Return the probabilities of rows, float32 [n]; NaN for a row without a score.
+        """Return the probabilities of rows, or own scores, float32 [n]; NaN for a row without a score.
 
         Of a model with several labels they are [n, T], in the order of the labels.
 
@@ -62,7 +62,7 @@ class ScoringClient:
         else:
             body["rows"] = [dict(row) for row in rows]
         reply = self._request("POST", "/score", self._encoded(body))
-        probabilities = reply["probabilities"]
+        probabilities = reply["probabilities" if "probabilities" in reply else "scores"]
         if isinstance(probabilities, dict):
             return np.stack([_array(values) for values in probabilities.values()], axis=1)
         return _array(probabilities)

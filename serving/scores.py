@@ -18,7 +18,7 @@ from ..pipeline.saved_model.prediction import (
     NOT_FINITE,
     has_scores,
     logits_of,
-    probability_of,
+    shown_scores,
 )
 from ..pipeline.types import Float32Array, IndexArray
 from .body import BodyReader
@@ -37,7 +37,7 @@ class Scores:
     Attributes:
         labels: names of the model's labels.
         probabilities: float32 [n], in the order of the rows, or [n, T] of T labels; NaN for a row without a
-            score.
+            score. Scores of a model's own as they are.
         why: the reason for each row without a score, by index.
         manifest: the manifest of the checkpoint that scored all of the rows.
     """
@@ -46,6 +46,12 @@ class Scores:
     probabilities: Float32Array
     why: dict[int, str]
     manifest: CheckpointManifest
+
+    @property
+    def name(self) -> str:
+        """What a reply calls them: "probabilities", or "scores" of a model's own."""
+        has_logits = self.manifest.job.get("model", {}).get("scores", "logits") == "logits"
+        return "probabilities" if has_logits else "scores"
 
 
 class ServedModel:
@@ -88,7 +94,7 @@ class ServedModel:
         self._check({name: array.type for name, array in arrays.items()})
         numbers = np.arange(1, 1 + sum(request.count for request in requests))
         rows = rows_of_columns(arrays, self.schema, [], _WHERE, numbers)
-        probabilities = probability_of(logits_of(self.model, rows, self._owner(requests)))
+        probabilities = shown_scores(self.model.job, logits_of(self.model, rows, self._owner(requests)))
         scores, start = [], 0
         for request in requests:
             part = probabilities[start : start + request.count]

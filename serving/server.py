@@ -166,9 +166,7 @@ def _reply(scores: Scores) -> bytes:
     probabilities = scores.probabilities
     columns = np.ascontiguousarray(probabilities.T) if probabilities.ndim > 1 else probabilities
     reply = {
-        "probabilities": dict(zip(scores.labels, columns, strict=True))
-        if probabilities.ndim > 1
-        else columns,
+        scores.name: dict(zip(scores.labels, columns, strict=True)) if probabilities.ndim > 1 else columns,
         "faults": [{"row": row, "why": why} for row, why in sorted(scores.why.items())],
         "model": _version(scores.manifest),
     }

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     help="File or glob to score, in the job's format. May be repeated.",
 )
 @click.option(
-    "--by", default="", metavar="COLUMN", help="Also the quality by the values of this column, and GAUC."
+    "--by",
+    default="",
+    metavar="COLUMN",
+    help="Also the quality by the values of this column, GAUC, and the ranking within each value.",
+)
+@click.option(
+    "--top",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Rows of a value that count for NDCG, recall and MAP with --by.",
 )
 @click.option(
     "--label", default="", metavar="LABEL", help="With --by: one of several labels; by default the first."
@@ -41,6 +51,7 @@ def evaluate(
     run: str,
     data: tuple[str, ...],
     by: str,
+    top: int,
     label: str,
     slices: int,
     as_json: bool,
@@ -63,25 +74,36 @@ def evaluate(
     from ...pipeline.saved_model.model import SavedModel
     from ...pipeline.saved_model.slices import score_slices
     from ...pipeline.saved_model.untrained_ids import untrained_lines
+    from ...pipeline.types import MOST_TOP_ROWS, NEED_PROBABILITIES
 
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
+    if top > MOST_TOP_ROWS:
+        raise click.UsageError(f"--top is {top}; give 1 to {MOST_TOP_ROWS}")
     patterns = [absolute_path(pattern) for pattern in data]
     model = SavedModel.open(run, which, precision, trust=trust)
     scores = evaluate_model(model, patterns)
-    by_value = score_slices(model, patterns, by, label) if by else None
+    by_value = score_slices(model, patterns, by, label, top) if by else None
     if as_json:
         click.echo(json.dumps(scores if by_value is None else {**scores, "by": by_value.as_dict(slices)}))
         return
-    curve, labels = scores.pop("calibration_curve"), scores.pop("labels", {})
-    untrained = scores.pop("untrained_ids")
+    curve, labels = scores.pop("calibration_curve", []), scores.pop("labels", {})
+    untrained, groups = scores.pop("untrained_ids"), scores.pop("groups", None)
+    own = scores.pop("own", {})
     for key, value in scores.items():
         undefined = "not defined, since all labels are the same"
         shown = f"{value:.6f}" if isinstance(value, float) else undefined if value is None else value
         click.echo(f"{key:>17}  {shown}")
+    for name, value in own.items():
+        click.echo(f"{name:>17}  {'not defined' if value is None else f'{value:.6f}'}")
+    if groups is not None:
+        _print_ranking(groups)
     for line in untrained_lines(untrained):
         click.echo(f"{'ids':>17}  {line}")
-    _print_curve(curve)
+    if curve:
+        _print_curve(curve)
+    else:
+        click.echo(f"{'left out':>17}  {', '.join(NEED_PROBABILITIES)}: the scores are no probabilities")
     if labels:
         _print_labels(labels)
     if by_value is not None:
@@ -115,6 +137,19 @@ def _print_labels(labels: dict[str, dict[str, Any]]) -> None:
     Console().print(table)
 
 
+def _print_ranking(ranking: dict[str, Any]) -> None:
+    from ...pipeline.text.format import counted, number
+
+    by = ranking["column"] + (f" of {ranking['label']}" if "label" in ranking else "")
+    over = f"over {counted(ranking['groups'], 'value')} with a positive"
+    for name, value in ranking.items():
+        if "@" in name:
+            click.echo(f"{name:>17}  {number(value, 6)} by {by}, {over}")
+    for name in ("rows_without_group", "rows_left_out"):
+        if ranking[name]:
+            click.echo(f"{name:>17}  {ranking[name]:,}")
+
+
 def _print_slices(slices: Slices, most: int) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -124,6 +159,7 @@ def _print_slices(slices: Slices, most: int) -> None:
 
     within = f"{count(slices.gauc_slices)} of {count(len(slices.slices))} values with both labels"
     click.echo(f"{'gauc':>17}  {number(slices.gauc, 6)} by {slices.column}, over {within}")
+    _print_ranking({"column": slices.column} | slices.ranking.as_dict())
     table = Table(box=None, pad_edge=False)
     for name in (slices.column, "examples", "rate", "NE", "AUC", "calibration"):
         table.add_column(name, justify="left" if name == slices.column else "right", no_wrap=True)

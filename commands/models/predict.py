@@ -41,8 +41,9 @@ def predict(
     """Score files with the model that RUN saved.
 
     The output has one row per input row, in order, with the columns file, row (from 1: a line of text, a row
-    of Parquet), probability, logit and label. A row that cannot be read, or whose logit is not finite, has no
-    probability; the command prints how many such rows there are, and the first of them.
+    of Parquet), probability, logit and label; with score in place of probability and logit if the model has
+    its own scores. A row that cannot be read, or whose logit is not finite, has no probability; the command
+    prints how many such rows there are, and the first of them.
     """
     yield_to_training(run)
     from ...pipeline.data.files.paths import absolute_path

@@ -9,7 +9,7 @@ from typing import TypeVar
 from ...nodes.sync_rules import check_sync
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
-from ...pipeline.input.plan import plan_input, require_fixed_input
+from ...pipeline.input.plan import plan_input, require_fixed_input, require_ne
 from ...pipeline.models.registry import build_model
 from ...pipeline.models.state_check import check_stateless
 from ...pipeline.report.wording import emulated_links
@@ -51,6 +51,7 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
     reference = reference_job(base, base.run.seed, "check", base.run.directory)
     check_stateless(reference, build_model(reference))
     require_fixed_input(base)
+    require_ne(base)
     plan_input(base)
     require_several_trainers([base.trainer.count], "--set trainer.count=4")
     return variants

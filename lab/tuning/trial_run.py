@@ -12,7 +12,7 @@ from ...nodes.supervisor.starter import make_starter
 from ...nodes.supervisor.supervisor import Supervisor
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode, JobFileError
-from ...pipeline.input.plan import require_fixed_input
+from ...pipeline.input.plan import require_fixed_input, require_ne
 from ...pipeline.report.model import Report
 from .space import Parameters, trial_job
 from .study import Outcome, ReportRung
@@ -98,6 +98,7 @@ class JobTrials:
 def require_tunable(base: Job) -> None:
     """Raise JobFileError for a job whose trials would not end, or would meet."""
     require_fixed_input(base)
+    require_ne(base)
     if base.run.storage:
         raise JobFileError(
             f"run.storage = {base.run.storage} given, where the trials' checkpoints would meet",

@@ -19,6 +19,7 @@ from ...nodes.runtime.process import HEARTBEAT_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
+from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.messages import Delivery
 from ...sync_algos.base import Algorithm, ModelOrigin
@@ -233,7 +234,7 @@ class VirtualJob:
         """Score the test data."""
         if not self._source.plan.test:
             return None
-        sums = QualitySums()
+        sums = PassSums()
         scorers = []
         for trainer, model in zip(self._trainers, models, strict=False):
             stepper = Stepper(trainer.context)
@@ -244,7 +245,7 @@ class VirtualJob:
             plans = router.requests_of(delivery)
             replies = [self._tables.read(plan) for plan in plans]
             scorers[number % len(scorers)].score(delivery, plans, replies, sums)
-        return sums
+        return sums.quality
 
     def _count(self, delivery: Delivery, loss: float) -> None:
         self._examples += len(delivery.labels)

@@ -16,7 +16,7 @@ from ...nodes.runtime.process import VIRTUAL_RUN, python
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
-from ...pipeline.input.plan import plan_input, require_fixed_input
+from ...pipeline.input.plan import plan_input, require_fixed_input, require_ne
 from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.jobfile.named_code import code_of, note_named_code, require_trusted
 from ...pipeline.report.run_folder import create_run_folder
@@ -55,6 +55,7 @@ def start_virtual_comparison(
     """Start a virtual comparison in a new folder beside the job's runs."""
     plan, jobs = make_virtual_plan(base, algorithms, trainers, seeds, timing)
     require_fixed_input(base)
+    require_ne(base)
     require_several_trainers(trainers, "--trainers 1,2,4")
     if plan_input(base).validation:
         print_line(

@@ -43,9 +43,11 @@ class TrainingMetrics:
 
     Args:
         labels: names of the job's labels, the headline first; curves are of the headline.
+        of_logits: whether the losses are log losses; else there is no NE.
     """
 
-    def __init__(self, labels: Sequence[str] = ("label",)) -> None:
+    def __init__(self, labels: Sequence[str] = ("label",), *, of_logits: bool = True) -> None:
+        self._of_logits = of_logits
         self._labels = tuple(labels)
         self._sums = LossSums.empty(len(labels))
         self.first_seconds: float | None = None
@@ -137,16 +139,19 @@ class TrainingMetrics:
     @property
     def ne_progressive(self) -> float | None:
         """Normalized entropy of all trained batches, each scored before its step."""
-        return self._sums.ne()
+        return self._ne_of(self._sums)
 
     @property
     def ne_by_label(self) -> dict[str, tuple[float | None, float | None]]:
         """NE of each of several labels: of all batches, and of the latest."""
         recent = LossSums.over(self._ne, _LATEST)
         return {
-            name: (self._sums.ne(label), recent.ne(label) if recent is not None else None)
+            name: (self._ne_of(self._sums, label), self._ne_of(recent, label))
             for name, label in self._several()
         }
+
+    def _ne_of(self, sums: LossSums | None, label: int = 0) -> float | None:
+        return sums.ne(label) if sums is not None and self._of_logits else None
 
     def _several(self) -> list[tuple[str, int]]:
         """Return the names and places of the labels; [] if there is one only."""
@@ -168,10 +173,10 @@ class TrainingMetrics:
             TrainedHour(
                 hour=hour,
                 examples=sums.examples,
-                ne=sums.ne(),
+                ne=self._ne_of(sums),
                 label_rate=sums.rate(),
                 labels={
-                    name: HourOfLabel(ne=sums.ne(label), label_rate=sums.rate(label))
+                    name: HourOfLabel(ne=self._ne_of(sums, label), label_rate=sums.rate(label))
                     for name, label in self._several()
                 },
             )
@@ -184,7 +189,7 @@ class TrainingMetrics:
         so_far = 0.0
         for _, values in self._ne.sums():
             so_far += values[0]
-            ne = LossSums(values).ne()
+            ne = self._ne_of(LossSums(values))
             if ne is not None:
                 points.append((so_far, ne))
         return points
@@ -192,8 +197,7 @@ class TrainingMetrics:
     @property
     def ne_recent(self) -> float | None:
         """NE of the last two buckets of the curve."""
-        recent = LossSums.over(self._ne, _LATEST)
-        return recent.ne() if recent is not None else None
+        return self._ne_of(LossSums.over(self._ne, _LATEST))
 
     def curves(self, now: float) -> dict[str, tuple[float, list[tuple[float, float]]]]:
         """Return all curves by name, each with its bucket width.

@@ -438,4 +438,5 @@ class JobController:
         if score is None or not score.sums.examples:
             return None
         model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
-        return Score(model, [score.sums], own_bad_rows(self._eval_spans, score.bad_rows))
+        bad_rows = own_bad_rows(self._eval_spans, score.bad_rows)
+        return Score(model, [score.sums], bad_rows, [score.ranking] if score.ranking else [])

@@ -12,9 +12,19 @@ from dataclasses import dataclass
 from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span
 from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
+from ...pipeline.metrics.top_k import SENT_BYTES, GroupRanking, TopKSums
 from ...pipeline.report.quality import Progressive, ProgressiveLabel
-from ...pipeline.wire.control.orders import DrainReply, Evaluate, EvaluateReply, GetEvalSums, PrepareEval
+from ...pipeline.wire.control.orders import (
+    TOP_PIECE_BYTES,
+    DrainReply,
+    EvalSums,
+    Evaluate,
+    EvaluateReply,
+    GetEvalSums,
+    PrepareEval,
+)
 from ...pipeline.wire.tasks import race
 from ...sync_algos.contract.model_origin import ModelOrigin
 from ..control.membership import Member
@@ -31,10 +41,11 @@ PASSES_OF_ONE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PassScores:
-    """Sums over the examples of a pass, and the malformed rows that it skipped."""
+    """Sums over the examples of a pass, the malformed rows that it skipped, and the figures of groups."""
 
     sums: QualitySums
     bad_rows: int
+    ranking: GroupRanking | None
 
 
 class Doubt:
@@ -97,7 +108,12 @@ class Evaluator:
         if not scored:
             return None
         bad_rows = own_bad_rows(self._spans, scored[0].bad_rows)
-        return Score(self._model.scored(len(scored)), [scored_pass.sums for scored_pass in scored], bad_rows)
+        return Score(
+            self._model.scored(len(scored)),
+            [scored_pass.sums for scored_pass in scored],
+            bad_rows,
+            [scored_pass.ranking for scored_pass in scored if scored_pass.ranking is not None],
+        )
 
     async def _score(self, model: str, trainers: list[Member]) -> PassScores | None:
         """Score one pass; repeat it without nodes that die in it.
@@ -131,11 +147,14 @@ class Evaluator:
                 # Only a part of the files was scored, which is not their score.
                 return None
             if delivered is not None and len(results) == len(scoring):
-                total = sum_scores(results.values())
-                if total.examples == delivered.examples:
+                total = PassSums.of(self._state.job.ranking)
+                for result in results.values():
+                    total.merge(result)
+                scored = total.quality.examples
+                if scored == delivered.examples:
                     self._end_doubt(doubt)
-                    return PassScores(total, delivered.bad_rows)
-                doubt.leave_next_out(trainers, alive, total.examples, delivered.examples)
+                    return PassScores(total.quality, delivered.bad_rows, total.ranking)
+                doubt.leave_next_out(trainers, alive, scored, delivered.examples)
                 who = "" if doubt.left_out is None else f", without {doubt.left_out.info.name}"
                 self._server.event("coordinator", f"{doubt.counts}; they are scored again{who}")
                 continue
@@ -147,13 +166,55 @@ class Evaluator:
 
     async def _run_pass(
         self, trainers: list[Member], readers: list[Member]
-    ) -> tuple[EvaluateReply | None, dict[str, QualitySums]]:
+    ) -> tuple[EvaluateReply | None, dict[str, PassSums]]:
         """Let these readers deliver and these trainers score the pass; return what they say."""
         delivered = await self._deliver(trainers, readers)
         if self._state.lifecycle.stop is not None:
             return None, {}
         replies = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
-        return delivered, read_scores(self._server, {name: reply.sums for name, reply in replies.items()})
+        quality = read_scores(self._server, {name: reply.sums for name, reply in replies.items()})
+        sums: dict[str, PassSums] = {}
+        for trainer in trainers:
+            if (own := quality.get(name := trainer.info.name)) is not None:
+                try:
+                    top = await self._all_groups(trainer, replies[name])
+                    if top is not None:
+                        sums[name] = self._with_groups(own, top)
+                except ValueError as error:
+                    self._server.expel(trainer, f"its scores: {error}")
+        return delivered, sums
+
+    async def _all_groups(self, trainer: Member, first: EvalSums) -> bytes | None:
+        """Return all of a trainer's groups; None if it dies.
+
+        Raises ValueError for pieces that cannot be.
+        """
+        most = SENT_BYTES + TOP_PIECE_BYTES if self._state.job.ranking is not None else 0
+        if first.top_bytes > most:
+            raise ValueError(f"groups of {first.top_bytes:,} bytes; at most {most:,} can be")
+        top = first.top
+        while len(top) < first.top_bytes:
+            request = GetEvalSums(self._pass, len(top))
+            reply = await self._server.call(trainer, request, REQUEST_SECONDS)
+            if reply is None:
+                return None
+            if not reply.top:
+                raise ValueError(f"{len(top):,} of {first.top_bytes:,} bytes of groups")
+            top += reply.top
+        return top
+
+    def _with_groups(self, quality: QualitySums, top: bytes) -> PassSums:
+        """Return a trainer's sums; raises ValueError for first rows of groups that cannot be."""
+        sums = PassSums.of(self._state.job.ranking)
+        sums.quality = quality
+        if (sums.top is None) != (not top):
+            raise ValueError("first rows of groups, or none, where the job's are the other")
+        if sums.top is not None:
+            sent = TopKSums.from_bytes(top)
+            if sent.rows != quality.examples:
+                raise ValueError(f"groups of {sent.rows:,} rows, of {quality.examples:,} examples")
+            sums.top.merge(sent)
+        return sums
 
     def _end_doubt(self, doubt: Doubt) -> None:
         if doubt.left_out is not None:
@@ -251,8 +312,13 @@ def sum_scores(parts: Iterable[QualitySums]) -> QualitySums:
     return total
 
 
-def progressive_report(sums: QualitySums | None, trained: int, labels: Sequence[str]) -> Progressive:
-    """Build the report's part for `trained` distinct examples; without sums none was scored."""
+def progressive_report(
+    sums: QualitySums | None, trained: int, labels: Sequence[str], *, of_logits: bool = True
+) -> Progressive:
+    """Build the report's part for `trained` distinct examples; without sums none was scored.
+
+    Without logits (`of_logits`) there is no log loss.
+    """
     if sums is None or not sums.examples:
         return Progressive(
             model=MODEL, examples=0, trained=trained, ne=None, auc=None, auc_error=None, logloss=None
@@ -261,19 +327,24 @@ def progressive_report(sums: QualitySums | None, trained: int, labels: Sequence[
         model=MODEL,
         examples=sums.examples,
         trained=trained,
-        ne=sums.ne,
+        ne=sums.ne if of_logits else None,
         auc=sums.auc,
         auc_error=sums.auc_error,
-        logloss=sums.logloss,
-        labels=_by_label(sums, labels),
+        logloss=sums.logloss if of_logits else None,
+        labels=_by_label(sums, labels, of_logits=of_logits),
     )
 
 
-def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, ProgressiveLabel]:
+def _by_label(sums: QualitySums, labels: Sequence[str], *, of_logits: bool) -> dict[str, ProgressiveLabel]:
     """Return the figures of each of several labels, the first one's too."""
     if not sums.others:
         return {}
     return {
-        name: ProgressiveLabel(ne=label.ne, auc=label.auc, auc_error=label.auc_error, logloss=label.logloss)
+        name: ProgressiveLabel(
+            ne=label.ne if of_logits else None,
+            auc=label.auc,
+            auc_error=label.auc_error,
+            logloss=label.logloss if of_logits else None,
+        )
         for name, label in sums.by_label(labels).items()
     }

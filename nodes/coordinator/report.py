@@ -132,8 +132,8 @@ def build_report(
     readers = state.members.everyone("reader")
     counts = [outcome.drained.readers.get(member.info.name, member.metrics) for member in readers]
     shared = shared_rows(job.hashed_tables, counts)
-    tested = held_out_quality(outcome.score, eval_files, job.data.label_names)
-    best = held_out_quality(outcome.best_score, eval_files, job.data.label_names)
+    tested = held_out_quality(outcome.score, eval_files, job)
+    best = held_out_quality(outcome.best_score, eval_files, job)
     code, words = _verdict(state, outcome, ledger)
     return Report(
         run=state.folder.name,
@@ -218,7 +218,10 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
         ne_progressive=state.training.metrics.ne_progressive,
         ne_by_label={name: ne for name, (ne, _) in state.training.metrics.ne_by_label.items()},
         progressive=progressive_report(
-            outcome.drained.progressive, state.ledger.trained_in(scored), state.job.data.label_names
+            outcome.drained.progressive,
+            state.ledger.trained_in(scored),
+            state.job.data.label_names,
+            of_logits=state.job.model.scores == "logits",
         )
         if scored
         else None,

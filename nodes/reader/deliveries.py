@@ -41,7 +41,7 @@ class _WorkerState:
 def size_of(batch: Batch) -> int:
     """Return the bytes of a batch in memory."""
     tensors = (batch.labels, batch.dense, batch.rows, batch.weights, batch.bag_rows, batch.bag_lengths)
-    further = (batch.other_labels, batch.item_weights, batch.keys, batch.bag_keys)
+    further = (batch.other_labels, batch.item_weights, batch.keys, batch.bag_keys, batch.groups)
     return sum(tensor.nbytes for tensor in (*tensors, *further))
 
 
@@ -234,5 +234,6 @@ def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
         item_weights=batch.item_weights,
         keys=batch.keys,
         bag_keys=batch.bag_keys,
+        groups=batch.groups,
         proof=batch.proof,
     )

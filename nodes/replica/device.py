@@ -26,6 +26,7 @@ class HostBatch:
         labels: float32 [B], or [B, T] of T labels.
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
+        groups: for a loss of one's own, int64 [S, B], see `LossBatch.groups`; else None.
         indices: what places the vectors.
         replies: the nodes' replies, float32, each of the floats of its request.
         numbers: what a step on a device reads besides: its learning rate, and micro-batches' shares.
@@ -37,6 +38,7 @@ class HostBatch:
     indices: GatherIndices
     replies: Sequence[torch.Tensor]
     numbers: Sequence[float] = ()
+    groups: Int64Array | None = None
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class StagedInputs:
     """The tensors of a batch on its device.
 
     Attributes:
-        labels, weights, dense: as `HostBatch` has them.
+        labels, weights, dense, groups: as `HostBatch` has them.
         tensors: the index tensors of `GatherIndices`.
         data: the nodes' replies as `GatherLayout` has them, float32.
         numbers: float32 [N] on a device; None on the CPU.
@@ -56,6 +58,7 @@ class StagedInputs:
     tensors: list[torch.Tensor]
     data: list[torch.Tensor]
     numbers: torch.Tensor | None = None
+    groups: torch.Tensor | None = None
 
 
 class Staged(Protocol):
@@ -210,6 +213,7 @@ class _CpuBatch:
             torch.from_numpy(batch.dense),
             batch.indices.tensors,
             list(batch.replies),
+            groups=None if batch.groups is None else torch.from_numpy(batch.groups),
         )
 
 

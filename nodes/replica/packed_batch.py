@@ -30,11 +30,11 @@ class BlockLayout:
     Batches of one layout can be trained by one captured step.
 
     Attributes:
-        head: of labels, weights if there are any, dense features, numbers, and index tensors: where each
-            begins, its type and its shape.
+        head: of labels, weights and groups if there are any, dense features, numbers, and index tensors:
+            where each begins, its type and its shape.
         replies: where each node's reply begins, and its floats.
         gather: layout of the vectors.
-        weighted: whether there are weights.
+        weighted, grouped: whether there are weights, and groups.
         head_floats: floats of `head`.
         floats: floats of the block.
     """
@@ -43,6 +43,7 @@ class BlockLayout:
     replies: tuple[tuple[int, int], ...]
     gather: GatherLayout
     weighted: bool
+    grouped: bool
     head_floats: int
     floats: int
 
@@ -57,7 +58,8 @@ class BlockLayout:
         for floats in gather.floats:
             replies.append((start, floats))
             start += _aligned(floats)
-        return cls(tuple(head), tuple(replies), gather, batch.weights is not None, head_floats, start)
+        has = batch.weights is not None, batch.groups is not None
+        return cls(tuple(head), tuple(replies), gather, *has, head_floats, start)
 
     def write_head(self, tensors: Sequence[torch.Tensor], block: torch.Tensor) -> None:
         """Write the tensors of `head_of` into memory of the host, float32 [head_floats]."""
@@ -70,6 +72,7 @@ class BlockLayout:
         return StagedInputs(
             labels=next(parts),
             weights=next(parts) if self.weighted else None,
+            groups=next(parts) if self.grouped else None,
             dense=next(parts),
             numbers=next(parts),
             tensors=list(parts),
@@ -115,7 +118,7 @@ class PackedBatch(BatchInBlock):
 
 def head_of(batch: HostBatch) -> tuple[torch.Tensor, ...]:
     """Return what a block has of a batch before the nodes' replies, on its memory; see `BlockLayout.head`."""
-    arrays = (batch.labels, batch.weights, batch.dense, np.array(batch.numbers, np.float32))
+    arrays = (batch.labels, batch.weights, batch.groups, batch.dense, np.array(batch.numbers, np.float32))
     return (*(torch.from_numpy(array) for array in arrays if array is not None), *batch.indices.tensors)
 
 

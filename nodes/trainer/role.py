@@ -20,6 +20,7 @@ from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import NodeFacts, ReportEvent, ReportReader
 from ...pipeline.wire.control.orders import (
+    TOP_PIECE_BYTES,
     Begin,
     ComposeModel,
     ConnectPeers,
@@ -90,6 +91,7 @@ class TrainerRole(SynchronizedRole):
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
         super().__init__()
         self._job = job
+        self._scored_groups = b""
         self._algorithm = algorithm
         self._loop = asyncio.get_running_loop()
         self._node: NodeContext | None = None
@@ -390,8 +392,13 @@ class TrainerRole(SynchronizedRole):
 
     async def _eval_sums(self, request: GetEvalSums) -> EvalSums:
         assert self._pool is not None
-        sums = await self._pool.collect(request.pass_number)
-        return EvalSums(sums.to_bytes())
+        quality = b""
+        if request.start == 0:
+            sums = await self._pool.collect(request.pass_number, self._job.ranking)
+            quality = sums.quality.to_bytes()
+            self._scored_groups = b"" if sums.top is None else sums.top.to_bytes()
+        piece = self._scored_groups[request.start : request.start + TOP_PIECE_BYTES]
+        return EvalSums(quality, piece, len(self._scored_groups))
 
     async def _between_rounds(self, copy: Callable[[], TrainerSnapshot]) -> TrainerSnapshot:
         if self._sync is not None:

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 from ...pipeline.config.job import Job
+from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.performance.memory import available_memory_bytes
+from ...pipeline.types import RankingSettings
 from ...pipeline.wire.control.orders import MemberInfo
 from ..replica.replica import TrainerContext
 from ..runtime.members import summed
@@ -121,11 +123,11 @@ class WorkerPool:
             waits.append(bridge.result)
         await asyncio.gather(*waits)
 
-    async def collect(self, pass_number: int) -> QualitySums:
-        """Return the sums of a pass over all workers."""
-        total = QualitySums()
+    async def collect(self, pass_number: int, ranking: RankingSettings | None) -> PassSums:
+        """Return the sums of a pass over all workers; `ranking` is the job's."""
+        total = PassSums.of(ranking)
         for worker in self.workers:
-            bridge = ThreadBridge[QualitySums]()
+            bridge = ThreadBridge[PassSums]()
             worker.collect(pass_number, bridge.give)
             total.merge(await bridge.result)
         return total

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from ...pipeline.models.flat import BFloat16Weights, GradientWatch
 from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.models.loss import TrainingLoss
 from ...pipeline.models.optimizers import SharedOptimizer
+from ...pipeline.models.own_loss import LossBatch, LossFault, in_float32, own_loss
 from ...pipeline.types import Float32Array
 from ..replica.device import Computed, Staged
 from ..replica.replica import TrainerContext
@@ -106,6 +108,8 @@ class Computation:
         device = context.device.torch_device
         self._settings = context.job.trainer
         self._loss = TrainingLoss(context.job.model, context.job.data.loss_weights)
+        self._own = context.job.model.loss == "own", context.job.model.scores == "own"
+        self._group_names = list(context.job.data.columns_as("group"))
         self._enqueues = enqueues
         self._device_type = device.type
         self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
@@ -137,15 +141,18 @@ class Computation:
         if self._rounded is not None:
             self._rounded.refresh()
         with self._precision():
-            logits = self.module(inputs.dense, inputs.of_model)
-        logits = logits.float()
-        loss, log_loss = self._losses(logits, inputs)
+            outputs = in_float32(self.module(inputs.dense, inputs.of_model))
+        try:
+            loss, log_loss, logits = self._losses(outputs, inputs)
+        except LossFault as error:
+            work.left_out = str(error)
+            return
         if not self._enqueues and not math.isfinite(loss.detach()):
             work.left_out = LOSS_NOT_FINITE
             return
         self._backward(loss)
         work.used = self._watch.used()
-        reported_loss = self._check_finite(work, inputs.leaves, log_loss)
+        reported_loss = self._check_finite(work, inputs.leaves, loss.detach(), log_loss)
         if work.left_out:
             return
         limit = self._settings.clip_norm
@@ -180,7 +187,13 @@ class Computation:
                 [None if target is None else torch.from_numpy(target) for target in work.targets]
             )
         whole = ModelInputs(
-            inputs.labels, inputs.weights, inputs.dense, vectors.embeddings, vectors.lengths, vectors.leaves
+            inputs.labels,
+            inputs.weights,
+            inputs.dense,
+            vectors.embeddings,
+            vectors.lengths,
+            vectors.leaves,
+            inputs.groups,
         )
         lr, micro_batches = None, None
         numbers = () if inputs.numbers is None else inputs.numbers.unbind()
@@ -191,19 +204,30 @@ class Computation:
             micro_batches = MicroBatches(whole, work.divided.bounds, shares)
         return _Started(vectors, whole, lr, micro_batches)
 
-    def _losses(self, logits: torch.Tensor, inputs: ModelInputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss to minimize and, without a graph, the log loss to report.
+    def _losses(self, outputs: Any, inputs: ModelInputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss to minimize and, without a graph, the loss to report, and the logits or scores.
 
-        That of the first label, if there are several.
+        The loss to report is the log loss of the first label, or that of one's own where scores are not
+        logits. Raises LossFault, with the reason, for a loss of one's own that cannot be minimized.
         """
-        if self._loss.is_plain:
-            loss = mean_log_loss(logits, inputs.labels, inputs.weights)
-            return loss, loss.detach()
-        calibrated, labels = logits.detach() + self._loss.logit_offset, inputs.labels
+        has_own_loss, has_own_scores = self._own
+        if self._loss.is_plain and not has_own_loss:
+            loss = mean_log_loss(outputs, inputs.labels, inputs.weights)
+            return loss, loss.detach(), outputs
+        if has_own_loss:
+            groups = () if inputs.groups is None else inputs.groups.unbind()
+            named = dict(zip(self._group_names, groups, strict=True))
+            loss = own_loss(self.module, outputs, LossBatch(inputs.labels, inputs.weights, named))
+            if has_own_scores:
+                with torch.no_grad():
+                    scores: torch.Tensor = self.module.scores(outputs)  # type: ignore[operator]
+                return loss, loss.detach(), scores
+        else:
+            loss = self._loss.mean(outputs, inputs.labels, inputs.weights)
+        calibrated, labels = outputs.detach() + self._loss.logit_offset, inputs.labels
         if labels.ndim > 1:
             calibrated, labels = calibrated[:, 0], labels[:, 0]
-        reported = mean_log_loss(calibrated, labels, inputs.weights)
-        return self._loss.mean(logits, inputs.labels, inputs.weights), reported
+        return loss, mean_log_loss(calibrated, labels, inputs.weights), outputs
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._rounded is None:
@@ -221,9 +245,13 @@ class Computation:
             self._rounded.collect()
 
     def _check_finite(
-        self, work: BatchWork, leaves: Sequence[torch.Tensor], loss: torch.Tensor
+        self,
+        work: BatchWork,
+        leaves: Sequence[torch.Tensor],
+        minimized: torch.Tensor,
+        loss: torch.Tensor,
     ) -> torch.Tensor:
-        """Check that the gradients' squares are finite, and the loss on a device.
+        """Check that the gradients' squares are finite, and on a device both losses.
 
         On the host the result is `work.left_out`. On a device it is `work.bad`, true from the first
         non-finite micro-batch on. Returns the loss to report, which is then NaN.
@@ -233,7 +261,7 @@ class Computation:
         flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
         rows = [gradient.dot(gradient) for gradient in flat]
         if self._enqueues:
-            bad = ~torch.isfinite(torch.stack([loss, dense, *rows])).all()
+            bad = ~torch.isfinite(torch.stack([minimized, loss, dense, *rows])).all()
             work.bad = bad if work.bad is None else work.bad | bad
             return loss.masked_fill(work.bad, math.nan)
         if not math.isfinite(dense):

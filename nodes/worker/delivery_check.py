@@ -8,7 +8,7 @@ import numpy as np
 
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.router import ShardRouter
-from ...pipeline.types import Float32Array
+from ...pipeline.types import Float32Array, Uint64Array
 from ...pipeline.wire.messages import Delivery
 from ..runtime.span_proofs import ProofCheck
 
@@ -32,6 +32,7 @@ class DeliveryCheck:
         self._epochs = job.data.epochs
         self._dense = job.data.dense_width
         self._labels = len(job.data.label_names)
+        self._groups = len(job.data.columns_as("group"))
         self._weighted = bool(job.data.columns_as("weight"))
 
     def require(self, reader: str, delivery: Delivery) -> None:
@@ -53,6 +54,8 @@ class DeliveryCheck:
         _require_shape("dense values", delivery.dense, (examples, self._dense))
         others = self._labels - 1
         _require_shape("other labels", delivery.other_labels, (others, examples) if others else (0, 0))
+        groups = (self._groups, examples) if self._groups else (0, 0)
+        _require_shape("groups", delivery.groups, groups)
         if not (_are_labels(delivery.labels) and _are_labels(delivery.other_labels)):
             raise ValueError("a label is neither 0 nor 1")
         if not np.isfinite(delivery.dense).all():
@@ -67,7 +70,7 @@ class DeliveryCheck:
                 raise ValueError(f"a weight of a {name} is below 0, or not finite")
 
 
-def _require_shape(what: str, values: Float32Array, shape: tuple[int, ...]) -> None:
+def _require_shape(what: str, values: Float32Array | Uint64Array, shape: tuple[int, ...]) -> None:
     if values.shape != shape:
         raise ValueError(f"{what} of shape {list(values.shape)}; it has to be {list(shape)}")
 

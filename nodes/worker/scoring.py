@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 
 from ...pipeline.errors import JobFileError
+from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
+from ...pipeline.types import RankingSettings
 from .batches import InFlightBatch
 from .step import Stepper
 
@@ -13,15 +15,19 @@ from .step import Stepper
 class Scoring:
     """The passes and sums of one worker, whose thread owns it.
 
+    Args:
+        ranking: how rows are ranked within groups; None for a job without.
+
     Attributes:
         pass_number: the current pass over held-out data; 0 before the first.
         sums: those of the current pass.
         progressive: sums over the training batches that were scored before their step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranking: RankingSettings | None) -> None:
+        self._ranking = ranking
         self.pass_number = 0
-        self.sums = QualitySums()
+        self.sums = PassSums.of(ranking)
         self.progressive = QualitySums()
         self._progressive_spans: frozenset[int] = frozenset()
 
@@ -37,7 +43,7 @@ class Scoring:
 
     def begin(self, pass_number: int) -> None:
         """Begin a pass; the one before is abandoned."""
-        self.pass_number, self.sums = pass_number, QualitySums()
+        self.pass_number, self.sums = pass_number, PassSums.of(self._ranking)
 
     def score(self, batch: InFlightBatch, stepper: Stepper) -> None:
         """Score a batch of the current pass; raises JobFileError for a logit that is not finite."""
@@ -52,9 +58,9 @@ class Scoring:
                 remedy="lower trainer.lr or embedding.lr, or correct what the model computes from these rows",
             ) from error
 
-    def sums_of(self, pass_number: int) -> QualitySums:
+    def sums_of(self, pass_number: int) -> PassSums:
         """Return a copy of a pass's sums so far, which another thread may read.
 
         Of a reader that has died, more deliveries may be scored meanwhile.
         """
-        return copy.deepcopy(self.sums) if pass_number == self.pass_number else QualitySums()
+        return copy.deepcopy(self.sums) if pass_number == self.pass_number else PassSums.of(self._ranking)

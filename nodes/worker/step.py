@@ -17,9 +17,11 @@ from ...pipeline.embedding.lookup.gather_indices import GatherIndices
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.errors import ProtocolError
+from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.models.layers import mean_log_loss
 from ...pipeline.models.optimizers import EMA_EVERY
+from ...pipeline.models.own_loss import scoring
 from ...pipeline.models.sequences import with_lengths
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
@@ -81,6 +83,9 @@ class Stepper:
         self._scorer = copy.deepcopy(context.template).to(context.device.torch_device)
         context.constants.attach(self._scorer)
         self._scorer.eval()
+        self._scoring = scoring(context.job, self._scorer)
+        self._has_logits = context.job.model.scores == "logits"
+        self._ships_groups = context.job.model.loss == "own"
         self._stream = context.device.open_stream()
         self._captured: CapturedSteps | None = None
         if self.ahead and isinstance(self._stream, StepCapture):
@@ -131,7 +136,8 @@ class Stepper:
         with self._stream.computing(step.staged):
             if self._captured is not None:
                 self._captured.run(step)
-                self._fetch(step)
+                if not step.left_out:
+                    self._fetch(step)
                 return
             while step.is_computing:
                 self.compute(step)
@@ -162,8 +168,9 @@ class Stepper:
         sample weights, with the logits of true probabilities where the job weights positives. The gradients
         are those of the mean loss that the job minimizes, float32 [N, dim]. For a batch that is left out
         (`step.left_out`) the loss is 0, without gradients. The logits before the update, likewise of true
-        probabilities, are added to `progressive` if given. If the batch is cut, "before the update" is before
-        each micro-batch's own update.
+        probabilities, are added to `progressive` if given. Where scores are no logits, there is no log loss,
+        and the losses are 0. If the batch is cut, "before the update" is before each micro-batch's own
+        update.
         """
         result = None if step.left_out else self._result(step)
         if result is None:
@@ -172,11 +179,13 @@ class Stepper:
         self.clipped_steps += limit is not None and result.norm > limit
         if progressive is not None or self._label_count > 1:
             logits = result.logits + self._logit_offset
-            if self._label_count > 1:
+            if self._label_count > 1 and self._has_logits:
                 step.other_losses = _losses_of_others(logits, step.delivery)
+            elif self._label_count > 1:
+                step.other_losses = (0.0,) * (self._label_count - 1)
             if progressive is not None:
                 progressive.add(logits, self._labels(step.delivery), _weights(step.delivery))
-        return result.loss, result.gradients
+        return result.loss if self._has_logits else 0.0, result.gradients
 
     def train(
         self,
@@ -202,7 +211,7 @@ class Stepper:
         delivery: Delivery,
         requests: Sequence[LookupPlan],
         replies: Sequence[Float32Array],
-        sums: QualitySums,
+        sums: PassSums,
     ) -> None:
         """Add the batch's logits and labels to `sums`, without changing a weight.
 
@@ -213,11 +222,12 @@ class Stepper:
         with torch.no_grad(), self._stream.computing(staged):
             inputs = staged.inputs()
             vectors = BatchEmbeddings(indices.layout, inputs.tensors, inputs.data)
-            logits = self._scorer(inputs.dense, with_lengths(vectors.embeddings, vectors.lengths))
+            logits = self._scoring(inputs.dense, with_lengths(vectors.embeddings, vectors.lengths))
             nothing = logits.new_zeros(())
             pending = self._stream.fetch(staged, Computed(nothing, nothing, logits))
         offset = np.float32(self._context.job.logit_offset)
-        sums.add(pending.wait().logits + offset, self._labels(delivery), _weights(delivery))
+        logits = pending.wait().logits + offset
+        sums.add(logits, self._labels(delivery), _weights(delivery), delivery.groups)
 
     def _stage(
         self,
@@ -229,7 +239,9 @@ class Stepper:
         pad = None if self._captured is None else self._captured.pad
         indices, data = self._context.router.gather(requests, list(replies), pad)
         labels, weights = self._labels(delivery), _weights(delivery)
-        return indices, self._stream.stage(HostBatch(labels, weights, delivery.dense, indices, data, numbers))
+        groups = delivery.groups.view(np.int64) if self._ships_groups and len(delivery.groups) else None
+        batch = HostBatch(labels, weights, delivery.dense, indices, data, numbers, groups)
+        return indices, self._stream.stage(batch)
 
     def _fetch(self, step: Step) -> None:
         assert step.computed is not None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import zmq
 
+from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
@@ -108,7 +109,7 @@ class Worker(Service):
         self._discarded_examples = 0
         self._settling: list[tuple[str, Callable[[], object]]] = []
         self._unconfirmed = UnconfirmedBatches()
-        self._scoring = Scoring()
+        self._scoring = Scoring(context.job.ranking)
         self._stranded: list[InFlightBatch] = []
         self._waits: dict[str, float] = dict.fromkeys(WAITS, 0.0)
         self._computing = Activity("compute", cpu=True)
@@ -182,7 +183,7 @@ class Worker(Service):
         """
         self._call(lambda: self._begin_pass(pass_number, flat))
 
-    def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
+    def collect(self, pass_number: int, reply: Callable[[PassSums], object]) -> None:
         """Pass the sums of a pass so far to `reply`, on this thread."""
         self._call(lambda: reply(self._scoring.sums_of(pass_number)))
 

@@ -9,9 +9,21 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal[
-    "label", "dense", "categorical", "bucket", "cross", "multi_hot", "ip", "timestamp", "weight", "ignored"
+    "label",
+    "dense",
+    "categorical",
+    "bucket",
+    "cross",
+    "multi_hot",
+    "ip",
+    "timestamp",
+    "weight",
+    "group",
+    "ignored",
 ]
-StoredAs: TypeAlias = Literal["label", "dense", "categorical", "multi_hot", "timestamp", "weight", ""]
+StoredAs: TypeAlias = Literal[
+    "label", "dense", "categorical", "multi_hot", "timestamp", "weight", "group", ""
+]
 """What an example has of a column, as parts of a prepared folder name it; "" for nothing."""
 
 LABEL_RULES: Final = ("threshold", "positive", "expression")
@@ -23,7 +35,7 @@ class ColumnKind:
 
     Attributes:
         stored_as: what an example has of the column: a label, a dense number, a row of its table
-            ("categorical"), rows of its table ("multi_hot"), the time or the weight.
+            ("categorical"), rows of its table ("multi_hot"), the time, the weight, or a hash ("group").
         options: keys of [data.columns] beside `kind` and `source`.
         in_file: whether the column is read from the file.
         is_input: whether a model needs the column, also to score.
@@ -71,6 +83,7 @@ KINDS: Final[dict[str, ColumnKind]] = {
     "ip": ColumnKind("multi_hot", ("table",), hashes_values=True),
     "timestamp": ColumnKind("timestamp", ("format",), is_input=False, is_single=True),
     "weight": ColumnKind("weight", is_input=False, is_single=True),
+    "group": ColumnKind("group", is_input=False),
     "ignored": ColumnKind("", is_input=False),
 }
 """Every kind by its name in the job file."""

@@ -12,11 +12,14 @@ from typing import Any, Final
 from pydantic import ConfigDict, Field, model_validator
 
 from ..codecs.choices import AUTO
+from ..types import NEED_PROBABILITIES, RankingSettings
+from .columns import suggest
 from .data import DataSection
 from .model import ONE_LABEL_MODELS, EmbeddingSection, ModelSection, check_attention
 from .network import CodecsSection, NetworkSection
 from .sections import (
     STRICT,
+    TOP_ROWS,
     CheckpointSection,
     ReportSection,
     RunSection,
@@ -25,6 +28,7 @@ from .sections import (
     SyncSection,
     ValidationSection,
     WatchSection,
+    rows_that_count,
 )
 from .tables import (
     EmbeddedColumn,
@@ -85,6 +89,18 @@ class Job(Section):
         alone = trainer.get("count", 1) == 1
         return tree | {"sync": ONE_TRAINER_SYNC | sync} if alone else tree
 
+    @model_validator(mode="before")
+    @classmethod
+    def _metric_of_scores(cls, tree: Any) -> Any:
+        """Choose the metric of a job whose scores have no NE, and that names none."""
+        if not isinstance(tree, dict):
+            return tree
+        model, validation = tree.get("model", {}), tree.get("validation", {})
+        if not (isinstance(model, dict) and isinstance(validation, dict)):
+            return tree
+        chosen = model.get("scores") == "own" and "metric" not in validation
+        return tree | {"validation": {"metric": "auc"} | validation} if chosen else tree
+
     @model_validator(mode="after")
     def _consistent(self) -> Job:
         rows, tables = self.model.table_rows, len(table_names(self.data.table_columns))
@@ -134,11 +150,12 @@ class Job(Section):
                         f"tables.{name}.evict_after_seconds: {section.evict_after_seconds:g} given; when rows"
                         " are freed is not the same in each run, so run.deterministic = true needs 0"
                     )
-        if self.model.loss == "focal" and self.data.negative_share != 1.0:
+        if self.model.loss != "log" and self.data.negative_share != 1.0:
             raise ValueError(
-                f"data.negative_share: {self.data.negative_share:g} given; scores of the focal loss cannot "
-                'be calibrated back: leave it out, or set model.loss = "log"'
+                f"data.negative_share: {self.data.negative_share:g} given; scores of the {self.model.loss}"
+                ' loss cannot be calibrated back: leave it out, or set model.loss = "log"'
             )
+        self._require_own_figures()
         if self.trainer.balance == "updates":
             self._require_balanceable()
         return self
@@ -150,6 +167,22 @@ class Job(Section):
             raise ValueError(
                 f"validation.every_epochs: {self.validation.every_epochs} given; with data.follow no epoch "
                 "ends, so set every_examples or every_seconds"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _groups(self) -> Job:
+        """Raise ValueError for a column of groups that is not there."""
+        columns = list(self.data.columns_as("group"))
+        if self.validation.group and self.validation.group not in columns:
+            remedy = (
+                suggest(self.validation.group, columns)
+                if columns
+                else f'add one to data.columns, such as {self.validation.group}_group = {{ kind = "group",'
+                f' source = "{self.validation.group}" }}'
+            )
+            raise ValueError(
+                f'validation.group: {self.validation.group!r} is no column of kind "group"; {remedy}'
             )
         return self
 
@@ -187,6 +220,24 @@ class Job(Section):
                 " one, the scores of the others cannot be calibrated back; leave it out"
             )
         return self
+
+    def _require_own_figures(self) -> None:
+        """Raise ValueError for what a loss or scores of one's own leave without a meaning."""
+        if self.validation.own and ":" not in self.model.name:
+            raise ValueError(
+                f"validation.own: given; it is for a model of your own, and {self.model.name!r} is built in"
+            )
+        if self.model.loss == "own" and any(weight != 1.0 for weight in self.data.loss_weights):
+            raise ValueError(
+                'data.columns: a loss_weight is given, and model.loss = "own" has all labels in one loss;'
+                " leave it out"
+            )
+        metric = self.validation.metric
+        if self.model.scores == "own" and metric.partition("/")[0] in NEED_PROBABILITIES:
+            raise ValueError(
+                f'validation.metric: {metric!r} needs probabilities, which scores of model.scores = "own" are'
+                ' not; give "auc", "pr_auc", "lift", or with validation.group "ndcg@10"'
+            )
 
     def _require_balanceable(self) -> None:
         """Raise ValueError where parts of batches have no defined meaning."""
@@ -261,6 +312,22 @@ class Job(Section):
         p / (p + (1 - p) w / s) is the logit of p plus log(s / w).
         """
         return math.log(self.data.negative_share) + self.model.logit_offset
+
+    @property
+    def ranking(self) -> RankingSettings | None:
+        """What scorers rank within groups; None for nothing."""
+        if not self.validation.group:
+            return None
+        metric, labels = self.validation.metric, self.data.label_names
+        rows, further = rows_that_count(metric), metric.partition("/")[2]
+        group = list(self.data.columns_as("group")).index(self.validation.group)
+        return RankingSettings(rows or TOP_ROWS, group, labels.index(further) if rows and further else 0)
+
+    @property
+    def ranking_label(self) -> str:
+        """The end of the names of what is ranked within groups: "/LABEL" of a further label, else ""."""
+        label = 0 if self.ranking is None else self.ranking.label
+        return f"/{self.data.label_names[label]}" if label else ""
 
     @property
     def exact_rows(self) -> bool:

@@ -121,11 +121,17 @@ class ModelSection(Section):
         " model gets it by a method `set_output_bias(logit)`, and is not changed without one. A run that"
         " resumes or starts from a checkpoint keeps the bias that it loads.",
     )
-    loss: Literal["log", "focal"] = Field(
+    loss: Literal["log", "focal", "own"] = Field(
         default="log",
         description='What training minimizes: "log", the log loss; "focal", the log loss times (1 - p) to the'
         " power of `focal_gamma`, with the probability p of the true label. Focal scores are ranks: they are"
-        " not calibrated.",
+        ' not calibrated. "own": what the method `loss(outputs, batch)` of your own model returns.',
+    )
+    scores: Literal["logits", "own"] = Field(
+        default="logits",
+        description='What the model scores by: "logits", which `forward` returns; with loss = "own" also'
+        ' "own", what the method `scores(outputs)` of your own model returns. Own scores are no'
+        " probabilities: nothing has NE, logloss or calibration.",
     )
     focal_gamma: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = Field(
         default=None, description='loss = "focal": the power; 2.0 if it is left out.'
@@ -176,29 +182,44 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSection:
-        if self.loss == "log" and self.focal_gamma is not None:
+        self._require_own()
+        if self.loss != "focal" and self.focal_gamma is not None:
             raise ValueError(f'model.focal_gamma: {self.focal_gamma:g} given; it needs model.loss = "focal"')
-        if self.loss == "focal" and self.label_smoothing:
+        if self.loss != "log" and self.label_smoothing:
             raise ValueError(
-                f"model.label_smoothing: {self.label_smoothing:g} given; the focal loss needs labels of 0 and"
-                ' 1: leave it out, or set model.loss = "log"'
+                f"model.label_smoothing: {self.label_smoothing:g} given; the {self.loss} loss needs labels of"
+                ' 0 and 1: leave it out, or set model.loss = "log"'
             )
         for key in ("dropout", "layer_norm"):
             if getattr(self, key) and ":" in self.name:
                 raise ValueError(
                     f"model.{key}: given; it is for the built-in models: give your own by model.options"
                 )
-        if self.loss == "focal" and self.positive_weight != 1.0:
+        if self.loss != "log" and self.positive_weight != 1.0:
             raise ValueError(
-                f"model.positive_weight: {self.positive_weight:g} given; the focal loss has its own weights: "
-                'leave it out, or set model.loss = "log"'
+                f"model.positive_weight: {self.positive_weight:g} given; the {self.loss} loss has its own"
+                ' weights: leave it out, or set model.loss = "log"'
             )
         return self
+
+    def _require_own(self) -> None:
+        """Raise ValueError for a loss or scores of its own of a model that cannot have them."""
+        for key, value in (("loss", self.loss), ("scores", self.scores)):
+            if value == "own" and ":" not in self.name:
+                raise ValueError(
+                    f'model.{key}: "own" given; it is a method of your own model, and {self.name!r} is'
+                    " built in"
+                )
+        if self.scores == "own" and self.loss != "own":
+            raise ValueError(
+                f'model.scores: "own" given; the {self.loss} loss is one of logits: set model.loss = "own",'
+                " too"
+            )
 
     @property
     def gamma(self) -> float | None:
         """The power of the focal loss; None for the log loss."""
-        if self.loss == "log":
+        if self.loss != "focal":
             return None
         return 2.0 if self.focal_gamma is None else self.focal_gamma
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from ..types import MAX_PORT
+from ..types import GROUP_METRICS, MAX_PORT, MOST_TOP_ROWS
 from .storage_url import storage_fault
 
 # Strict types, frozen, no unknown keys. An option that is inf must reach the other nodes as inf; pydantic
@@ -297,7 +297,28 @@ VALIDATION_METRICS: Final = {
     "pr_auc": True,
     "lift": True,
 }
-"""The metrics that a best checkpoint is chosen by, and whether a higher value is better."""
+"""The metrics that a best checkpoint is chosen by, and whether a higher value is better.
+
+Beside them are GROUP_METRICS with a number of rows, as in "ndcg@10"; their higher values are better."""
+
+TOP_ROWS: Final = 10
+"""Rows of a group that count where `validation.metric` names no number of them."""
+
+
+def rows_that_count(metric: str) -> int | None:
+    """Return the k of a metric as "ndcg@10" or "ndcg@10/LABEL"; None for a metric of another kind.
+
+    Raises ValueError for a k that is not a number from 1 to MOST_TOP_ROWS.
+    """
+    name, at, rows = metric.partition("/")[0].partition("@")
+    if not at or name not in GROUP_METRICS:
+        return None
+    if not (rows.isascii() and rows.isdigit() and 1 <= int(rows[:9]) <= MOST_TOP_ROWS):
+        raise ValueError(
+            f"validation.metric: {metric!r} given; give {name} with a number of rows from 1 to"
+            f" {MOST_TOP_ROWS}, such as {name}@{TOP_ROWS}"
+        )
+    return int(rows)
 
 
 class ValidationSection(BaseModel):
@@ -325,7 +346,21 @@ class ValidationSection(BaseModel):
         default="ne",
         description='The metric that decides which checkpoint is the best: the lowest "ne", "logloss" or'
         ' "calibration_error", or the highest "auc", "pr_auc" or "lift"; of a further label as in'
-        ' "auc/bought".',
+        ' "auc/bought". With `group` also the highest "ndcg@K", "recall@K" or "map@K" of the K rows of each'
+        ' group with the highest scores, such as "ndcg@10". With `model.scores = "own"` it is "auc" if it is'
+        " left out.",
+    )
+    group: str = Field(
+        default="",
+        description='Column of kind "group": validations, held-out files and `shadowsync eval` have NDCG,'
+        " recall and MAP of the first K rows of each of its groups, with the K of `metric`, else 10.",
+    )
+    own: Annotated[list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]], Field(max_length=64)] = (
+        Field(
+            default=[],
+            description="Metrics of your own model, by their names in the attribute `metrics` of its class."
+            " Validations and `shadowsync eval` have them, and `metric` may be one; higher is better.",
+        )
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -343,29 +378,39 @@ class ValidationSection(BaseModel):
         " small data, on which an epoch takes less time than a validation.",
     )
 
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, metric: str) -> str:
-        name = metric.partition("/")[0]
-        if name not in VALIDATION_METRICS:
+    def _require_known(self) -> None:
+        taken = [name for name in self.own if name in (*VALIDATION_METRICS, "calibration")]
+        if taken or len(set(self.own)) < len(self.own):
             raise ValueError(
-                f"validation.metric: {metric!r} given; give one of {', '.join(VALIDATION_METRICS)}"
+                f"validation.own: {self.own} given; give each name once, and none of a built-in metric"
             )
-        return metric
+        metric, name = self.metric, self.metric.partition("/")[0]
+        if rows_that_count(metric) is None and name not in VALIDATION_METRICS and metric not in self.own:
+            of_groups = ", ".join(f"{group_metric}@{TOP_ROWS}" for group_metric in GROUP_METRICS)
+            raise ValueError(
+                f"validation.metric: {metric!r} given; give one of"
+                f" {', '.join((*VALIDATION_METRICS, *self.own))}, or with validation.group {of_groups}"
+            )
 
     @property
     def highest_is_best(self) -> bool:
         """Whether a higher value of the metric is better."""
-        return VALIDATION_METRICS[self.metric.partition("/")[0]]
+        return VALIDATION_METRICS.get(self.metric.partition("/")[0], True)
 
     @model_validator(mode="after")
     def _consistent(self) -> ValidationSection:
+        self._require_known()
         for key, value in (("wait", self.wait and "true"), ("patience", self.patience)):
             if value and not self.enabled:
                 raise ValueError(
                     f"validation.{key}: {value} given; set validation.every_examples, every_seconds or"
                     f" every_epochs of [validation], or leave {key} out: the end is validated in any case"
                 )
+        if rows_that_count(self.metric) is not None and not self.group:
+            raise ValueError(
+                f"validation.metric: {self.metric!r} given without groups; name a column of kind"
+                ' "group" in validation.group'
+            )
         return self
 
     @property

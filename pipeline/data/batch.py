@@ -52,6 +52,11 @@ def no_bag_keys() -> Uint64Array:
     return np.zeros(0, np.uint64)
 
 
+def no_groups() -> Uint64Array:
+    """Return uint64 [0, 0]: the groups of a job without columns of groups."""
+    return np.zeros((0, 0), np.uint64)
+
+
 def label_columns(labels: Float32Array, others: Float32Array) -> Float32Array:
     """Return all labels of examples as a model's logits have them.
 
@@ -84,6 +89,8 @@ class Batch:
             id.
         bag_keys: uint64 [N], the hashes of the ids of `bag_rows`, 0 where the table does not grow; [0] when
             no multi-hot column has a growing table.
+        groups: uint64 [S, B], the hash of each example's value in each column of kind "group", 0 where it is
+            missing; [0, 0] without such columns.
         proof: that its reader was given its span; empty for a batch that is not trained.
     """
 
@@ -99,6 +106,7 @@ class Batch:
     item_weights: Float32Array = field(default_factory=no_item_weights)
     keys: Uint64Array = field(default_factory=no_keys)
     bag_keys: Uint64Array = field(default_factory=no_bag_keys)
+    groups: Uint64Array = field(default_factory=no_groups)
     proof: bytes = b""
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Float32Array, Int32Array, Mask, Uint64Array
-from .batch import Bags, no_keys, no_other_labels, no_weights
+from .batch import Bags, no_groups, no_keys, no_other_labels, no_weights
 
 LABEL = "label"
 
@@ -61,6 +61,7 @@ class Examples:
         bags: bags of the multi-hot columns.
         other_labels: float32 [T - 1, n], the job's further labels; [0, 0] for one label.
         keys: uint64 [G, n], see `Batch.keys`; [0, 0] without growing tables.
+        groups: uint64 [S, n], see `Batch.groups`; [0, 0] without columns of groups.
     """
 
     labels: Float32Array
@@ -70,6 +71,7 @@ class Examples:
     bags: Bags = field(default_factory=Bags)
     other_labels: Float32Array = field(default_factory=no_other_labels)
     keys: Uint64Array = field(default_factory=no_keys)
+    groups: Uint64Array = field(default_factory=no_groups)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -84,6 +86,7 @@ class Examples:
             self.bags.slice(start, stop),
             other_labels=self.other_labels[:, start:stop],
             keys=self.keys[:, start:stop],
+            groups=self.groups[:, start:stop],
         )
 
     def take(self, indices: NDArray[np.intp]) -> Examples:
@@ -98,6 +101,7 @@ class Examples:
             if len(self.other_labels)
             else self.other_labels,
             keys=self.keys.take(indices, axis=1) if len(self.keys) else self.keys,
+            groups=self.groups.take(indices, axis=1) if len(self.groups) else self.groups,
         )
 
     @staticmethod
@@ -116,6 +120,7 @@ class Examples:
             Bags.join([part.bags for part in parts]),
             other_labels=np.concatenate([part.other_labels for part in parts], axis=1),
             keys=np.concatenate([part.keys for part in parts], axis=1),
+            groups=np.concatenate([part.groups for part in parts], axis=1),
         )
 
     def _copy(self) -> Examples:
@@ -127,6 +132,7 @@ class Examples:
             Bags.join([self.bags]) if len(self.bags.lengths) else self.bags,
             other_labels=self.other_labels.copy(),
             keys=self.keys.copy() if len(self.keys) else self.keys,
+            groups=self.groups.copy() if len(self.groups) else self.groups,
         )
 
 

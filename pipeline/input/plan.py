@@ -162,6 +162,15 @@ def require_fixed_input(job: Job) -> None:
         )
 
 
+def require_ne(job: Job) -> None:
+    """Raise JobFileError for a job that has no NE, for uses that compare by it."""
+    if job.model.scores == "own":
+        raise JobFileError(
+            'model.scores: "own" given; runs are compared by NE, which such scores have not',
+            remedy='leave it out, with logits as outputs; a loss of your own may stay, as model.loss = "own"',
+        )
+
+
 def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
     """Raise DataError for a file that two keys of [data] name."""
     files = {key: {file_identity(span.path): span.path for span in spans} for key, spans in parts.items()}

@@ -94,6 +94,8 @@ def _trained(
     }
     if times is not None:
         seen |= {name: _time(float(times[row])) for name in job.data.columns_as("timestamp")}
+    groups = zip(job.data.columns_as("group"), examples.groups, strict=True)
+    seen |= {name: f"group {hashes[row]:016x}" if hashes[row] else "no group" for name, hashes in groups}
     if len(examples.weights):
         seen |= dict.fromkeys(job.data.columns_as("weight"), f"{examples.weights[row]:g}")
     values = {}

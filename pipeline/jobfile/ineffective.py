@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from ..config.job import Job
+from ..config.sections import rows_that_count
 from ..config.trainer import MOST_LOOKUPS_AHEAD
 from ..types import TOPIC_PREFIX
 
@@ -144,6 +145,8 @@ _CENTER_CODECS, _PEER_CODECS = (
     _keys("codecs", "center_up center_down"),
     _keys("codecs", "peers_up peers_down"),
 )
+
+_NO_VALIDATION = "there is no validation data: give data.validation_path or data.split.validation"
 
 RULES: Final[tuple[_Rule, ...]] = (
     _Rule(
@@ -329,9 +332,21 @@ RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(_keys("start", "which dense"), lambda job: not job.start.checkpoint, "start.checkpoint is empty"),
     _Rule(
-        _keys("validation", "every_examples every_seconds every_epochs metric patience min_delta wait"),
+        _keys("validation", "every_examples every_seconds every_epochs patience min_delta wait"),
         lambda job: not _has_validation_data(job),
-        "there is no validation data: give data.validation_path or data.split.validation",
+        _NO_VALIDATION,
+    ),
+    _Rule(
+        ("validation.metric",),
+        # What held-out files have of groups follows from it, too, and own scores choose one themselves.
+        lambda job: (
+            not (
+                _has_validation_data(job)
+                or rows_that_count(job.validation.metric)
+                or job.model.scores == "own"
+            )
+        ),
+        _NO_VALIDATION,
     ),
     _Rule(
         ("validation.every_epochs",),

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..types import Float64Array
+from ..types import NEED_PROBABILITIES, Float64Array
 from .quality import QualitySums
 
 CURVE_BINS: Final = 20
@@ -49,13 +49,16 @@ class RankingMetrics(NamedTuple):
     curve: tuple[CalibrationPoint, ...]
 
 
-def metrics_of(sums: QualitySums, ranking: RankingMetrics) -> dict[str, float | None]:
+def metrics_of(
+    sums: QualitySums, ranking: RankingMetrics, *, of_logits: bool = True
+) -> dict[str, float | None]:
     """Return the metrics that are one number, by name.
 
-    "ne", "auc", "logloss" and "calibration" are those of `sums`; `ranking` is `ranking_metrics` of them.
-    Raises DataError without examples, or without any weight.
+    "ne", "auc", "logloss" and "calibration" are those of `sums`; `ranking` is `ranking_metrics` of them. If
+    scores are no logits (`of_logits`), NEED_PROBABILITIES are None. Raises DataError without examples, or
+    without any weight.
     """
-    return {
+    metrics: dict[str, float | None] = {
         "ne": sums.ne,
         "auc": sums.auc,
         "logloss": sums.logloss,
@@ -64,17 +67,20 @@ def metrics_of(sums: QualitySums, ranking: RankingMetrics) -> dict[str, float | 
         "lift": ranking.lift,
         "calibration_error": ranking.calibration_error,
     }
+    return metrics if of_logits else metrics | dict.fromkeys(NEED_PROBABILITIES)
 
 
-def metrics_by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, float | None]:
+def metrics_by_label(
+    sums: QualitySums, labels: Sequence[str], *, of_logits: bool = True
+) -> dict[str, float | None]:
     """Return the metrics of each label of a job in one dictionary.
 
     Those of the first label have their own names, as in `metrics_of`; "ne/LABEL" is the NE of a further one.
     Raises as `metrics_of`.
     """
-    all_metrics = metrics_of(sums, ranking_metrics(sums))
+    all_metrics = metrics_of(sums, ranking_metrics(sums), of_logits=of_logits)
     for label, other in list(sums.by_label(labels).items())[1:]:
-        metrics = metrics_of(other, ranking_metrics(other))
+        metrics = metrics_of(other, ranking_metrics(other), of_logits=of_logits)
         all_metrics |= {f"{name}/{label}": value for name, value in metrics.items()}
     return all_metrics
 

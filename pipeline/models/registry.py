@@ -24,7 +24,7 @@ those of a shorter one.
 
 A model may have a method `set_output_bias(self, logit: float)`. It is called once, after `__init__`, with the
 first value of the logit's bias, see `model.output_bias`; with several labels it gets a list of their values.
-It must draw no random numbers.
+It must draw no random numbers. A loss and scores of its own: `own_loss`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ from .din import DIN
 from .finalmlp import FinalMLP
 from .layers import regularize_
 from .multi_task import PLE, MMoE, SharedBottom
+from .own_loss import check_own_loss, require_methods, scoring
+from .own_metrics import check_own_metrics
 from .sequences import EmbeddedSequence, Embeddings, model_inputs_of
 
 _WHERE = "model.name"
@@ -293,24 +295,41 @@ def _check_contract(job: Job, module: nn.Module) -> None:
             where="model.name",
             remedy="make it float32",
         )
+    require_methods(job, module)
+    _check_scores(job, module)
+    if job.model.loss == "own":
+        with own_random_numbers(job.run.seed):
+            check_own_loss(job, module, zero_inputs(job))
+    if job.validation.own:
+        check_own_metrics(job, type(module))
+
+
+def _check_scores(job: Job, module: nn.Module) -> None:
     names = job.data.label_names
     shape = "[B]" if len(names) == 1 else f"[B, {len(names)}], a column for each of {', '.join(names)}"
+    own = job.model.scores == "own"
+    method, returns = (
+        ("scores", f"scores(outputs) must return scores {shape}")
+        if own
+        else ("forward", f"forward(dense [B, D], embeddings: list of T [B, K_t]) must return logits {shape}")
+    )
     dense, embeddings = zero_inputs(job)
     try:
         with own_random_numbers(job.run.seed), torch.no_grad():
-            logits = module(dense, embeddings)
+            logits = scoring(job, module)(dense, embeddings)
     except Exception as error:
         raise JobFileError(
-            f"{job.model.name}.forward failed on a batch of 2 zeros: {type(error).__name__}: {error}",
+            f"{job.model.name}.{'forward or scores' if own else 'forward'} failed on a batch of 2 zeros:"
+            f" {type(error).__name__}: {error}",
             where="model.name",
-            remedy=f"forward(dense [B, D], embeddings: list of T [B, K_t]) must return logits {shape}",
+            remedy=returns,
         ) from error
     needed = (2,) if len(names) == 1 else (2, len(names))
     if not isinstance(logits, torch.Tensor) or logits.shape != needed or logits.dtype != torch.float32:
         tensor = isinstance(logits, torch.Tensor)
         what = f"{logits.dtype} {list(logits.shape)}" if tensor else type(logits).__name__
         raise JobFileError(
-            f"{job.model.name}.forward returned {what} for a batch of 2",
+            f"{job.model.name}.{method} returned {what} for a batch of 2",
             where="model.name",
-            remedy=f"return float32 logits {shape}",
+            remedy=f"return float32 {'scores' if own else 'logits'} {shape}",
         )

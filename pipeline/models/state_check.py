@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from ..config.job import Job
 from ..errors import JobFileError
 from .constants import constant_tensors
+from .own_loss import check_own_loss, scoring
 from .registry import MODELS, build_model, own_random_numbers, seed_all, zero_inputs
 from .sequences import EmbeddedSequence, Embeddings
 
@@ -44,7 +45,7 @@ def check_stateless(job: Job, module: nn.Module) -> None:
     _check_memory(job, module)
     _check_drawn(job, module)
     with own_random_numbers(_SEED):
-        inputs = _usable(module, [_random_inputs(job, seed) for seed in (1, 2)], zero_inputs(job))
+        inputs = _usable(job, module, [_random_inputs(job, seed) for seed in (1, 2)], zero_inputs(job))
         run = copy.deepcopy(module)
         _check_buffers(job, run, inputs)
         _check_attributes(job, run, inputs[0])
@@ -122,7 +123,7 @@ def _check_buffers(job: Job, module: nn.Module, inputs: list[_Inputs]) -> None:
     before = {name: value.clone() for name, value in _saved_buffers(module).items()}
     for training in (False, True):
         for sample in inputs:
-            _logits(module, sample, training=training)
+            _logits(job, module, sample, training=training)
     after = _saved_buffers(module)
     changed = [name for name in after | before if not _same(before.get(name), after.get(name))]
     if not changed:
@@ -149,7 +150,7 @@ def _check_attributes(job: Job, module: nn.Module, sample: _Inputs) -> None:
     """
     seen: list[dict[str, Any]] = []
     for _ in range(_ROUNDS):
-        _logits(module, sample, training=True)
+        _logits(job, module, sample, training=True)
         seen.append(copy.deepcopy(_attributes(module)))
     last, one_before = seen[-1], seen[-2]
     for name in sorted({*last, *one_before}):
@@ -162,10 +163,10 @@ def _check_logits(job: Job, module: nn.Module, inputs: list[_Inputs]) -> None:
     """Check that logits do not depend on calls before."""
     first, other = inputs
     for training in (False, True):
-        before = _logits(module, first, training=training)
+        before = _logits(job, module, first, training=training)
         for _ in range(_ROUNDS):
-            _logits(module, other, training=True)
-        after = _logits(module, first, training=training)
+            _logits(job, module, other, training=True)
+        after = _logits(job, module, first, training=training)
         if not torch.allclose(before, after, rtol=1e-4, atol=1e-5, equal_nan=True):
             what = "forward gives the same inputs other logits after other batches"
             raise _state_error(job, what, "compute from the inputs and parameters alone")
@@ -175,13 +176,13 @@ def _check_rows(job: Job, module: nn.Module, inputs: _Inputs) -> None:
     """Check that an example's logits in scoring do not depend on the examples beside it."""
     dense, embeddings = inputs
     first = dense[:1], [_first_row(embedding) for embedding in embeddings]
-    beside = _logits(module, inputs, training=False)[:1]
-    again = _logits(module, inputs, training=False, seed=_SEED + 1)[:1]
+    beside = _logits(job, module, inputs, training=False)[:1]
+    again = _logits(job, module, inputs, training=False, seed=_SEED + 1)[:1]
     if not torch.equal(beside, again) or not beside.isfinite().all():
         # It draws numbers in scoring, or such inputs say nothing.
         return
     try:
-        alone = _logits(module, first, training=False)
+        alone = _logits(job, module, first, training=False)
         what = "scores an example by what others are beside it"
     except Exception as error:  # noqa: BLE001 - the user's own
         alone, what = torch.full_like(beside, torch.nan), f"cannot score one example by itself ({error})"
@@ -207,8 +208,10 @@ def _state_error(job: Job, what: str, remedy: str) -> JobFileError:
     )
 
 
-def _logits(module: nn.Module, inputs: _Inputs, *, training: bool, seed: int = _SEED) -> torch.Tensor:
-    """Compute logits of the inputs, in training with a backward pass.
+def _logits(
+    job: Job, module: nn.Module, inputs: _Inputs, *, training: bool, seed: int = _SEED
+) -> torch.Tensor:
+    """Compute logits of the inputs, in training with a backward pass, and a loss of its own.
 
     The generators are seeded before, so that a module draws the same numbers each time.
     """
@@ -216,18 +219,20 @@ def _logits(module: nn.Module, inputs: _Inputs, *, training: bool, seed: int = _
     seed_all(seed)
     dense, embeddings = copy.deepcopy(inputs)
     with torch.set_grad_enabled(training):
-        logits: torch.Tensor = module(dense, embeddings)
-        if training and logits.requires_grad:
+        logits: torch.Tensor = scoring(job, module)(dense, embeddings)
+        if training and job.model.loss == "own" and len(dense) > 1:
+            check_own_loss(job, module, (dense, embeddings))
+        elif training and logits.requires_grad:
             logits.sum().backward()  # type: ignore[no-untyped-call]
     module.zero_grad(set_to_none=True)
     return logits.detach().clone()
 
 
-def _usable(module: nn.Module, candidates: list[_Inputs], zeros: _Inputs) -> list[_Inputs]:
+def _usable(job: Job, module: nn.Module, candidates: list[_Inputs], zeros: _Inputs) -> list[_Inputs]:
     """Return the inputs, or zeros for a module that refuses such inputs."""
     try:
         for candidate in candidates:
-            _logits(copy.deepcopy(module), candidate, training=True)
+            _logits(job, copy.deepcopy(module), candidate, training=True)
     except Exception:  # noqa: BLE001 - the user's own; a module may take some values only
         return [zeros, zeros]
     return candidates

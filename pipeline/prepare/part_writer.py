@@ -126,6 +126,7 @@ def _arrays_of(chunk: RecordChunk, columns: Sequence[PreparedColumn]) -> dict[st
         "item_weights": (_weights(chunk, tables[name]) for name in weighted),
         "timestamp": iter((chunk.times,)),
         "weight": iter((examples.weights,)),
+        "group": iter(examples.groups),
     }
 
 

@@ -160,7 +160,7 @@ def _click_columns(job: Job) -> dict[str, ColumnSection]:
 
 def _column(name: str, section: ColumnSection, table: TableSettings | None) -> PreparedColumn:
     of_kind = section.of_kind
-    stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
+    stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64", "group": "uint64"}
     if table is not None and table.growth is not None:
         stored |= {"categorical": "uint64", "multi_hot": "list<uint64>"}
     return PreparedColumn(

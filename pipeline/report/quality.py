@@ -15,7 +15,7 @@ class ProgressiveLabel(ResultModel):
     ne: NonNegativeFloat | None
     auc: NonNegativeFloat | None
     auc_error: NonNegativeFloat | None
-    logloss: NonNegativeFloat
+    logloss: NonNegativeFloat | None
 
 
 class Progressive(ResultModel):
@@ -27,7 +27,7 @@ class Progressive(ResultModel):
             that died are lost.
         trained: number of trained examples of this part in the first epoch.
         ne, auc, auc_error: None if nothing was scored or all labels are the same.
-        logloss: None if nothing was scored.
+        logloss: None if nothing was scored, or by scores that are no logits.
         labels: of a job with several labels, the figures of each by its name.
     """
 
@@ -95,7 +95,8 @@ class CalibrationPart(ResultModel):
 class LabelQuality(ResultModel):
     """Quality of one label on the held-out files.
 
-    `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None if all labels are the same. `auc_error` bounds
+    `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None if all labels are the same; what needs
+    probabilities is None, and the curve empty, with `model.scores = "own"`. `auc_error` bounds
     the error of `auc`, which comes from its histogram. `pr_auc`, `lift`, `calibration_error` and
     `calibration_curve` are those of `pipeline.metrics.ranking`.
     """
@@ -103,7 +104,7 @@ class LabelQuality(ResultModel):
     ne: NonNegativeFloat | None
     auc: NonNegativeFloat | None
     auc_error: NonNegativeFloat | None = None
-    logloss: NonNegativeFloat
+    logloss: NonNegativeFloat | None
     calibration: NonNegativeFloat | None
     pr_auc: NonNegativeFloat | None = None
     lift: NonNegativeFloat | None = None
@@ -111,18 +112,38 @@ class LabelQuality(ResultModel):
     calibration_curve: list[CalibrationPart] = []
 
 
+class GroupQuality(ResultModel):
+    """Quality within the groups of the held-out files; the fields are those of `metrics.top_k.GroupRanking`.
+
+    `column` is `validation.group`, and `label` one of several labels.
+    """
+
+    column: str
+    label: str = ""
+    k: Annotated[int, Field(ge=1)]
+    ndcg: NonNegativeFloat | None
+    recall: NonNegativeFloat | None
+    map: NonNegativeFloat | None
+    groups: NonNegativeInt
+    groups_without_positive: NonNegativeInt
+    rows_without_group: NonNegativeInt
+    rows_left_out: NonNegativeInt
+
+
 class Evaluation(LabelQuality):
     """Quality on the held-out files, of the model that `model` names.
 
     Of a job with several labels it is that of the first, and `labels` has that of each label by name;
-    otherwise `labels` is empty. `bad_rows` were malformed, and training did not count them already.
-    `teacher_ne` and `gain_ratio` exist for generated logs only.
+    otherwise `labels` is empty. `within_groups` is there for a job with `validation.group`. `bad_rows` were
+    malformed, and training did not count them already. `teacher_ne` and `gain_ratio` exist for generated logs
+    only.
     """
 
     model: str
     examples: Annotated[int, Field(ge=1)]
     bad_rows: NonNegativeInt = 0
     labels: dict[str, LabelQuality] = {}
+    within_groups: GroupQuality | None = None
     teacher_ne: NonNegativeFloat | None = None
     gain_ratio: float | None = None
 
@@ -146,8 +167,8 @@ class Validation(ResultModel):
     failed: NonNegativeInt = 0
     skipped: NonNegativeInt = 0
     waited_seconds: NonNegativeFloat = 0.0
-    best: NonNegativeFloat | None
+    best: float | None
     best_examples: NonNegativeInt | None
-    best_metrics: dict[str, NonNegativeFloat] = {}
+    best_metrics: dict[str, float] = {}
     folder: str | None
     best_is_last: bool

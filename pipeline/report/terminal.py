@@ -110,10 +110,9 @@ def _examples_facts(report: Report) -> list[tuple[str, str]]:
     ]
     if (headline := report.headline) is not None:
         calibration = wording.number(headline.calibration)
-        facts += [
-            ("AUC, held-out", wording.auc(headline)),
-            ("logloss, calibration", f"{wording.number(headline.logloss)}, {calibration}"),
-        ]
+        facts.append(("AUC, held-out", wording.auc(headline)))
+        if headline.logloss is not None:
+            facts.append(("logloss, calibration", f"{wording.number(headline.logloss)}, {calibration}"))
     return facts
 
 

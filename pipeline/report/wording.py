@@ -11,7 +11,7 @@ from ..text import format
 from .adaptation import Control
 from .ledger import Identity
 from .model import ExampleCounts, LinkTraffic, Report, Staleness
-from .quality import Evaluation
+from .quality import Evaluation, GroupQuality
 
 NOT_MEASURED = "not measured"
 _METRIC_NAMES = {"ne": "NE", "auc": "AUC", "pr_auc": "PR-AUC", "calibration_error": "calibration error"}
@@ -83,13 +83,17 @@ def quality(report: Report) -> str:
     if evaluation is None:
         unscored = "The model was not evaluated: no held-out data was scored in this run."
         return progressive(report) or unscored
-    if evaluation.ne is None:
+    if evaluation.logloss is None:
+        score = f"AUC {number(evaluation.auc)}"
+    elif evaluation.ne is None:
         score = f"logloss {number(evaluation.logloss)} (all labels are the same, so there is no NE)"
     else:
         score = f"NE {number(evaluation.ne)}"
     if evaluation.labels:
         score += f" of {next(iter(evaluation.labels))}"
     text = f"{score} on {count(evaluation.examples)} held-out examples, of {evaluation.model}."
+    if evaluation.logloss is None:
+        text += " NE, logloss and calibration are left out: the model's own scores are no probabilities."
     if evaluation.gain_ratio is not None:
         text += (
             f" That is {percent(evaluation.gain_ratio, 1)} of what the teacher that made the data gains over"
@@ -105,9 +109,10 @@ def progressive(report: Report) -> str:
         return ""
     if not part.examples:
         return f"None of the {count(part.trained)} examples of the progressive part were scored."
-    score = f"logloss {number(part.logloss)}" if part.ne is None else f"NE {number(part.ne)}"
+    score = f"logloss {number(part.logloss)}, " if part.ne is None else f"NE {number(part.ne)}, "
+    score = "" if part.logloss is None else score
     some = "" if part.examples == part.trained else f" of {count(part.trained)}"
-    text = f"{score}, AUC {number(part.auc)} on {count(part.examples)}{some} examples of the progressive part"
+    text = f"{score}AUC {number(part.auc)} on {count(part.examples)}{some} examples of the progressive part"
     return f"{text}, of {part.model}."
 
 
@@ -238,7 +243,8 @@ def checkpoints(report: Report) -> list[str]:
     if report.eval_last is not None:
         # The headline has the best checkpoint.
         last = report.eval_last
-        sentences.append(f"NE {number(last.ne)} on the held-out examples, of the last model, {last.model}.")
+        score = f"AUC {number(last.auc)}" if last.logloss is None else f"NE {number(last.ne)}"
+        sentences.append(f"{score} on the held-out examples, of the last model, {last.model}.")
     return sentences
 
 
@@ -278,19 +284,41 @@ def dropped_negatives(examples: ExampleCounts) -> list[tuple[str, int]]:
 def held_out(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, str]]:
     """Return the rows on a model's quality; `of` says which model and examples.
 
-    A report of an earlier version lacks PR-AUC, lift and calibration error.
+    A report of an earlier version lacks PR-AUC, lift and calibration error, and one of scores that are no
+    probabilities what needs these.
     """
+    has_logloss, has_error = evaluation.logloss is not None, evaluation.calibration_error is not None
     rows = [
-        (f"NE, {of}", number(evaluation.ne)),
-        (f"AUC, {of}", auc(evaluation)),
-        (f"logloss, {of}", number(evaluation.logloss)),
-        (f"calibration, {of}: mean prediction / mean label", number(evaluation.calibration)),
+        (has_logloss, f"NE, {of}", number(evaluation.ne)),
+        (True, f"AUC, {of}", auc(evaluation)),
+        (has_logloss, f"logloss, {of}", number(evaluation.logloss)),
+        (has_logloss, f"calibration, {of}: mean prediction / mean label", number(evaluation.calibration)),
+        (has_error or not has_logloss, f"PR-AUC, {of}: average precision", number(evaluation.pr_auc)),
+        (has_error or not has_logloss, f"lift of the top tenth, {of}", number(evaluation.lift)),
+        (has_error, f"expected calibration error, {of}", number(evaluation.calibration_error)),
     ]
-    if evaluation.calibration_error is None:
-        return rows
     return [
-        *rows,
-        (f"PR-AUC, {of}: average precision", number(evaluation.pr_auc)),
-        (f"lift of the top tenth, {of}", number(evaluation.lift)),
-        (f"expected calibration error, {of}", number(evaluation.calibration_error)),
+        *((what, value) for is_known, what, value in rows if is_known),
+        *_within_groups(evaluation.within_groups, of),
     ]
+
+
+def _within_groups(quality: GroupQuality | None, of: str) -> list[tuple[str, str]]:
+    """Return the row on the first rows of groups; none for a job without groups."""
+    if quality is None:
+        return []
+    by = quality.column + (f" of {quality.label}" if quality.label else "")
+    figures = ", ".join(map(number, (quality.ndcg, quality.recall, quality.map)))
+    over = f"over {counted(quality.groups, 'group')} with a positive"
+    not_counted = [
+        (quality.groups_without_positive, "group without one", "groups without one"),
+        (quality.rows_without_group, "row without a group", "rows without a group"),
+        (
+            quality.rows_left_out,
+            "row of groups for which memory had no room",
+            "rows of groups for which memory had no room",
+        ),
+    ]
+    rest = [f"{count(many)} {one if many == 1 else more}" for many, one, more in not_counted if many]
+    left_out = f"; left out: {', '.join(rest)}" if rest else ""
+    return [(f"NDCG, recall, MAP @{quality.k} by {by}, {of}", f"{figures} {over}{left_out}")]

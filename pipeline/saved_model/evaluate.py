@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..data.bad_rows import BadRows
@@ -13,8 +13,11 @@ from ..data.prepared.manifest import source_files
 from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
+from ..metrics.pass_sums import PassSums
 from ..metrics.quality import QualitySums, gain_ratio
 from ..metrics.ranking import metrics_of, ranking_metrics
+from ..metrics.top_k import KEPT_BYTES, GroupRanking
+from ..types import NEED_PROBABILITIES
 from .model import SavedModel
 from .untrained_ids import UntrainedIds
 
@@ -29,11 +32,15 @@ class SpanScores:
         sums: sums for the metrics.
         bad_rows: number of malformed rows, which were skipped.
         first_bad_row: the first of them, in words; "" without any.
+        ranking: the figures within groups; None for a job without.
+        own: the results of `validation.own`, by name.
     """
 
     sums: QualitySums
     bad_rows: int
     first_bad_row: str = ""
+    ranking: GroupRanking | None = None
+    own: dict[str, float | None] = field(default_factory=dict)
 
 
 def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
@@ -41,8 +48,10 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
 
     The files must have the job's format. The figures are NE, AUC, logloss, calibration and `RankingMetrics`,
     and for generated logs the teacher's NE. Of several labels they are those of the first, and `labels` has
-    those of each label by name. `untrained_ids` has the counts of `UntrainedIds.as_dict`. Raises DataError
-    for files that cannot be used.
+    those of each label by name. Of a job with `validation.group`, `groups` has those of `GroupRanking`, and
+    with `validation.own`, `own` has its results. With
+    `model.scores = "own"` those of NEED_PROBABILITIES are missing. `untrained_ids` has the counts of
+    `UntrainedIds.as_dict`. Raises DataError for files that cannot be used.
     """
     spans = spans_of(model, patterns)
     ids = UntrainedIds(model.tables)
@@ -54,29 +63,44 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
             where=", ".join(patterns),
             remedy="give files with rows that fit the job's [data]",
         )
-    ranking = ranking_metrics(sums)
+    of_logits = model.job.model.scores == "logits"
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
     # Only generated logs have a teacher.
-    taught = {} if teacher is None else {"teacher_ne": teacher, "gain_ratio": gain_ratio(sums.ne, teacher)}
+    taught = (
+        {}
+        if teacher is None or not of_logits
+        else {"teacher_ne": teacher, "gain_ratio": gain_ratio(sums.ne, teacher)}
+    )
     return {
         "model": model.description,
         "examples": sums.examples,
         "bad_rows": scores.bad_rows,
-        **metrics_of(sums, ranking),
-        "calibration_curve": [point._asdict() for point in ranking.curve],
+        **_figures(sums, of_logits=of_logits),
+        **({"own": scores.own} if scores.own else {}),
+        **({} if scores.ranking is None else {"groups": _of_groups(model, scores.ranking)}),
         "untrained_ids": ids.as_dict(),
         **taught,
-        **({"labels": _by_label(sums, model.labels)} if sums.others else {}),
+        **({"labels": _by_label(sums, model.labels, of_logits=of_logits)} if sums.others else {}),
     }
 
 
-def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, Any]:
-    metrics = {}
-    for name, of_label in sums.by_label(labels).items():
-        ranking = ranking_metrics(of_label)
-        curve = [point._asdict() for point in ranking.curve]
-        metrics[name] = {**metrics_of(of_label, ranking), "calibration_curve": curve}
-    return metrics
+def _of_groups(model: SavedModel, ranking: GroupRanking) -> dict[str, Any]:
+    settings = model.job.ranking
+    label = {"label": model.labels[settings.label]} if settings is not None and model.labels[1:] else {}
+    return {"column": model.job.validation.group, **label, **ranking.as_dict()}
+
+
+def _by_label(sums: QualitySums, labels: Sequence[str], *, of_logits: bool) -> dict[str, Any]:
+    by_label = sums.by_label(labels).items()
+    return {name: _figures(of_label, of_logits=of_logits) for name, of_label in by_label}
+
+
+def _figures(sums: QualitySums, *, of_logits: bool) -> dict[str, Any]:
+    """Return the metrics and the curve; without logits, those that need probabilities are left out."""
+    ranking = ranking_metrics(sums)
+    figures = {**metrics_of(sums, ranking), "calibration_curve": [part._asdict() for part in ranking.curve]}
+    left_out = () if of_logits else (*NEED_PROBABILITIES, "calibration_curve")
+    return {name: value for name, value in figures.items() if name not in left_out}
 
 
 def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
@@ -110,22 +134,27 @@ def score_in_pieces(
     for examples that cannot be scored.
     """
     bad_rows = BadRows(model.job.data.max_bad_rows)
-    sums, spans = QualitySums(), list(spans)
+    sums, spans = PassSums.of(model.job.ranking, KEPT_BYTES), list(spans)
+    own = model.own_metrics()
     paths = {span.number: span.path for span in spans}
     for batch in batches_of(model, spans, bad_rows):
         weights = batch.weights if len(batch.weights) else None
         try:
-            sums.add(model.logits(batch), label_columns(batch.labels, batch.other_labels), weights)
+            labels = label_columns(batch.labels, batch.other_labels)
+            scores = model.logits(batch)
+            sums.add(scores, labels, weights, batch.groups)
         except ValueError as error:
             raise DataError(
                 f"batch {batch.id.number} of span {batch.id.span} cannot be scored: {error}",
                 where=paths.get(batch.id.span, ""),
                 remedy="use an earlier checkpoint, or fix what the model computes for these rows",
             ) from error
+        own.add(scores, labels, weights, batch.groups)
         if ids is not None:
             ids.add(model.ids_without_row(batch))
         yield
-    return SpanScores(sums, bad_rows.count, str(bad_rows.first[0]) if bad_rows.first else "")
+    first = str(bad_rows.first[0]) if bad_rows.first else ""
+    return SpanScores(sums.quality, bad_rows.count, first, sums.ranking, own.results())
 
 
 def batches_of(model: SavedModel, spans: Iterable[Span], bad_rows: BadRows) -> Iterator[Batch]:

@@ -237,6 +237,8 @@ def _labels_of(model: SavedModel) -> dict[str, Any]:
 
 def _probability(model: SavedModel) -> dict[str, Any]:
     job = model.job
+    if job.model.scores != "logits":
+        return {}
     if not job.logit_offset:
         return {"probability": "1 / (1 + exp(-logit))"}
     return {

@@ -27,8 +27,10 @@ from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
 from ..jobfile.named_code import code_of, require_trusted
 from ..models.constants import constant_tensors
+from ..models.own_loss import scoring
+from ..models.own_metrics import OwnMetrics
 from ..models.precision import DenseScorer, Precision, check_precision
-from ..models.registry import build_model
+from ..models.registry import build_model, find_model
 from ..models.sequences import with_lengths
 from ..text.format import counted
 from ..types import Float32Array, IndexArray
@@ -40,7 +42,8 @@ REMEDY = "use the code of the model that it was trained with, or another checkpo
 def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Module:
     """Load the dense module with the saved weights and constants.
 
-    The module is on the CPU, in evaluation mode, without gradients. Raises CheckpointError if the
+    The module is on the CPU, in evaluation mode, without gradients. Of a model that has its own scores it
+    computes these. Raises CheckpointError if the
     checkpoint's parameters differ from the model's by name or shape, JobFileError if the model cannot be
     built.
     """
@@ -58,7 +61,7 @@ def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Modu
                     remedy=REMEDY,
                 )
             parameter.copy_(torch.from_numpy(reader.read(name)))
-    return module.eval().requires_grad_(False)
+    return scoring(job, module.eval().requires_grad_(False)).eval()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,7 +78,7 @@ class SavedModel:
         dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
             [B, dim]) -> logits [B]`, or `[B, T]` of T labels. The embeddings are in the order of `tables`;
             that of a column with pooling "none" is an `EmbeddedSequence`. Add `job.logit_offset` to calibrate
-            the logits.
+            the logits. With `model.scores = "own"` they are those scores.
         tables: for each column the table with the rows of its ids; columns that share one have the same rows
             in memory.
         id_classes: whether training read texts or integers as the ids of each column, if it read any.
@@ -210,12 +213,16 @@ class SavedModel:
         values: Float32Array = logits.numpy()
         return values + np.float32(self.job.logit_offset)
 
+    def own_metrics(self) -> OwnMetrics:
+        """Return new metrics of the model's own, those of `validation.own`, for one pass."""
+        return OwnMetrics(self.job, find_model(self.job.model.name) if self.job.validation.own else None)
+
     def ids_without_row(self, batch: Batch) -> dict[str, tuple[int, int]]:
         """Count a batch's ids by growing table: all, and those without a row."""
         return self._loaded.without_row(batch)
 
     def predict(self, data: Any) -> Float32Array:
-        """Compute probabilities, float32 [n], one for each row, in order.
+        """Compute probabilities, float32 [n], one for each row, in order; or own scores as they are.
 
         With several labels they are [n, T], in the order of `labels`. A row that cannot be read, or whose
         logit is not finite, has NaN.

@@ -33,6 +33,7 @@ from .untrained_ids import UntrainedIds
 NOT_FINITE = "the model's logit is not finite"
 _ROW_COLUMNS = ("file", "row")
 _LABEL_COLUMNS = ("probability", "logit", "label")
+_OWN_LABEL_COLUMNS = ("score", "label")
 
 
 class ScoringModel(Protocol):
@@ -116,7 +117,7 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
         raise no_table(error, where) from error
     rows = _rows_of_table(_with_missing(table, schema), schema, where)
     scorer = _Scorer(model)
-    scores = probability_of(scorer.logits_of(rows))
+    scores = shown_scores(model.job, scorer.logits_of(rows))
     scorer.check()
     return scores
 
@@ -168,7 +169,7 @@ def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Floa
     A row without a score has NaN. Raises as `score_files`.
     """
     for _, logits in score_files(model, patterns):
-        yield probability_of(logits)
+        yield shown_scores(model.job, logits)
 
 
 def score_files(
@@ -197,6 +198,7 @@ def write_predictions(
     - `file`;
     - `row`, from 1: the line in a text file, or the number of the row in Parquet;
     - `probability` and `logit`; null for a row that cannot be read or whose logit is not finite;
+    - with `model.scores = "own"` instead of these `score`;
     - `label`; null if the row has none;
     - of several labels instead `probability_NAME`, `logit_NAME` and `label_NAME` of each;
     - the columns `keep`.
@@ -254,6 +256,11 @@ def _open_writer(file: BinaryIO, out: Path, schema: pa.Schema) -> pq.ParquetWrit
                 remedy=f"drop --keep {column.name}, or write a .parquet file",
             )
     return pacsv.CSVWriter(file, schema)
+
+
+def shown_scores(job: Job, logits: Float32Array) -> Float32Array:
+    """Return the probabilities of logits; scores of a model's own as they are."""
+    return probability_of(logits) if job.model.scores == "logits" else logits
 
 
 def probability_of(logits: Float32Array) -> Float32Array:
@@ -330,16 +337,18 @@ def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) 
 def _columns_of_labels(job: Job) -> list[tuple[str, ...]]:
     """Return the names of each label's columns in the output."""
     names = job.data.label_names
+    columns = _LABEL_COLUMNS if job.model.scores == "logits" else _OWN_LABEL_COLUMNS
     if len(names) == 1:
-        return [_LABEL_COLUMNS]
-    return [tuple(f"{column}_{name}" for column in _LABEL_COLUMNS) for name in names]
+        return [columns]
+    return [tuple(f"{column}_{name}" for column in columns) for name in names]
 
 
 def _table(job: Job, logits: Float32Array, rows: InputRows, schema: pa.Schema | None) -> pa.Table:
     scores: dict[str, pa.Array] = {}
     by_label = logits.T if logits.ndim > 1 else logits[np.newaxis]
     for names, label_logits, labels in zip(_columns_of_labels(job), by_label, rows.labels, strict=True):
-        values = (probability_of(label_logits), label_logits, labels)
+        has_logits = job.model.scores == "logits"
+        values = (*((probability_of(label_logits),) if has_logits else ()), label_logits, labels)
         scores |= dict(zip(names, (pa.array(score, from_pandas=True) for score in values), strict=True))
     columns = {
         "file": pa.array([rows.path], pa.string()).take(pa.array(np.zeros(len(rows.numbers), np.int64))),

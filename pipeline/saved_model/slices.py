@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from ..config.columns import suggest
 from ..data.columns.fields import is_text
 from ..errors import DataError
 from ..metrics.quality import entropy
+from ..metrics.top_k import GroupRanking, TopKSums
 from .prediction import ScoringModel, score_files
 
 
@@ -46,23 +48,29 @@ class Slices:
         gauc: mean AUC of the slices with both labels, weighted by their examples (Zhou et al., Deep Interest
             Network, arXiv 1706.06978, section 6.3); None if there is no such slice.
         gauc_slices, gauc_examples: number of slices and examples in `gauc`.
+        ranking: the figures of the first rows of each value.
         slices: all slices, sorted by excess logloss, the largest first: the sum over a slice's rows of the
-            logloss minus that of predicting the slice's rate.
+            logloss minus that of predicting the slice's rate. Of scores that are no logits they have no NE
+            and no calibration, and are sorted by their examples.
     """
 
     column: str
     gauc: float | None
     gauc_slices: int
     gauc_examples: int
+    ranking: GroupRanking
     slices: list[SliceScores]
 
     def as_dict(self, most: int) -> dict[str, Any]:
         """Return all figures, with the first `most` slices, for JSON."""
-        return {**asdict(replace(self, slices=self.slices[:most])), "all_slices": len(self.slices)}
+        plain = asdict(replace(self, slices=self.slices[:most]))
+        return {**plain, "ranking": self.ranking.as_dict(), "all_slices": len(self.slices)}
 
 
-def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, label: str = "") -> Slices:
-    """Score files by the values of any of their columns.
+def score_slices(
+    model: ScoringModel, patterns: Sequence[str], column: str, label: str = "", k: int = 10
+) -> Slices:
+    """Score files by the values of any of their columns, and rank the first `k` rows of each value.
 
     `label` is the name of the label, by default the first. Rows without a label or a score are left out;
     sample weights are not used. Memory: about 20 bytes a row, besides the values. Raises DataError for a
@@ -94,7 +102,15 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
         raise DataError(
             "no row has a label and a score", where=", ".join(patterns), remedy="give files with labels"
         )
-    return _slices(column, frame)
+    return _slices(column, frame, k, of_logits=model.job.model.scores == "logits")
+
+
+def _ranking(frame: pl.DataFrame, k: int) -> GroupRanking:
+    # Every value has a group of its own, which is exact, as memory has all rows anyway.
+    sums = TopKSums(k, limit_bytes=sys.maxsize)
+    groups = frame["value"].rank("dense").fill_null(0).cast(pl.UInt64).to_numpy()
+    sums.add(frame["logit"].to_numpy(), frame["label"].cast(pl.Float32).to_numpy(), groups)
+    return sums.result()
 
 
 def _as_text(values: pa.Array) -> pl.Series:
@@ -113,7 +129,7 @@ def _as_text(values: pa.Array) -> pl.Series:
     return pl.Series(values.to_pylist(), dtype=pl.String, strict=False)
 
 
-def _slices(column: str, frame: pl.DataFrame) -> Slices:
+def _slices(column: str, frame: pl.DataFrame, k: int, *, of_logits: bool) -> Slices:
     z, y = pl.col("logit").cast(pl.Float64), pl.col("label").cast(pl.Float64)
     # log(1 + exp(z)) - y z, without overflow.
     loss = pl.max_horizontal(z, 0.0) - y * z + (1 + (-z.abs()).exp()).log()
@@ -132,6 +148,9 @@ def _slices(column: str, frame: pl.DataFrame) -> Slices:
         key=lambda scores_of: (-scores_of[0], scores_of[1].value or ""),
     )
     slices = [scores for _, scores in scored]
+    if not of_logits:
+        slices = [replace(scores, ne=None, calibration=None) for scores in slices]
+        slices.sort(key=lambda scores: -scores.examples)
     both = [scores_of for scores_of in slices if scores_of.auc is not None]
     examples = sum(scores_of.examples for scores_of in both)
     gauc = (
@@ -139,7 +158,7 @@ def _slices(column: str, frame: pl.DataFrame) -> Slices:
         if examples
         else None
     )
-    return Slices(column, gauc, len(both), examples, slices)
+    return Slices(column, gauc, len(both), examples, _ranking(frame, k), slices)
 
 
 def _scores(row: dict[str, Any]) -> tuple[float, SliceScores]:

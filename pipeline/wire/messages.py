@@ -149,6 +149,7 @@ class Delivery(Message):
     item_weights: Float32Array = tensor("float32", 1, omitted=True)
     keys: Uint64Array = tensor("uint64", 2, omitted=True)
     bag_keys: Uint64Array = tensor("uint64", 1, omitted=True)
+    groups: Uint64Array = tensor("uint64", 2, omitted=True)
     proof: bytes = b""
 
 

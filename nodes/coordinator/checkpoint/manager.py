@@ -336,11 +336,18 @@ class CheckpointManager:
             score = await self._scorer.score(candidate, self._spans)
             sums = score.sums
             self._tell_bad_rows(score)
-            labels = self._state.job.data.label_names
-            metrics = metrics_by_label(sums, labels) if sums.examples else {}
+            job = self._state.job
+            metrics: dict[str, float | None] = {}
+            if sums.examples:
+                of_logits = job.model.scores == "logits"
+                metrics = metrics_by_label(sums, job.data.label_names, of_logits=of_logits)
+            if score.ranking is not None:
+                further = job.ranking_label
+                metrics |= {f"{name}{further}": of for name, of in score.ranking.metrics().items()}
+            metrics |= score.own
             value = metrics.get(self.validation.settings.metric)
             if value is None:
-                self._fail("all labels of the validation part are the same, so no metric is defined")
+                self._fail(_why_undefined(score))
             else:
                 known = {name: metric for name, metric in metrics.items() if metric is not None}
                 scored = Scored(score.examples_trained, self._state.seconds(), value, known)
@@ -398,3 +405,13 @@ class CheckpointManager:
     def _fail(self, why: str) -> None:
         self.validation.fail()
         self._server.event("coordinator", f"a validation failed: {why}")
+
+
+def _why_undefined(score: CheckpointScore) -> str:
+    if score.ranking is not None and not score.ranking.groups:
+        return "no group of the validation part has a positive label, so its metrics are not defined"
+    if score.own:
+        return (
+            "all labels of the validation part are the same, or the metric of your own is not defined there"
+        )
+    return "all labels of the validation part are the same, so no metric is defined"

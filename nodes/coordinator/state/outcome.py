@@ -11,6 +11,7 @@ from ....pipeline.checkpoint.manifest import AVERAGE
 from ....pipeline.config.sections import ValidationSection
 from ....pipeline.errors import ExitCode
 from ....pipeline.metrics.quality import QualitySums
+from ....pipeline.metrics.top_k import GroupRanking
 from ....pipeline.performance.document import Profile
 from ....pipeline.types import BatchId
 from ....pipeline.wire.control.messages import NodeFacts
@@ -69,12 +70,14 @@ CountsByNode: TypeAlias = Mapping[str, Counts]
 class Score:
     """An evaluation: its model, and the sums of each scored replica.
 
-    `bad_rows` were malformed, and training has not counted them.
+    `bad_rows` were malformed, and training has not counted them. `rankings` has the figures within groups of
+    each replica, of a job that has groups.
     """
 
     model: str
     sums: Sequence[QualitySums]
     bad_rows: int = 0
+    rankings: Sequence[GroupRanking] = ()
 
 
 @dataclass(frozen=True, slots=True)

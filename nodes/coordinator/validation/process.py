@@ -15,6 +15,7 @@ import queue
 import sys
 import threading
 from collections.abc import Generator
+from dataclasses import asdict
 from typing import Any
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
@@ -59,6 +60,8 @@ def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
         "bad_rows": scores.bad_rows,
         "first_bad_row": scores.first_bad_row,
         "sums": sums.to_array().tolist(),
+        "own": scores.own,
+        "ranking": None if scores.ranking is None else asdict(scores.ranking),
     }
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import fspath
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from ....pipeline.checkpoint.saved import Location
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError
 from ....pipeline.metrics.quality import QualitySums
+from ....pipeline.metrics.top_k import GroupRanking
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 
@@ -36,6 +37,7 @@ class CheckpointScore:
     """The sums of a checkpoint's scores.
 
     `model` describes its model, with the number of trained examples; `first_bad_row` the first malformed row.
+    `ranking` has the figures within groups, of a job that has groups; `own` the metrics of `validation.own`.
     """
 
     model: str
@@ -43,6 +45,8 @@ class CheckpointScore:
     bad_rows: int
     sums: QualitySums
     first_bad_row: str = ""
+    ranking: GroupRanking | None = None
+    own: dict[str, float | None] = field(default_factory=dict)
 
 
 class CheckpointScorer:
@@ -157,4 +161,6 @@ def _score_of(reply: dict[str, Any]) -> CheckpointScore:
         bad_rows=reply["bad_rows"],
         sums=QualitySums.from_array(np.array(reply["sums"], dtype=np.float64)),
         first_bad_row=reply["first_bad_row"],
+        own=reply["own"],
+        ranking=None if reply["ranking"] is None else GroupRanking(**reply["ranking"]),
     )

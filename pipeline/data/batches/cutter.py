@@ -122,4 +122,5 @@ def batch_of(batch_id: BatchId, examples: Examples) -> Batch:
         item_weights=bags.weights,
         keys=np.ascontiguousarray(examples.keys),
         bag_keys=bags.keys,
+        groups=np.ascontiguousarray(examples.groups),
     )

@@ -96,6 +96,7 @@ class WindowMemory:
         bags = Bags.join([part.bags for part in parts]) if len(parts[0].bags.lengths) else parts[0].bags
         others = np.concatenate([part.other_labels for part in parts], axis=1)
         keys = np.concatenate([part.keys for part in parts], axis=1)
+        groups = np.concatenate([part.groups for part in parts], axis=1)
         start = 0
         for rows in self._rows(parts, order, lead, batch):
             here = order[start : start + rows.shape[1]]
@@ -108,6 +109,7 @@ class WindowMemory:
                 bags.take(here) if len(bags.lengths) else bags,
                 other_labels=others.take(here, axis=1) if len(others) else others,
                 keys=keys.take(here, axis=1) if len(keys) else keys,
+                groups=groups.take(here, axis=1) if len(groups) else groups,
             )
 
     def _rows(
@@ -180,7 +182,7 @@ def chunk_bytes(chunk: RecordChunk) -> int:
     """Return a chunk's bytes in memory, including 16 bytes a row for sorting it."""
     rows = chunk.examples
     bags = rows.bags
-    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.other_labels, rows.keys)
+    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.other_labels, rows.keys, rows.groups)
     of_bags = (bags.rows, bags.lengths, bags.weights, bags.keys)
     return sum(array.nbytes for array in (*arrays, *of_bags)) + 16 * len(rows)
 

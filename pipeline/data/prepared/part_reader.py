@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DataError
 from ...types import Int32Array, Uint64Array, is_finite
-from ..batch import Bags, no_keys, no_other_labels, no_weights
+from ..batch import Bags, no_groups, no_keys, no_other_labels, no_weights
 from ..files.paths import file_size_bytes, open_for_arrow, open_raw, read_errors
 from ..formats.parquet import PREPARED_KEY
 from ..formats.records import RecordChunk
@@ -201,6 +201,7 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn], table_rows: Mapping[st
         joined,
         others,
         np.stack(keys) if keys else no_keys(),
+        np.stack([array.to_numpy() for array in arrays["group"]]) if "group" in arrays else no_groups(),
     )
     return RecordChunk(examples, times)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from ...checkpoint.files import FileEntry
 from ...data.span import Span
@@ -385,18 +385,29 @@ class EvaluateReply(Reply):
     bad_rows: Examples
 
 
+TOP_PIECE_BYTES: Final = 1 << 20
+"""The sums of MAX_LABELS labels and so many bytes fit into a message."""
+
+
 @dataclass(frozen=True, slots=True)
 class GetEvalSums(Request["EvalSums"]):
-    """A trainer's sums of a pass."""
+    """A trainer's sums of a pass, with a piece of those of groups; from 0 on they are collected anew."""
 
     pass_number: Count
+    start: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EvalSums(Reply):
-    """Float64 sums; see `QualitySums`."""
+    """Float64 sums, see `QualitySums`, and a piece of the first rows of groups, see `TopKSums`.
+
+    A piece has at most TOP_PIECE_BYTES, and all of them `top_bytes`, 0 without groups. The sums come with the
+    first piece.
+    """
 
     sums: Values
+    top: Values = b""
+    top_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from shadowsync.nodes.worker.scoring import Scoring
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request
@@ -324,7 +325,7 @@ def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_proces
     def scores_on(patch: pytest.MonkeyPatch) -> None:
         sums_of = Scoring.sums_of
 
-        def late(self: Scoring, number: int) -> QualitySums:
+        def late(self: Scoring, number: int) -> PassSums:
             read = sums_of(self, number)
             self.sums.add(np.zeros(1, np.float32), np.ones(1, np.float32))
             scored_on.append(number)

@@ -139,12 +139,30 @@ def test_one_slice_of_all_is_the_whole(
     assert one.calibration == pytest.approx(whole["calibration"], rel=1e-6)
 
 
+def test_the_first_rows_of_each_value_are_ranked(
+    model: SavedModel, files: str, predicted: pl.DataFrame
+) -> None:
+    found = score_slices(model, [files], "site", k=3).ranking
+    gains = []
+    for value in ("a", "b", "c", "rare", "clicked"):
+        own = predicted.filter(pl.col("site") == value).sort("logit", "label", descending=[True, False])
+        labels, discounts = own["label"].to_numpy()[:3], 1 / np.log2(np.arange(2, 5))[: len(own)]
+        if positives := int(own["label"].sum()):
+            gains.append(float((labels * discounts).sum() / discounts[: min(3, positives)].sum()))
+    assert found.ndcg == pytest.approx(np.mean(gains), rel=1e-9)
+    assert (found.groups, found.rows_left_out) == (len(gains), 0)
+    assert found.rows_without_group == predicted["site"].null_count() > 0
+
+
 def test_the_command_prints_them(saved_run: Path, files: str) -> None:
     arguments = ["eval", str(saved_run), "--data", files, "--by", "site", "--slices", "2"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert "by site, over 4 of 6 values with both labels" in done.output
     assert "4 more values; --slices shows more" in done.output
+    assert re.search(r"ndcg@10  0\.\d{6} by site, over \d values with a positive", done.output)
+    refused = CliRunner().invoke(main, [*arguments, "--top", "1001"])
+    assert (refused.exit_code, "--top is 1001; give 1 to 1000" in refused.output) == (2, True)
     found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)["by"]
     assert (len(found["slices"]), found["all_slices"], found["column"]) == (2, 6, "site")
 

@@ -18,7 +18,7 @@ from shadowsync.pipeline.jobfile.load import job_of_tree
 Tree = dict[str, dict[str, Any]]
 FIELDS = (
     *("labels", "dense", "rows", "weights", "bag_rows", "bag_lengths"),
-    *("other_labels", "item_weights", "keys", "bag_keys"),
+    *("other_labels", "item_weights", "keys", "bag_keys", "groups"),
 )
 COLUMNS: dict[str, Any] = {
     "y": "label",

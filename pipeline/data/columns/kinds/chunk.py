@@ -11,7 +11,7 @@ import pyarrow as pa
 from ....config.columns import ColumnSection
 from ....config.data import DataSection
 from ....types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
-from ...batch import Bags, no_keys, no_other_labels, no_weights
+from ...batch import Bags, no_groups, no_keys, no_other_labels, no_weights
 from ...hashing import column_number, table_rows_of
 from ...schema import ColumnObserver, Examples
 from ..column_groups import are_short, clean_columns, hash_id_columns, number_columns
@@ -85,6 +85,7 @@ class ColumnChunk:
         numbers: the parsed numbers of each column in `ParseSettings.numbers`.
         labels, dense: float32 [n] of each column, in order.
         times, weights: float64 and float32 [n]; [0] without such a column.
+        groups: uint64 [n] of each column of groups, in order.
         hashes: uint64 [n] of each column with an id, [N] of one with a bag.
         cross_keys: what a cross combines of each column: hashes, or the rows of a table that has one for
             each value.
@@ -105,6 +106,7 @@ class ColumnChunk:
         self.cross_keys: dict[str, Uint64Array | IndexArray] = {**self.hashes}
         self.labels: list[Float32Array] = []
         self.dense: list[Float32Array] = []
+        self.groups: list[Uint64Array] = []
         self.missing: dict[str, Mask] = {}
         self.weights, self.times = no_weights(), np.zeros(0)
         self._bag_lengths: dict[str, Int32Array] = {}
@@ -150,6 +152,7 @@ class ColumnChunk:
             self._bags(),
             other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
             keys=self._keys(),
+            groups=np.stack(self.groups) if self.groups else no_groups(),
         )
 
     def show(self, observer: ColumnObserver, good: Mask) -> None:

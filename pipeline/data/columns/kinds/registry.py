@@ -8,6 +8,7 @@ from ....config.columns import ColumnSection
 from .addresses import IpValues
 from .base import ColumnValues
 from .chunk import ColumnChunk
+from .groups import GroupValues
 from .ids import BucketValues, CategoricalValues, CrossValues, MultiHotValues
 from .labels import LabelValues
 from .numbers import DenseValues, WeightValues
@@ -31,6 +32,7 @@ VALUES: Final[dict[str, ColumnValues]] = {
     "ip": IpValues(),
     "timestamp": TimestampValues(),
     "weight": WeightValues(),
+    "group": GroupValues(),
     "ignored": IgnoredValues(),
 }
 """As `config.column_kinds.KINDS`, and in its order."""

@@ -312,3 +312,37 @@ def test_a_trainer_that_has_nothing_left_makes_no_rounds_of_its_own(
     of_all = sum(own // 2 for own in result.iterations) if algorithm == "downpour" else 3 * of_one
     # And the closing ones.
     assert 3 < result.rounds <= of_all + 3
+
+
+RANKER = """
+import torch
+from torch.nn.functional import softplus
+
+
+class Ranker(torch.nn.Module):
+    def __init__(self, dense_features, embedding_dims):
+        super().__init__()
+        self.layer = torch.nn.Linear(dense_features + sum(embedding_dims), 1)
+
+    def forward(self, dense, embeddings):
+        return self.layer(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
+
+    def loss(self, outputs, batch):
+        user, labels = batch.groups["user"], batch.labels
+        pairs = (user[:, None] == user) & (labels[:, None] > labels)
+        return (softplus(outputs - outputs[:, None]) * pairs).sum() / pairs.sum().clamp(min=1)
+"""
+
+
+def test_a_loss_of_ones_own_sees_the_groups(job_file: JobMaker, tmp_path: Path) -> None:
+    (tmp_path / "ranker.py").write_text(RANKER, encoding="utf-8")
+    columns = {"label": "label", "I*": "dense", "C*": "categorical"}
+    model = {"name": f"{tmp_path / 'ranker.py'}:Ranker", "loss": "own"}
+    results = [
+        emulated(job_file, trainers=2, model=model, data={"columns": columns | {"user": user}})
+        for user in ({"kind": "group", "source": "C6"}, {"kind": "group", "source": "C3"})
+    ]
+    assert [result.examples for result in results] == [EXAMPLES] * 2
+    assert results[0].auc is not None
+    assert results[0].auc > 0.55
+    assert results[0].digest != results[1].digest, "of other groups other pairs"

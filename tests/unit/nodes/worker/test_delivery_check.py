@@ -33,6 +33,7 @@ JOB = Job.model_validate(
                 "y": {"kind": "dense"},
                 "id": {"kind": "categorical"},
                 "many": {"kind": "multi_hot", "weights": "ws"},
+                "user": {"kind": "group"},
             },
         },
         "model": {"name": "shared_bottom", "table_rows": ROWS},
@@ -60,6 +61,7 @@ GOOD = Delivery(
     bag_rows=np.zeros(EXAMPLES, np.int32),
     bag_lengths=BAGS,
     item_weights=floats(EXAMPLES),
+    groups=np.full((1, EXAMPLES), 2**64 - 1, np.uint64),
     proof=proof_of(KEY, READER, 0, 3, 6),
 )
 
@@ -119,6 +121,8 @@ def test_what_can_be_is_accepted(check: DeliveryCheck) -> None:
         ({"bag_lengths": one_is(BAGS, -1)}, "bag_lengths"),
         ({"bag_lengths": one_is(BAGS, 2)}, "bag_rows"),
         ({"keys": np.zeros((1, EXAMPLES), np.uint64)}, "keys"),
+        ({"groups": np.zeros((0, 0), np.uint64)}, "groups of shape"),
+        ({"groups": np.zeros((1, EXAMPLES + 1), np.uint64)}, "groups of shape"),
         ({"bag_keys": np.zeros(EXAMPLES + 1, np.uint64)}, "bag_keys"),
     ],
 )

@@ -18,7 +18,7 @@ from shadowsync.nodes.worker import captured_steps
 from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
@@ -235,12 +235,12 @@ def test_scores_are_those_of_the_cpu() -> None:
     scored = []
     for device in ("cpu", GPU):
         shared = _shared(device)
-        stepper, sums = Stepper(shared), QualitySums()
+        stepper, sums = Stepper(shared), PassSums()
         stepper.score_with(shared.replica.read())
         delivery, generator = _delivery(5)
         requests = shared.router.requests(delivery.rows)
         replies = [generator.normal(0, 0.2, r.floats).astype(np.float32) for r in requests]
         stepper.score(delivery, requests, replies, sums)
-        scored.append(sums)
+        scored.append(sums.quality)
     assert scored[0].ne == pytest.approx(scored[1].ne, rel=1e-3)
     assert scored[0].weight == scored[1].weight

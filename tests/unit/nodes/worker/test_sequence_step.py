@@ -11,6 +11,7 @@ from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
+from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.sequences import with_lengths
 from shadowsync.pipeline.types import BatchId, Float32Array
@@ -128,9 +129,9 @@ def test_in_parts_the_rows_get_the_gradients_of_the_whole_batch(on_device: bool)
 def test_scores_are_those_of_a_step(on_device: bool) -> None:
     shared = context(on_device)
     stepper = Stepper(shared)
-    step, sums, progressive = staged(shared, stepper), QualitySums(), QualitySums()
+    step, sums, progressive = staged(shared, stepper), PassSums(), QualitySums()
     stepper.score_with(shared.replica.flat.clone())
     stepper.score(*drawn(shared), sums)
     stepper.launch(step)
     stepper.finish(step, progressive)
-    assert sums.logloss == pytest.approx(progressive.logloss, rel=1e-5)
+    assert sums.quality.logloss == pytest.approx(progressive.logloss, rel=1e-5)

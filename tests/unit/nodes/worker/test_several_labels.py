@@ -14,6 +14,7 @@ from shadowsync.nodes.worker.computation import LOSS_NOT_FINITE
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ProtocolError
+from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import mean_log_loss
 from shadowsync.pipeline.types import BatchId, Float32Array
@@ -63,7 +64,7 @@ def trained(
     shared: TrainerContext, count: int = 5, *, weighted: bool = False
 ) -> tuple[list[float], list[Float32Array], QualitySums, QualitySums]:
     """Losses, gradients, and the sums of scores before each step and of one batch afterwards."""
-    stepper, progressive, after = Stepper(shared), QualitySums(), QualitySums()
+    stepper, progressive, after = Stepper(shared), QualitySums(), PassSums()
     losses, gradients = [], []
     for number in range(count):
         delivery = delivery_of(number, weighted=weighted)
@@ -72,7 +73,7 @@ def trained(
         gradients += parts
     stepper.score_with(shared.replica.flat)
     stepper.score(delivery, *replies_of(shared, delivery), after)
-    return losses, gradients, progressive, after
+    return losses, gradients, progressive, after.quality
 
 
 @pytest.mark.parametrize("weighted", [False, True])

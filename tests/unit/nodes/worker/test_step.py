@@ -18,6 +18,7 @@ from shadowsync.nodes.worker.step import STEP_NOT_FINITE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.model import EmbeddingSection
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
+from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import THIN_ELEMENTS
 from shadowsync.pipeline.types import BatchId, Float32Array
@@ -230,7 +231,7 @@ def test_reading_a_replica_gives_memory_of_the_host() -> None:
 
 
 def _score(shared: TrainerContext) -> tuple[QualitySums, float | None]:
-    stepper, sums = Stepper(shared), QualitySums()
+    stepper, sums = Stepper(shared), PassSums()
     stepper.score_with(shared.replica.read())
     delivery, generator = _delivery(1, weighted=True)
     requests = shared.router.requests(delivery.rows)
@@ -238,7 +239,7 @@ def _score(shared: TrainerContext) -> tuple[QualitySums, float | None]:
     before = shared.replica.flat.clone()
     stepper.score(delivery, requests, replies, sums)
     assert torch.equal(shared.replica.flat, before)
-    return sums, sums.ne
+    return sums.quality, sums.quality.ne
 
 
 def test_scoring_is_the_same_on_a_device() -> None:

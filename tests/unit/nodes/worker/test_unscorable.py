@@ -15,7 +15,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.saved_model import evaluate as offline_eval
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
@@ -31,14 +31,14 @@ class _Scorer:
     def __init__(self, logits: Any) -> None:
         self.logits = logits
 
-    def score(self, delivery: Delivery, _requests: Any, _replies: Any, sums: QualitySums) -> None:
+    def score(self, delivery: Delivery, _requests: Any, _replies: Any, sums: PassSums) -> None:
         """Adds them."""
         sums.add(self.logits, delivery.labels)
 
 
 @pytest.mark.parametrize("kind", LOGITS)
 def test_of_a_job(kind: str) -> None:
-    scoring, stepper = Scoring(), cast("Stepper", _Scorer(LOGITS[kind]))
+    scoring, stepper = Scoring(None), cast("Stepper", _Scorer(LOGITS[kind]))
     scoring.begin(3)
     batch = InFlightBatch(
         ReaderClient("reader-0", RecordedConnection().connection, 4),
@@ -46,7 +46,7 @@ def test_of_a_job(kind: str) -> None:
     )
     if kind == "finite":
         scoring.score(batch, stepper)
-        assert scoring.sums_of(3).examples == 4, "the control"
+        assert scoring.sums_of(3).quality.examples == 4, "the control"
         return
     with pytest.raises(JobFileError, match=r"reader-0: batch \(0, 2, 5, 1\) of scoring pass 3") as raised:
         scoring.score(batch, stepper)

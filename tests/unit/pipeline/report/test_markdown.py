@@ -6,7 +6,7 @@ import re
 
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Event, Report
-from shadowsync.pipeline.report.quality import CalibrationPart, HourOfLabel, TrainedHour
+from shadowsync.pipeline.report.quality import CalibrationPart, GroupQuality, HourOfLabel, TrainedHour
 
 
 def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None:
@@ -31,6 +31,47 @@ def test_every_fact_of_the_report_is_in_it(full_report: Report) -> None:
         assert f"| {node.name} | {node.role} |" in text
     for picture in ("ne.png", "throughput.png", "sync_gap.png"):
         assert f"]({picture})" in text
+
+
+def test_ranking_within_groups_says_what_is_left_out(full_report: Report) -> None:
+    assert full_report.eval is not None
+    within = GroupQuality(
+        column="user",
+        k=10,
+        ndcg=0.71234,
+        recall=0.5,
+        map=0.25,
+        groups=4_000,
+        groups_without_positive=1,
+        rows_without_group=12,
+        rows_left_out=0,
+    )
+    report = full_report.model_copy(
+        update={"eval": full_report.eval.model_copy(update={"within_groups": within})}
+    )
+    text = render_markdown(report)
+    figures = "0.7123, 0.5000, 0.2500 over 4,000 groups with a positive"
+    rest = "left out: 1 group without one, 12 rows without a group"
+    assert f"| NDCG, recall, MAP @10 by user, held-out | {figures}; {rest} |" in text
+    assert "NDCG" not in render_markdown(full_report)
+
+
+def test_scores_that_are_no_probabilities_have_no_log_loss(full_report: Report) -> None:
+    assert full_report.eval is not None
+    none = dict.fromkeys(("ne", "logloss", "calibration", "calibration_error", "gain_ratio", "teacher_ne"))
+    own = full_report.eval.model_copy(update=none | {"pr_auc": 0.4321, "calibration_curve": []})
+    text = render_markdown(full_report.model_copy(update={"eval": own}))
+    assert "AUC 0.7654 on 100,000 held-out examples" in text
+    assert "NE, logloss and calibration are left out: the model's own scores are no probabilities." in text
+    assert "| PR-AUC, held-out: average precision | 0.4321 |" in text
+    for measure in (
+        "| NE, held-out",
+        "| logloss, held-out",
+        "| calibration, held-out",
+        "expected calibration",
+    ):
+        assert measure not in text
+        assert measure == "expected calibration" or measure in render_markdown(full_report)
 
 
 def test_what_codecs_saved_and_what_memory_they_took(full_report: Report, minimal_report: Report) -> None:

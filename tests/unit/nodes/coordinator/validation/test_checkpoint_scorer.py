@@ -19,6 +19,8 @@ REPLY = {
     "bad_rows": 0,
     "first_bad_row": "",
     "sums": QualitySums().to_array().tolist(),
+    "ranking": None,
+    "own": {},
 }
 # It says in a file that it began to score, and is killed if it is one of the first.
 SCRIPT = """

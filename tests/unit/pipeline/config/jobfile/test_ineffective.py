@@ -182,7 +182,8 @@ run: start_timeout_seconds restarts rejoin_seconds coordinator_wait_seconds
 data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
 data.split: by column validation test validation_from test_from progressive
-model: name table_kind loss focal_gamma positive_weight label_smoothing dropout layer_norm attention options
+model: name table_kind loss scores focal_gamma positive_weight label_smoothing dropout layer_norm attention
+model: options
 trainer: count workers batch optimizer lr weight_decay ema clip_norm precision device max_bad_batches
 trainer: credit
 trainer.schedule: kind warmup_examples
@@ -192,6 +193,7 @@ codecs: vectors gradients
 network: transport shared_memory bind advertise delay bandwidth
 start: checkpoint resume
 checkpoint: every_examples every_seconds
+validation: group own
 watch: web tensorboard mlflow wandb metrics_port
 report: pictures
 """

@@ -1,0 +1,136 @@
+"""A loss and scores of a model of one's own.
+
+With `model.loss = "own"` the class has a method `loss(outputs, batch)`, and with `model.scores = "own"` also
+`scores(outputs)`. `outputs` is what `forward` returns: a tensor, or a tuple, list or dict of tensors, in
+float32 whatever the precision of training. Both compute from these and the parameters alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from ..config.job import Job
+from ..errors import JobFileError
+
+NOT_SCALAR: Final = "its loss is not a scalar tensor"
+DETACHED: Final = "its loss does not depend on the model"
+
+_WHERE = "model.name"
+
+
+class LossFault(Exception):
+    """A loss that cannot be minimized; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossBatch:
+    """What a loss of one's own sees of a batch, or of a micro-batch, on the trainer's device.
+
+    Attributes:
+        labels: float32 [B], each 0.0 or 1.0; [B, T] of T labels.
+        weights: sample weights, float32 [B]; None for a job without.
+        groups: for each column of kind "group" the 64 bits of each value's hash, int64 [B]; 0 where it is
+            missing.
+    """
+
+    labels: torch.Tensor
+    weights: torch.Tensor | None
+    groups: Mapping[str, torch.Tensor]
+
+
+def in_float32(outputs: Any) -> Any:
+    """Return outputs of `forward` with all of their floating-point tensors in float32."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, dict):
+        return {name: in_float32(value) for name, value in outputs.items()}
+    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        return type(outputs)(*map(in_float32, outputs))
+    if isinstance(outputs, list | tuple):
+        return type(outputs)(map(in_float32, outputs))
+    return outputs
+
+
+def own_loss(module: nn.Module, outputs: Any, batch: LossBatch) -> torch.Tensor:
+    """Return the loss of outputs in float32, a float32 scalar with a graph.
+
+    Raises LossFault, with the reason, for one that is not a scalar, or does not depend on the model.
+    """
+    loss: Any = module.loss(outputs, batch)  # type: ignore[operator]
+    if not (isinstance(loss, torch.Tensor) and loss.ndim == 0 and loss.is_floating_point()):
+        raise LossFault(NOT_SCALAR)
+    if not loss.requires_grad:
+        raise LossFault(DETACHED)
+    return loss.float()
+
+
+class ScoringModule(nn.Module):
+    """A module whose `forward` returns the scores of a model that has its own, float32 [B] or [B, T]."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module = module
+
+    def forward(self, dense: torch.Tensor, embeddings: Any) -> torch.Tensor:
+        scores: torch.Tensor = self._module.scores(in_float32(self._module(dense, embeddings)))  # type: ignore[operator]
+        return scores
+
+
+def scoring(job: Job, module: nn.Module) -> nn.Module:
+    """Return a module that computes scores: the model itself, or around it one with its own scores."""
+    return ScoringModule(module) if job.model.scores == "own" else module
+
+
+def check_own_loss(job: Job, module: nn.Module, inputs: tuple[torch.Tensor, Any]) -> None:
+    """Raise JobFileError unless the loss of 2 examples can be minimized.
+
+    They are of one group, and have the labels 0 and 1, so that they are a pair of a ranking loss. Must be
+    called within `own_random_numbers`.
+    """
+    name = job.model.name
+    labels = torch.tensor([0.0, 1.0])
+    several = len(job.data.label_names)
+    batch = LossBatch(
+        labels if several == 1 else labels[:, None].repeat(1, several),
+        torch.ones(2) if job.data.columns_as("weight") else None,
+        {column: torch.ones(2, dtype=torch.int64) for column in job.data.columns_as("group")},
+    )
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    remedy = "loss(outputs, batch) must return the mean loss of the batch, a scalar computed from outputs"
+    try:
+        loss = own_loss(module, in_float32(module(*inputs)), batch)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    except LossFault as error:
+        what = str(error).removeprefix("its ")
+        raise JobFileError(f"{name}.loss: {what}, of a batch of 2", where=_WHERE, remedy=remedy) from error
+    except Exception as error:
+        raise JobFileError(
+            f"{name}.loss failed on a batch of 2: {type(error).__name__}: {error}",
+            where=_WHERE,
+            remedy=remedy,
+        ) from error
+    if not math.isfinite(loss.detach()):
+        raise JobFileError(
+            f"{name}.loss: it is {float(loss.detach())} of a batch of 2 zeros with the labels 0 and 1",
+            where=_WHERE,
+            remedy=remedy,
+        )
+    if all(gradient is None for gradient in gradients):
+        raise JobFileError(
+            f"{name}.loss: it does not depend on a parameter that trains", where=_WHERE, remedy=remedy
+        )
+
+
+def require_methods(job: Job, module: nn.Module) -> None:
+    """Raise JobFileError for a method that the job file asks for and the class does not have."""
+    for key in ("loss", "scores"):
+        if getattr(job.model, key) == "own" and not callable(getattr(module, key, None)):
+            raise JobFileError(
+                f'"own" given; {job.model.name} has no method {key}', where=f"model.{key}", remedy="add it"
+            )

@@ -1,0 +1,223 @@
+"""A loss and scores of one's own in a worker's steps: on the host, on a device, captured, and in parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
+from shadowsync.nodes.worker.step import Stepper
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.metrics.pass_sums import PassSums
+from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.models.own_loss import DETACHED, NOT_SCALAR, LossBatch
+from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.unit.nodes.worker import test_captured_steps as plain
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+
+COUNT = plain.COUNT
+
+
+class Logits(nn.Module):
+    """A logistic regression with the log loss, written by hand."""
+
+    def __init__(self, dense_features: int, embedding_dims: list[int]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dense_features + sum(embedding_dims), 1)
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [B]."""
+        logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
+        return logits
+
+    def loss(self, outputs: torch.Tensor, batch: LossBatch) -> torch.Tensor:
+        """The mean log loss."""
+        each = binary_cross_entropy_with_logits(outputs, batch.labels, reduction="none")
+        if batch.weights is None:
+            return each.mean()
+        return (each * batch.weights).sum() / batch.weights.sum()
+
+
+class Outputs(NamedTuple):
+    """What `Pairs` returns."""
+
+    raw: torch.Tensor
+    side: dict[str, torch.Tensor]
+
+
+class Pairs(Logits):
+    """Ranks the rows of a group: softplus of each pair's difference, and the scores are not logits."""
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
+        """A tuple with a dict."""
+        return Outputs(super().forward(dense, embeddings), {"twice": 2 * dense})
+
+    def loss(self, outputs: Any, batch: LossBatch) -> torch.Tensor:
+        """The mean over pairs of a positive and a negative of one group."""
+        assert outputs.side["twice"].dtype == torch.float32
+        group, labels = batch.groups["user"], batch.labels
+        pairs = (group[:, None] == group) & (labels[:, None] > labels) & (group != 0)
+        each = softplus(outputs.raw - outputs.raw[:, None]) * pairs
+        return each.sum() / pairs.sum().clamp(min=1)
+
+    def scores(self, outputs: Any) -> torch.Tensor:
+        """Scores [B]."""
+        scores: torch.Tensor = outputs.raw - 3.0
+        return scores
+
+
+class Reads(Pairs):
+    """Its loss asks for a value of the device."""
+
+    def loss(self, outputs: Any, batch: LossBatch) -> torch.Tensor:
+        """That of `Pairs`, or its half."""
+        return super().loss(outputs, batch) * (1.0 if float(batch.labels.sum()) > 5 else 0.5)
+
+
+class Bad(Logits):
+    """Its loss is wrong for batches whose first label is 1."""
+
+    kind = ""
+
+    def loss(self, outputs: torch.Tensor, batch: LossBatch) -> torch.Tensor:
+        """Right in the first batch, which `build_model` makes."""
+        loss = super().loss(outputs, batch)
+        if len(outputs) == 2:
+            return loss
+        return {"detached": loss.detach(), "shape": loss.repeat(2), "nan": loss * torch.nan}[self.kind]
+
+
+class Detached(Bad):
+    """Bad."""
+
+    kind = "detached"
+
+
+class Shape(Bad):
+    """Bad."""
+
+    kind = "shape"
+
+
+class NaN(Bad):
+    """Bad."""
+
+    kind = "nan"
+
+
+def job_of(model: type[nn.Module], scores: str = "logits", loss: str = "own", **trainer: Any) -> Job:
+    job = plain.job_of({"name": f"{__name__}:{model.__name__}", "loss": loss, "scores": scores}, **trainer)
+    tree = job.model_dump(mode="json", by_alias=True)
+    tree["data"]["columns"] |= {"user": {"kind": "group"}, "session": {"kind": "group"}}
+    return Job.model_validate(tree)
+
+
+def drawn(shared: TrainerContext, number: int, *, weighted: bool = False) -> plain.Drawn:
+    delivery, requests, replies = plain.drawn(shared, number, weighted=weighted)
+    groups = np.random.default_rng(number).integers(0, 4, (2, len(delivery.labels)), dtype=np.uint64)
+    # A hash has a highest bit.
+    return dataclasses.replace(delivery, groups=groups << np.uint64(62)), requests, replies
+
+
+@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_log_loss_written_by_hand_is_that_of_shadowsync(weighted: bool, micro_batches: float) -> None:
+    trained = []
+    for loss in ("log", "own"):
+        shared = build_shared(job_of(Logits, loss=loss, clip_norm=0.1))
+        shared.micro_batches.set(micro_batches)
+        trained.append(plain.train(shared, [drawn(shared, at, weighted=weighted) for at in range(COUNT)]))
+    torch.testing.assert_close(trained[0].flat, trained[1].flat)
+    assert trained[0].losses == pytest.approx(trained[1].losses, rel=1e-5)
+    control = plain.train(
+        build_shared(job_of(Logits, clip_norm=0.1)), [drawn(shared, at + 1) for at in range(COUNT)]
+    )
+    assert not torch.allclose(control.flat, trained[0].flat)
+
+
+@pytest.mark.parametrize("settings", ["adam", "clipped, decays", "bfloat16"])
+@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_ranking_loss_is_captured(settings: str, weighted: bool, micro_batches: float) -> None:
+    job, results = job_of(Pairs, "own", **plain.JOBS[settings]), []
+    for run in (plain.eager, plain.train):
+        shared = on_fake_device(build_shared(job))
+        shared.micro_batches.set(micro_batches)
+        results.append(run(shared, [drawn(shared, number, weighted=weighted) for number in range(COUNT)]))
+    plain.assert_equal(*results)
+    assert (results[1].captured, results[1].events) == (COUNT - EAGER_STEPS, [])
+    # There is no log loss of such scores.
+    assert results[1].losses == [0.0] * COUNT
+    assert any(gradient.any() for gradients in results[1].gradients for gradient in gradients)
+    if settings == "adam":
+        # No difference of a pair depends on the bias, and Adam makes whole steps of its rounding.
+        return
+    host = build_shared(job)
+    host.micro_batches.set(micro_batches)
+    on_host = plain.train(host, [drawn(host, number, weighted=weighted) for number in range(COUNT)])
+    torch.testing.assert_close(on_host.flat, results[1].flat, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loss_that_no_graph_can_hold_trains_eagerly_and_the_user_is_told_once() -> None:
+    results = []
+    for run in (plain.eager, plain.train):
+        shared = on_fake_device(build_shared(job_of(Reads, "own")))
+        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
+    plain.assert_equal(*results)
+    (event,) = results[1].events
+    assert "_local_scalar_dense" in event
+    assert results[1].captured == 0
+
+
+def test_groups_are_what_the_loss_is_of() -> None:
+    """The control: with every row in a group of its own there are no pairs, and nothing is learned."""
+    flats = []
+    for alone in (False, True):
+        shared = build_shared(job_of(Pairs, "own"))
+        batches = [drawn(shared, number) for number in range(COUNT)]
+        if alone:
+            for delivery, _, _ in batches:
+                delivery.groups[:] = np.arange(1, 1 + len(delivery.labels), dtype=np.uint64)
+        before = shared.replica.flat.clone()
+        plain.train(shared, batches)
+        flats.append(torch.equal(before, shared.replica.flat))
+    assert flats == [False, True]
+
+
+def test_scores_are_those_of_the_method() -> None:
+    shared = build_shared(job_of(Pairs, "own"))
+    stepper, sums, progressive = Stepper(shared), PassSums(), QualitySums()
+    stepper.score_with(shared.replica.flat)
+    stepper.score(*drawn(shared, 1), sums)
+    own = Stepper(shared)
+    own.train(*drawn(shared, 1), progressive)
+    assert sums.quality.auc == progressive.auc
+    rows, raw = [], stepper.module.linear
+    assert isinstance(raw, nn.Linear)
+    _, positives, places = sums.quality.histogram()
+    rows.append(float(positives.sum()))
+    assert rows[0] > 0
+    assert places.max() < 0.5, "3 below the logits, which are small at first"
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [(Detached, DETACHED), (Shape, NOT_SCALAR), (NaN, "its loss is not finite")]
+)
+def test_a_batch_whose_loss_cannot_be_minimized_is_left_out(model: type[nn.Module], why: str) -> None:
+    for device in (False, True):
+        shared = build_shared(job_of(model))
+        if device:
+            shared = on_fake_device(shared)
+        stepper, before = Stepper(shared), shared.replica.flat.clone()
+        step = stepper.stage(*drawn(shared, 0))
+        stepper.launch(step)
+        assert stepper.finish(step) == (0.0, [])
+        assert step.left_out == (
+            why if model is not NaN or not device else "its loss or a gradient is not finite"
+        )
+        assert torch.equal(before, shared.replica.flat)
