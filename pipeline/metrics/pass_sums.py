@@ -38,6 +38,8 @@ class PassSums:
 
         Raises ValueError for a wrong shape or value; nothing is then added.
         """
+        if self._ranking is not None and (groups is None or len(groups) <= self._ranking.group):
+            raise ValueError("the examples have no groups")
         self.quality.add(scores, labels, weights)
         if self.top is not None and self._ranking is not None and groups is not None:
             _, group, label = self._ranking
