@@ -178,8 +178,9 @@ class TrainerSection(Section):
         Field(
             ge=0,
             description="A bad batch is one whose loss or gradients are NaN, infinite, or so large that their"
-            " squares are infinite. Bad batches are skipped and counted; if all trainers together have more"
-            " than this, the job stops. It also stops if every batch was bad.",
+            " squares are infinite, or whose own loss is no scalar or depends on no parameter. Bad batches"
+            " are skipped and counted; if all trainers together have more than this, the job stops. It also"
+            " stops if every batch was bad.",
         ),
     ] = 10
     schedule: ScheduleSection = ScheduleSection()

@@ -255,8 +255,8 @@ def bad_batches(report: Report) -> str:
         return ""
     batches = counted(bad.count, "batch", "batches")
     return (
-        f"{batches} ({counted(bad.examples, 'example')}) left out, for a loss or gradients that are not"
-        f" finite (at most {count(bad.limit)} are tolerated); the first: {bad.first[0]}."
+        f"{batches} ({counted(bad.examples, 'example')}) left out, for a loss or gradients that no step"
+        f" can be made of (at most {count(bad.limit)} are tolerated); the first: {bad.first[0]}."
     )
 
 

@@ -83,8 +83,8 @@ class BadBatchCounter:
         if self.count <= self._limit:
             return None
         return self._stop(
-            f"{counted(self.count, 'batch', 'batches')} with a loss or gradients that are not finite over all"
-            f" trainers; the limit trainer.max_bad_batches is {self._limit:,}"
+            f"{counted(self.count, 'batch', 'batches')} with a loss or gradients that no step can be made"
+            f" of over all trainers; the limit trainer.max_bad_batches is {self._limit:,}"
         )
 
     def nothing_else(self) -> Stop | None:
