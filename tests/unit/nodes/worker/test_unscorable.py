@@ -16,6 +16,7 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.metrics.pass_sums import PassSums
+from shadowsync.pipeline.models.own_metrics import OwnMetrics
 from shadowsync.pipeline.saved_model import evaluate as offline_eval
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
@@ -56,7 +57,8 @@ def test_of_a_job(kind: str) -> None:
 @pytest.mark.parametrize("kind", LOGITS)
 def test_of_a_saved_model(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     job = Job.model_validate({"data": {"format": "criteo_tsv", "path": ["x"]}})
-    model = cast("Any", SimpleNamespace(job=job, logits=lambda _: LOGITS[kind]))
+    own = OwnMetrics(job, None)
+    model = cast("Any", SimpleNamespace(job=job, logits=lambda _: LOGITS[kind], own_metrics=lambda: own))
     monkeypatch.setattr(offline_eval, "batches_of", lambda *_: [Batch(BatchId(0, 1, 0, 1), *ARRAYS)])
     spans = (Span(number, f"part-{number}.tsv", "bytes", 0, 100) for number in range(2))
     if kind == "finite":
