@@ -15,7 +15,6 @@ import torch
 import zmq
 
 from ...pipeline.metrics.pass_sums import PassSums
-from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ..replica.replica import TrainerContext
