@@ -254,8 +254,7 @@ _WORDS = {
 class FinalModel:
     """The trainers' model. `origin` becomes REPLICAS when the single model is lost.
 
-    `ema` says that its moving average
-    is scored and saved, too.
+    `ema` says that its moving average is saved and scored, too.
 
     By trainer, `digests` has the digest of its single model, and `rounds` the rounds behind it. `saved_by` is
     the trainer whose model is saved.
