@@ -78,7 +78,8 @@ def compare(
     The main thread calls: Ctrl-C ends it after writing what there is.
 
     Args:
-        job, overrides: as `shadowsync.run` takes them, tables in memory too.
+        job: as `shadowsync.run` takes it, with tables in memory too.
+        overrides: as `shadowsync.run` takes them.
         algorithms: "easgd,easgd@5", or a list of such: NAME in the background, NAME@K every K iterations,
             NAME:KEY=VALUE with an option.
         seeds: runs of each, on the same data, from `run.seed` on.
