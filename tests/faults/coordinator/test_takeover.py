@@ -320,7 +320,10 @@ def test_it_dies_in_every_phase(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, *, after: bool
 ) -> None:
     """At the beginning of the phase, or at its end."""
-    own = in_process(_changed(checkpoint={"every_examples": 8_000}))
+    # A checkpoint that is being written as training ends is given up, and would have no end.
+    slowed = Slowed(60, 1.0)
+    faults = (slowed,) if phase == "running checkpoint" else ()
+    own = in_process(_changed(checkpoint={"every_examples": 8_000}), faults=faults)
     owner, name = PHASES[phase]
     work, killed = getattr(owner, name), list[bool]()
 
@@ -335,6 +338,7 @@ def test_it_dies_in_every_phase(
     monkeypatch.setattr(owner, name, work_and_die)
     own.start()
     wait_until(lambda: bool(killed), "it dies")
+    slowed.release()
     own.take_over()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
