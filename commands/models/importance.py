@@ -59,7 +59,8 @@ def importance(
 
     One column's values are exchanged between rows, and the rows are scored again (permutation importance):
     NE rises by what the model had from this column alone. Two columns that say the same matter little each.
-    The figures are also written into the report of RUN, if it is a run's folder with one.
+    The figures are also written into the report of RUN, if it is a run's folder with one. Sample weights are
+    not used, so NE and AUC of weighted rows differ from those of eval.
     """
     yield_to_training(run)
     from ...pipeline.data.files.paths import absolute_path

@@ -15,10 +15,12 @@ class ColumnImportance(ResultModel):
     Attributes:
         ne_increase, auc_decrease: means over `repeats` exchanges; below 0 if it is better without.
         ne_deviation: standard deviation of the increases; None of one.
+
+    Of scores that are no probabilities the figures of NE are None.
     """
 
     name: str
-    ne_increase: float
+    ne_increase: float | None
     ne_deviation: NonNegativeFloat | None
     auc_decrease: float
     repeats: Annotated[int, Field(ge=1)]
@@ -30,14 +32,14 @@ class Importance(ResultModel):
     Attributes:
         rows: rows of the sample.
         label: the label that was scored.
-        ne, auc: quality on the sample as it is.
+        ne, auc: quality on the sample as it is; of scores that are no probabilities NE is None.
         columns: the most important first.
         left_out: columns that there was no time for.
     """
 
     rows: NonNegativeInt
     label: str
-    ne: NonNegativeFloat
+    ne: NonNegativeFloat | None
     auc: NonNegativeFloat
     columns: list[ColumnImportance]
     left_out: list[str] = Field(default=[])

@@ -13,8 +13,9 @@ SHOWN_COLUMNS: Final = 40
 
 def importance_in_words(importance: Importance) -> str:
     """Say of which rows it is, and what was left out."""
+    ne = "" if importance.ne is None else f"NE {number(importance.ne)}, "
     text = (
-        f"On {count(importance.rows)} rows (NE {number(importance.ne)}, AUC {number(importance.auc)}): "
+        f"On {count(importance.rows)} rows ({ne}AUC {number(importance.auc)} of {importance.label}): "
         "how much worse the scores are if one column's values are exchanged between rows."
     )
     if importance.left_out:

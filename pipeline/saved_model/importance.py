@@ -40,7 +40,7 @@ class _Sample:
 class _Column:
     """What was measured of a column so far: differences from the sample as it is."""
 
-    ne: list[float] = field(default_factory=list)
+    ne: list[float | None] = field(default_factory=list)
     auc: list[float] = field(default_factory=list)
 
 
@@ -87,7 +87,7 @@ def permutation_importance(
         exchanged = _exchanged(sample.columns, sources, rng)
         other_ne, other_auc = _scores(model, exchanged, sample.labels, schema, number)
         of_column = measured.setdefault(column, _Column())
-        of_column.ne.append(other_ne - ne)
+        of_column.ne.append(None if ne is None or other_ne is None else other_ne - ne)
         of_column.auc.append(auc - other_auc)
     columns = [_mean(name, column) for name, column in measured.items()]
     return Importance(
@@ -95,7 +95,7 @@ def permutation_importance(
         label=names[number],
         ne=ne,
         auc=auc,
-        columns=sorted(columns, key=lambda column: (-column.ne_increase, column.name)),
+        columns=sorted(columns, key=_by_importance),
         left_out=[name for name in _units(schema) if name not in measured],
     )
 
@@ -175,8 +175,8 @@ def _scores(
     labels: Float32Array,
     schema: InputSchema,
     label: int,
-) -> tuple[float, float]:
-    """Return NE and AUC of the sample with these columns."""
+) -> tuple[float | None, float]:
+    """Return NE and AUC of the sample with these columns; no NE of scores that are no probabilities."""
     sums = QualitySums()
     for begin in range(0, len(labels), _CHUNK_ROWS):
         some = slice(begin, begin + _CHUNK_ROWS)
@@ -190,14 +190,20 @@ def _scores(
             where="--data",
             remedy="give files with both labels, or more --rows",
         )
-    return sums.ne, sums.auc
+    return (sums.ne if model.job.model.scores == "logits" else None), sums.auc
 
 
 def _mean(name: str, column: _Column) -> ColumnImportance:
+    of_ne = [increase for increase in column.ne if increase is not None]
     return ColumnImportance(
         name=name,
-        ne_increase=statistics.fmean(column.ne),
-        ne_deviation=statistics.stdev(column.ne) if len(column.ne) > 1 else None,
+        ne_increase=statistics.fmean(of_ne) if of_ne else None,
+        ne_deviation=statistics.stdev(of_ne) if len(of_ne) > 1 else None,
         auc_decrease=statistics.fmean(column.auc),
-        repeats=len(column.ne),
+        repeats=len(column.auc),
     )
+
+
+def _by_importance(column: ColumnImportance) -> tuple[float, str]:
+    figure = column.auc_decrease if column.ne_increase is None else column.ne_increase
+    return -figure, column.name

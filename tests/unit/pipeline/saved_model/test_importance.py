@@ -13,6 +13,7 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.formats.parquet import IdClass
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree
+from shadowsync.pipeline.report.importance import importance_in_words
 from shadowsync.pipeline.saved_model.importance import permutation_importance
 from shadowsync.pipeline.types import Float32Array, IndexArray
 
@@ -86,16 +87,36 @@ def path(tmp_path: Path, model: CrossModel) -> Path:
 def test_what_the_model_uses_matters_as_much_as_it_uses_it(path: Path, model: CrossModel) -> None:
     measured = permutation_importance(model, [str(path)], rows=ROWS)
     assert measured.rows == ROWS
+    assert measured.ne is not None
     assert 0.5 < measured.ne < 0.9
     by_name = {column.name: column for column in measured.columns}
+    ne = {column.name: column.ne_increase or 0.0 for column in measured.columns}
     # a and b reach the model only through their cross.
     assert {"a", "b"} == {column.name for column in measured.columns[:2]}
-    assert min(by_name["a"].ne_increase, by_name["b"].ne_increase) > 5 * by_name["x"].ne_increase > 0
+    assert min(ne["a"], ne["b"]) > 5 * ne["x"] > 0
     assert by_name["a"].auc_decrease > by_name["x"].auc_decrease > 0
     for unused in ("tags", "noise"):
         assert by_name[unused].ne_increase == by_name[unused].auc_decrease == 0
     assert "shares" not in by_name
     assert measured.left_out == []
+
+
+def test_scores_that_are_no_probabilities_have_no_ne(path: Path, model: CrossModel) -> None:
+    assert permutation_importance(model, [str(path)], rows=ROWS).ne is not None
+    own = model.job.model.model_copy(update={"loss": "own", "scores": "own"})
+    model.job = model.job.model_copy(update={"model": own})
+    measured = permutation_importance(model, [str(path)], rows=ROWS)
+    assert measured.ne is None
+    assert {(column.ne_increase, column.ne_deviation) for column in measured.columns} == {(None, None)}
+    decreases = [column.auc_decrease for column in measured.columns]
+    assert decreases == sorted(decreases, reverse=True)
+    assert {"a", "b"} == {column.name for column in measured.columns[:2]}
+    assert "(AUC " in importance_in_words(measured)
+
+
+def test_the_label_is_said(path: Path, model: CrossModel) -> None:
+    measured = permutation_importance(model, [str(path)], rows=500, repeats=1)
+    assert " of label): how much worse" in importance_in_words(measured)
 
 
 def test_the_same_seed_gives_the_same(path: Path, model: CrossModel) -> None:
