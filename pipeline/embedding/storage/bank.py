@@ -170,6 +170,13 @@ class RowBank:
         """
         return {WEIGHTS: self.weights, **self._optimizer.state}
 
+    def arrays_of(self, table: TableSettings) -> dict[str, RowArray]:  # noqa: ARG002
+        """Return those of `arrays` that a checkpoint has of a table.
+
+        They follow from the table's settings alone, so all nodes have the same ones of it.
+        """
+        return self.arrays()
+
     def counts(self) -> dict[str, dict[str, int]]:
         """Return counts of each growing table by its name; any thread may call."""
         return {}

@@ -94,6 +94,13 @@ class GrowingBank(RowBank):
         times = {} if directory.used_seconds is None else {USED_SECONDS: directory.used_seconds}
         return super().arrays() | {IDS: directory.ids, USED_AT: directory.used_at} | times
 
+    def arrays_of(self, table: TableSettings) -> dict[str, RowArray]:
+        arrays = self.arrays()
+        if table.growth is None or not table.growth.evict_after_seconds:
+            # The directory has times of all tables here if one of them needs them; other nodes may lack that.
+            arrays.pop(USED_SECONDS, None)
+        return arrays
+
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the counts of `RowDirectory.counts` by table; any thread may call."""
         return {part.table.name: self.directory.counts(number) for number, part in enumerate(self._parts)}

@@ -53,8 +53,8 @@ class SavedDirectory:
     Attributes:
         keys: uint64 [rows], the key of each row; meaningless where it is free.
         used_at: int32 [rows], the batch of each row's last use; 0 where it is free.
-        ages: int32 [rows], how many seconds before the last use of any row each was used last, meaningless
-            where it is free; None if the table freed no rows by time.
+        ages: int32 [rows], how many seconds before the last use of any row of its node each was used last,
+            meaningless where it is free; None if the table freed no rows by time.
     """
 
     keys: Uint64Array
@@ -180,8 +180,11 @@ class SavedTables:
         ids, used_at = (self._read(name, array, 0, rows) for array in (IDS, USED_AT))
         ages = None
         if USED_SECONDS in self._arrays[name]:
-            seconds = self._read(name, USED_SECONDS, 0, rows)
-            ages = seconds[used_at > 0].max(initial=0) - seconds
+            ages = -self._read(name, USED_SECONDS, 0, rows)
+            for start, stop, _ in self.places(name):
+                # Each node counts from its own start, and one of them may have started anew.
+                of_node = ages[start:stop]
+                of_node -= of_node[used_at[start:stop] > 0].min(initial=0)
         return SavedDirectory(ids.view(np.uint64), used_at, ages)
 
     def changes_since(self, before: SavedTables) -> SavedSince | None:

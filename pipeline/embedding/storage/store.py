@@ -246,7 +246,8 @@ class ShardStore:
         """
         for piece in self.plan.pieces_of(self.node):
             bank, rows = self._rows_of(piece)
-            yield piece, {name: array[rows] for name, array in bank.arrays().items()}
+            arrays = bank.arrays_of(self.plan.tables[piece.table])
+            yield piece, {name: array[rows] for name, array in arrays.items()}
 
     @property
     def change_epochs_left(self) -> int:

@@ -225,6 +225,55 @@ def test_a_restored_row_is_as_old_as_it_was(tmp_path: Path, is_timed: bool) -> N
     assert count(second) == 1
 
 
+def test_a_row_is_as_old_as_it_was_on_its_own_node(tmp_path: Path) -> None:
+    """A node that began later counts fewer seconds; its rows are not older for it."""
+    none: Int32Array = np.zeros(0, np.int32)
+    table = make_table("user", 40, 4, growth=Growth(evict_after_seconds=60.0))
+    clock, ids = [0.0], np.arange(1, 20, dtype=np.uint64)
+    plan = TablePlan.make([table], 2)
+
+    def store_of(number: int, plan: TablePlan) -> ShardStore:
+        return ShardStore(plan, number, seed=SEED, memory_fraction=0.8, clock=lambda: clock[0])
+
+    def push(store: ShardStore, keys: Uint64Array) -> None:
+        store.apply(none, np.ones(4 * len(keys), np.float32), keys=keys)
+
+    stores = []
+    for number in range(2):
+        stores.append(store_of(number, plan))
+        clock[0] += 500.0
+    keys = mix(ids)
+    (piece,) = plan.pieces_of(0)
+    is_first = table_rows_of(keys[None], (table.rows,))[0] < piece.stop
+    for store, own in zip(stores, (keys[is_first], keys[~is_first]), strict=True):
+        assert len(own) > 2
+        push(store, own)
+    saved = save_shards(tmp_path, stores)
+    restored = store_of(0, TablePlan.make([table], 1))
+    assert restored.restore(saved) == []
+    for seconds, left in ((30, len(ids)), (70, 1)):
+        clock[0] += seconds
+        push(restored, keys[:1])
+        assert restored.growth_counts()["growing/rows/user"] == left
+
+
+def test_nodes_have_the_same_arrays_of_a_table_whatever_is_beside_it(tmp_path: Path) -> None:
+    """One of two nodes stores a table that frees rows by time together with a part of one that does not."""
+    tables = (
+        make_table("timed", 10, 4, growth=Growth(evict_after_seconds=60.0)),
+        make_table("split", 90, 4, growth=Growth()),
+    )
+    cluster = EmbeddingCluster(tables, 2)
+    assert [len(list(store.pieces())) for store in cluster.stores] == [2, 1]
+    train(cluster, range(4), tables=tables)
+    saved = save_shards(tmp_path, cluster.stores)
+    assert saved.read_directory("timed").ages is not None
+    assert saved.read_directory("split").ages is None
+    other = EmbeddingCluster(tables, 1)
+    assert other.stores[0].restore(saved) == []
+    assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
+
+
 def test_the_same_nodes_restore_the_same_rows(tmp_path: Path) -> None:
     cluster = EmbeddingCluster(TABLES, 2)
     train(cluster, range(6))
