@@ -319,7 +319,8 @@ class DataSection(BaseModel):
         split = self.split
         for part, key in _PARTS:
             if getattr(self, key) and getattr(split, f"has_{part}"):
-                raise ValueError(f"data.{key}: given, and data.split.{part} too; give one of them")
+                split_key = f'split.by = "{split.by}"' if split.by == "last" else f"split.{part}"
+                raise ValueError(f"data.{key}: given, and data.{split_key} too; give one of them")
         if split.by == "time" and self.order != "time":
             raise ValueError('data.split.by: "time" given; it needs data.order = "time"')
         if split.by not in ("", "time") and self.order == "time":

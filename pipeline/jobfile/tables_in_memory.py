@@ -49,6 +49,11 @@ def with_written_tables(tree: Mapping[str, Any], overrides: Iterable[str]) -> Ma
     data = tree.get("data")
     if not isinstance(data, Mapping):
         return tree
+    for key in PATH_KEYS:
+        if isinstance(data.get(key), list | tuple) and any(map(_is_table, data[key])):
+            raise DataError(
+                "a list with tables given", where=f"data.{key}", remedy="give one table: join them first"
+            )
     tables = {key: data[key] for key in PATH_KEYS if _is_table(data.get(key))}
     if not tables:
         return tree

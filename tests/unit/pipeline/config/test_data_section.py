@@ -210,6 +210,10 @@ def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -
             "data.eval_path: given, and data.split.test too; give one of them",
         ),
         (
+            ("data.split.by=last", "data.split.column=C1", "data.eval_path=x"),
+            'data.eval_path: given, and data.split.by = "last" too; give one of them',
+        ),
+        (
             ("data.split.by=fraction", "data.split.test=0.5", "data.split.validation=0.5"),
             "data.split: validation 0.5 and test 0.5 leave nothing to train on",
         ),

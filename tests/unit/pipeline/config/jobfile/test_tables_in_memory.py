@@ -78,6 +78,8 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"data\.path: do not form a table"):
         with_written_tables(tree(tmp_path, NoTable()), [])
+    with pytest.raises(DataError, match=r"data\.path: a list with tables given; give one table"):
+        with_written_tables(tree(tmp_path, [pa.table(ROWS), pa.table(ROWS)]), [])
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match="data"):
         with_written_tables(tree(tmp_path / "file", pa.table(ROWS)), [])
