@@ -21,6 +21,8 @@ JOB_NAME: Final = "job.json"
 NO_REPORT: Final = "no report"
 # They differ in every two runs, and the first column says them.
 _OF_FOLDER: Final = ("run.name", "run.directory")
+_COLUMNS: Final = "data.columns."
+_KIND: Final = "kind"
 _LONGEST_SETTING: Final = 32
 
 
@@ -204,12 +206,19 @@ def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 def _differing(runs: Sequence[Run]) -> tuple[str, ...]:
     names = dict.fromkeys(name for run in runs for name in run.settings)
-    first = runs[0].settings if runs else {}
-    return tuple(
-        name
-        for name in names
-        if name not in _OF_FOLDER and any(run.settings.get(name) != first.get(name) for run in runs)
-    )
+    return tuple(name for name in names if name not in _OF_FOLDER and _differs(name, runs))
+
+
+def _differs(name: str, runs: Sequence[Run]) -> bool:
+    """Return whether a setting is not the same in all of the runs.
+
+    The kind of a column says which runs lack it; of its other settings they have nothing to say.
+    """
+    column, _, key = name.rpartition(".")
+    if column.startswith(_COLUMNS) and key != _KIND:
+        runs = [run for run in runs if f"{column}.{_KIND}" in run.settings]
+    values = [run.settings.get(name) for run in runs]
+    return any(value != values[0] for value in values)
 
 
 def _text(name: str, value: Any) -> str:

@@ -86,6 +86,18 @@ def test_a_setting_that_only_one_run_has_differs(directory: Path, full_report: R
     assert [row["trainer.schedule.kind"] for row in runs.rows()].count(None) == 3
 
 
+def test_of_a_column_that_some_runs_lack_its_kind_is_what_differs(tmp_path: Path) -> None:
+    def add(name: str, **columns: Any) -> None:
+        folder = add_run(tmp_path, name, None)
+        (folder / "job.json").write_text(json.dumps({"data": {"columns": columns}}), encoding="utf-8")
+
+    add("a")
+    add("b", age={"kind": "dense", "scale": 1.0, "transform": "log"})
+    assert list_runs(tmp_path).differing == ("data.columns.age.kind",)
+    add("c", age={"kind": "dense", "scale": 2.0, "transform": "log"})
+    assert list_runs(tmp_path).differing == ("data.columns.age.kind", "data.columns.age.scale")
+
+
 def test_a_report_that_cannot_be_read_is_said(directory: Path) -> None:
     (directory / "a" / JSON_NAME).write_text("{", encoding="utf-8")
     (run,) = [run for run in list_runs(directory) if run.name == "a"]
