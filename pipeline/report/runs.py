@@ -24,6 +24,7 @@ _OF_FOLDER: Final = ("run.name", "run.directory")
 _COLUMNS: Final = "data.columns."
 _KIND: Final = "kind"
 _LONGEST_SETTING: Final = 32
+_LONGEST_OUTCOME: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,15 @@ def _differs(name: str, runs: Sequence[Run]) -> bool:
 
 
 def _text(name: str, value: Any) -> str:
-    if name in ("run", "outcome"):
+    if name == "run":
         return str(value)
+    if name == "outcome":
+        return _cut(str(value), _LONGEST_OUTCOME)
     if name in _FIGURES:
         return _FIGURES[name](value)
     text = MISSING if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _LONGEST_SETTING else f"{text[: _LONGEST_SETTING - 1]}…"
+    return _cut(text, _LONGEST_SETTING)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -86,6 +86,14 @@ def test_a_setting_that_only_one_run_has_differs(directory: Path, full_report: R
     assert [row["trainer.schedule.kind"] for row in runs.rows()].count(None) == 3
 
 
+def test_a_long_outcome_is_cut_in_texts_only(directory: Path, full_report: Report) -> None:
+    outcome = "stopped: " + "x" * 300
+    add_run(directory, "d", full_report.model_copy(update={"outcome": outcome}))
+    runs = list_runs(directory, sort="name")
+    assert runs.rows()[-1]["outcome"] == outcome
+    assert runs.texts()[-1]["outcome"] == outcome[:59] + "…"
+
+
 def test_of_a_column_that_some_runs_lack_its_kind_is_what_differs(tmp_path: Path) -> None:
     def add(name: str, **columns: Any) -> None:
         folder = add_run(tmp_path, name, None)
