@@ -74,6 +74,17 @@ def test_rows_and_their_optimizers_go_on_with_another_number_of_nodes(tmp_path: 
         saved_model_of(tmp_path / "whole")
 
 
+def copied_whole(source: Path, copy: Path, manifest: Path) -> bool:
+    """Copies a hub's folder; False if a checkpoint was replaced meanwhile."""
+    shutil.rmtree(copy, ignore_errors=True)
+    try:
+        before = manifest.read_bytes()
+        shutil.copytree(source, copy, ignore_dangling_symlinks=True)
+        return manifest.read_bytes() == before
+    except (FileNotFoundError, shutil.Error):
+        return False
+
+
 def test_checkpoints_are_taken_while_modules_train(tmp_path: Path) -> None:
     manifest = tmp_path / "a" / TABLES / "checkpoint" / "manifest.json"
     with hub(folder(tmp_path / "a"), {"checkpoint_seconds": 0.05}) as own, joined(own.endpoint) as tables:
@@ -87,7 +98,9 @@ def test_checkpoints_are_taken_while_modules_train(tmp_path: Path) -> None:
 
         wait_until(several, "checkpoints replace each other")
         # As after the death of the hub: what is there by then.
-        shutil.copytree(tmp_path / "a", tmp_path / "dead", ignore_dangling_symlinks=True)
+        wait_until(
+            lambda: copied_whole(tmp_path / "a", tmp_path / "dead", manifest), "a copy is of one moment"
+        )
         saved_at_most = tables.state()
         train(tables, 20, seed=1000)
         later = tables.state()
