@@ -21,10 +21,10 @@ UNPACKED_BYTES = 256 << 20
 Server = PageServer | MetricsServer
 
 
-def a_page() -> PageServer:
+def a_page(status_bytes: int = 4_000_000) -> PageServer:
     made = PageServer("127.0.0.1", 0)
     made.start()
-    made.publish(a_status(outcome="x" * 4_000_000))
+    made.publish(a_status(outcome="x" * status_bytes))
     return made
 
 
@@ -168,10 +168,14 @@ def test_a_head_that_comes_in_drops_is_closed(
 
 def test_a_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.READ_SECONDS", 0.3)
-    made = a_page()
+    # More than the kernel holds for a server; what it holds is sent, and then nobody has to read.
+    made = a_page(32_000_000)
     try:
         wait_until(lambda: status_of(made, head("/status.json")) == 200, "it serves")
-        with connect(made, head("/status.json")):
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(("127.0.0.1", made.port))
+            slow.sendall(head("/status.json"))
             wait_until(lambda: made.counts.closed >= 1, "it is closed")
     finally:
         made.close()
