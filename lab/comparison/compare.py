@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.jobfile.named_code import code_of, require_trusted
 from ...pipeline.open_files import require_files
 from ...pipeline.report.run_folder import create_run_folder
+from ...pipeline.text.html import html_table
 from .columns import all_columns
 from .markdown import print_table
 from .plan import JOBS, RUNS, check, make_plan
@@ -57,12 +57,8 @@ class Compared:
 
     def _repr_html_(self) -> str:
         columns = all_columns(self.rows)
-        head = "".join(f"<th>{html.escape(column.title)}</th>" for column in columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(column.text(row))}</td>" for column in columns) + "</tr>"
-            for row in self.rows
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        rows = ([column.text(row) for column in columns] for row in self.rows)
+        return html_table((column.title for column in columns), rows)
 
 
 def compare(

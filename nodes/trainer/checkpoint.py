@@ -58,12 +58,12 @@ class TrainerSnapshot:
         tensors = {name: value.clone() for name, value in state.tensors.items()}
         has_global = algorithm.model.value == ModelOrigin.GLOBAL
         global_model = algorithm.global_model()[: context.layout.numel].clone() if has_global else None
-        optimizer = {name: v.detach().to("cpu", copy=True) for name, v in context.optimizer.state.items()}
+        optimizer = dict(context.optimizer.state)
         if EMA in optimizer:
-            optimizer[EMA] = context.optimizer.averaged().detach().to("cpu", copy=True)
+            optimizer[EMA] = context.optimizer.averaged()
         return cls(
             replica=context.replica.snapshot(context.replica.weights),
-            optimizer=optimizer,
+            optimizer={name: v.detach().to("cpu", copy=True) for name, v in optimizer.items()},
             iterations=tuple(int(count) for count in context.iterations),
             state=AlgorithmState(state.completed_rounds, tensors),
             global_model=global_model,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from ..jobfile.extras import missing_modules
+from ..text.html import escaped, html_table
 from . import wording
 from .ledger import Identity
 from .model import SYNC_GAP_PICTURE, Report
@@ -33,7 +33,7 @@ def report_html(report: Report) -> str:
     """Return a report as HTML without scripts; its pictures are in it, if matplotlib is installed."""
     colour = "green" if report.exit_code == 0 else "darkorange"
     parts = [
-        f'<b>{_text(report.run)}: <span style="color:{colour}">{_text(report.outcome)}</span></b>',
+        f'<b>{escaped(report.run)}: <span style="color:{colour}">{escaped(report.outcome)}</span></b>',
         *(_paragraph(text) for text in (wording.quality(report), wording.saved(report))),
         *(_paragraph(text, "darkorange") for text in report.warnings),
         _curves(report),
@@ -43,14 +43,9 @@ def report_html(report: Report) -> str:
     return "<div>" + "".join(parts) + "</div>"
 
 
-def _text(text: str) -> str:
-    # In a notebook a pair of dollar signs is a formula.
-    return html.escape(text).replace("$", "&#36;")
-
-
 def _paragraph(text: str, colour: str = "") -> str:
     style = f' style="color:{colour}"' if colour else ""
-    return f"<p{style}>{_text(text)}</p>"
+    return f"<p{style}>{escaped(text)}</p>"
 
 
 def _curves(report: Report) -> str:
@@ -72,9 +67,8 @@ def _curves(report: Report) -> str:
 
 def _ledger(identities: Iterable[Identity]) -> str:
     rows = (
-        f"<tr><td>{_text(identity.name)}</td><td>{_text(wording.count(identity.left))}</td>"
-        f"<td>{_text(wording.count(identity.right))}</td><td>{_text(wording.difference(identity))}</td></tr>"
+        (identity.name, *map(wording.count, (identity.left, identity.right)), wording.difference(identity))
         for identity in identities
     )
-    head = "".join(f"<th>{name}</th>" for name in ("identity", "left", "right", ""))
-    return f"<details><summary>the ledger</summary><table><tr>{head}</tr>{''.join(rows)}</table></details>"
+    table = html_table(("identity", "left", "right", ""), rows)
+    return f"<details><summary>the ledger</summary>{table}</details>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final, overload
 
 from ..errors import DataError
 from ..text.format import MISSING, count, number
+from ..text.html import html_table
 from .model import Report
 from .notebook import FolderReport
 from .run_folder import LATEST
@@ -121,12 +121,7 @@ class Runs(Sequence[Run]):
 
     def _repr_html_(self) -> str:
         names = ["run", "outcome", *_FIGURES, *self.differing]
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(row[name])}</td>" for name in names) + "</tr>"
-            for row in self.texts()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(names, ([row[name] for name in names] for row in self.texts()))
 
 
 def list_runs(directory: str | PathLike[str] = "runs", *, sort: str = "start") -> Runs:

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ..config.columns import suggest
 from ..data.batches.span_plan import plan_spans
 from ..data.span import Span
 from ..errors import DataError
@@ -22,7 +21,7 @@ from ..metrics.importance import ColumnImportance, Importance
 from ..metrics.quality import QualitySums
 from ..types import Float32Array
 from .input_rows import InputSchema, input_schema, read_input, rows_of_columns
-from .prediction import ScoringModel, has_scores, logits_of
+from .prediction import ScoringModel, has_scores, label_number, logits_of
 
 _SPANS: Final = 16
 _CHUNK_ROWS: Final = 8_192
@@ -73,10 +72,7 @@ def permutation_importance(
     score, for labels that are all the same, and as `score_files`.
     """
     began = now()
-    names = list(model.job.data.label_names)
-    if label and label not in names:
-        raise DataError(f"there is no label {label!r}", where="--label", remedy=suggest(label, names))
-    number = names.index(label) if label else 0
+    number = label_number(model, label)
     schema, rng = input_schema(model.job, model.id_classes), np.random.default_rng(seed)
     sample = _sample(model, patterns, schema, number, rows, rng)
     ne, auc = _scores(model, sample.columns, sample.labels, schema, number)
@@ -92,7 +88,7 @@ def permutation_importance(
     columns = [_mean(name, column) for name, column in measured.items()]
     return Importance(
         rows=len(sample.labels),
-        label=names[number],
+        label=model.job.data.label_names[number],
         ne=ne,
         auc=auc,
         columns=sorted(columns, key=_by_importance),
@@ -132,11 +128,7 @@ def _sample(
     rng: np.random.Generator,
 ) -> _Sample:
     data = schema.data
-    spans = [
-        span
-        for pattern in patterns
-        for span in plan_spans([pattern], data.format, data.span_bytes, kafka=data.kafka)
-    ]
+    spans = plan_spans(patterns, data.format, data.span_bytes, kafka=data.kafka)
     chosen = [spans[place] for place in rng.permutation(len(spans))[:_SPANS]]
     parts: list[pa.Table] = []
     labels: list[Float32Array] = []

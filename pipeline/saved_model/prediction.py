@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ..atomic_file import atomic_file
 from ..checkpoint.saved import Place
 from ..config.column_kinds import KINDS
+from ..config.columns import suggest
 from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
@@ -161,6 +162,14 @@ def _rows_of_table(table: pa.Table, schema: InputSchema, where: str) -> InputRow
     check_parquet(where, table.schema, schema.inputs)
     arrays = {name: _one_array(table.column(name)) for name in schema.inputs.sources}
     return rows_of_columns(arrays, schema, [], where, np.arange(1, len(table) + 1))
+
+
+def label_number(model: ScoringModel, label: str) -> int:
+    """Return which of the model's labels has this name; the first for "". Raises DataError for none."""
+    names = list(model.job.data.label_names)
+    if label and label not in names:
+        raise DataError(f"there is no label {label!r}", where="--label", remedy=suggest(label, names))
+    return names.index(label) if label else 0
 
 
 def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Float32Array]:

@@ -10,12 +10,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from ..config.columns import suggest
 from ..data.columns.fields import is_text
 from ..errors import DataError
 from ..metrics.quality import entropy
 from ..metrics.top_k import GroupRanking, TopKSums
-from .prediction import ScoringModel, score_files
+from .prediction import ScoringModel, label_number, score_files
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,7 @@ def score_slices(
     label that the model does not have, if no row is left, for a file that lacks the column or has lists
     there, and as `score_files`.
     """
-    names = list(model.job.data.label_names)
-    if label and label not in names:
-        raise DataError(f"there is no label {label!r}", where="--label", remedy=suggest(label, names))
-    number = names.index(label) if label else 0
+    number = label_number(model, label)
     chunks = []
     for rows, logits in score_files(model, patterns, [column]):
         if pa.types.is_nested(rows.kept[column].type):

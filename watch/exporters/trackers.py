@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -49,15 +50,13 @@ class MlflowRun:
         self._client = mlflow.MlflowClient(tracking_uri=uri)
         known = self._client.get_experiment_by_name(experiment)
         place = known.experiment_id if known is not None else self._client.create_experiment(experiment)
-        tag = str(folder.absolute())
-        quoted = tag.replace("'", "_")
-        runs = self._client.search_runs([place], f"tags.`{FOLDER_TAG}` = '{quoted}'")
+        # A filter has no way to quote one.
+        tag = str(folder.absolute()).replace("'", "_")
+        runs = self._client.search_runs([place], f"tags.`{FOLDER_TAG}` = '{tag}'")
         if runs:
             self._run = runs[0].info.run_id
             return
-        self._run = self._client.create_run(
-            place, run_name=folder.name, tags={FOLDER_TAG: quoted}
-        ).info.run_id
+        self._run = self._client.create_run(place, run_name=folder.name, tags={FOLDER_TAG: tag}).info.run_id
         parameters = [
             self._entities.Param(_NOT_IN_NAMES.sub("_", name), json.dumps(value)[:_LONGEST_VALUE])
             for name, value in settings.items()
@@ -143,11 +142,9 @@ class TrackerThread:
 
     def close(self) -> None:
         """Wait until all is written, CLOSE_SECONDS at most."""
-        try:
+        with contextlib.suppress(queue.Full):
             self._steps.put(None, timeout=CLOSE_SECONDS)
             self._thread.join(CLOSE_SECONDS)
-        except queue.Full:
-            pass
         if self._thread.is_alive():
             log.error("%s: does not answer; its last figures are missing", self._name)
         if self._left_out:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from shadowsync import list_runs
@@ -13,7 +14,7 @@ from shadowsync.cli import main
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.run_folder import point_latest
-from shadowsync.pipeline.report.runs import rows_beside
+from shadowsync.pipeline.report.runs import SORTS, rows_beside
 from shadowsync.pipeline.report.write import JSON_NAME, rewrite_texts
 
 
@@ -142,6 +143,12 @@ def test_the_command_prints_a_table(directory: Path) -> None:
     assert head.split()[:2] == ["run", "outcome"]
     assert head.endswith("trainer.lr")
     assert [line.split()[0] for line in lines] == ["a", "b", "c"]
+
+
+def test_the_command_sorts_by_what_the_list_can_be_sorted_by() -> None:
+    (sort,) = [option for option in main.commands["runs"].params if option.name == "sort"]
+    assert isinstance(sort.type, click.Choice)
+    assert set(sort.type.choices) == set(SORTS)
 
 
 def test_the_command_prints_json(directory: Path) -> None:
