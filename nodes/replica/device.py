@@ -26,7 +26,8 @@ class HostBatch:
         labels: float32 [B], or [B, T] of T labels.
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
-        groups: for a loss of one's own, int64 [S, B], see `LossBatch.groups`; else None.
+        groups: for a loss of one's own, int64 [S, B], see `LossBatch.groups`; for the in-batch softmax
+            [1, B], see `LossBatch.items`; else None.
         indices: what places the vectors.
         replies: the nodes' replies, float32, each of the floats of its request.
         numbers: what a step on a device reads besides: its learning rate, and micro-batches' shares.

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...pipeline.config.model import IN_BATCH_SOFTMAX
 from ...pipeline.embedding.lookup.gather_indices import GatherLayout
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.models.flat import BFloat16Weights, GradientWatch
@@ -108,8 +109,10 @@ class Computation:
         device = context.device.torch_device
         self._settings = context.job.trainer
         self._loss = TrainingLoss(context.job.model, context.job.data.loss_weights)
-        self._own = context.job.model.loss == "own", context.job.model.scores == "own"
-        self._group_names = list(context.job.data.columns_as("group"))
+        self._own = context.job.model.has_own_loss, not context.job.model.has_logits
+        self._has_items = context.job.model.loss == IN_BATCH_SOFTMAX
+        # The in-batch softmax needs no groups.
+        self._group_names = [] if self._has_items else list(context.job.data.columns_as("group"))
         self._enqueues = enqueues
         self._device_type = device.type
         self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
@@ -215,9 +218,12 @@ class Computation:
             loss = mean_log_loss(outputs, inputs.labels, inputs.weights)
             return loss, loss.detach(), outputs
         if has_own_loss:
-            groups = () if inputs.groups is None else inputs.groups.unbind()
+            groups: Sequence[torch.Tensor] = () if inputs.groups is None else inputs.groups.unbind()
+            items = None
+            if self._has_items:
+                *groups, items = groups
             named = dict(zip(self._group_names, groups, strict=True))
-            loss = own_loss(self.module, outputs, LossBatch(inputs.labels, inputs.weights, named))
+            loss = own_loss(self.module, outputs, LossBatch(inputs.labels, inputs.weights, named, items))
             if has_own_scores:
                 with torch.no_grad():
                     scores: torch.Tensor = self.module.scores(outputs)  # type: ignore[operator]

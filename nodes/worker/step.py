@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ...pipeline.config.model import IN_BATCH_SOFTMAX
 from ...pipeline.config.trainer import warmup_factor
 from ...pipeline.data.batch import label_columns
 from ...pipeline.embedding.lookup.gather_indices import GatherIndices
@@ -23,6 +24,7 @@ from ...pipeline.models.layers import mean_log_loss
 from ...pipeline.models.optimizers import EMA_EVERY
 from ...pipeline.models.own_loss import scoring
 from ...pipeline.models.sequences import with_lengths
+from ...pipeline.models.two_tower import ItemIds
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, HostBatch, PendingResult, Staged, StepResult
@@ -84,8 +86,9 @@ class Stepper:
         context.constants.attach(self._scorer)
         self._scorer.eval()
         self._scoring = scoring(context.job, self._scorer)
-        self._has_logits = context.job.model.scores == "logits"
+        self._has_logits = context.job.model.has_logits
         self._ships_groups = context.job.model.loss == "own"
+        self._item_ids = ItemIds(context.job) if context.job.model.loss == IN_BATCH_SOFTMAX else None
         self._stream = context.device.open_stream()
         self._captured: CapturedSteps | None = None
         if self.ahead and isinstance(self._stream, StepCapture):
@@ -240,6 +243,8 @@ class Stepper:
         indices, data = self._context.router.gather(requests, list(replies), pad)
         labels, weights = self._labels(delivery), _weights(delivery)
         groups = delivery.groups.view(np.int64) if self._ships_groups and len(delivery.groups) else None
+        if self._item_ids is not None:
+            groups = self._item_ids.of(delivery.rows, delivery.keys)[None]
         batch = HostBatch(labels, weights, delivery.dense, indices, data, numbers, groups)
         return indices, self._stream.stage(batch)
 

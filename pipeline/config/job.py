@@ -15,7 +15,14 @@ from ..codecs.choices import AUTO
 from ..types import NEED_PROBABILITIES, RankingSettings
 from .columns import suggest
 from .data import DataSection
-from .model import ONE_LABEL_MODELS, EmbeddingSection, ModelSection, check_attention
+from .model import (
+    ONE_LABEL_MODELS,
+    TOWER_MODELS,
+    EmbeddingSection,
+    ModelSection,
+    check_attention,
+    check_towers,
+)
 from .network import CodecsSection, NetworkSection
 from .sections import (
     STRICT,
@@ -98,7 +105,8 @@ class Job(Section):
         model, validation = tree.get("model", {}), tree.get("validation", {})
         if not (isinstance(model, dict) and isinstance(validation, dict)):
             return tree
-        chosen = model.get("scores") == "own" and "metric" not in validation
+        ranks = model.get("scores") == "own" or model.get("name") in TOWER_MODELS
+        chosen = ranks and "metric" not in validation
         return tree | {"validation": {"metric": "auc"} | validation} if chosen else tree
 
     @model_validator(mode="after")
@@ -115,6 +123,7 @@ class Job(Section):
             self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
         )
         check_attention(self.model, self.embedded_columns)
+        check_towers(self.model, self.embedded_columns, self.data.dense_names)
         require_growable(self.data.table_columns, self.table_sections)
         if self.codecs.center_up == AUTO and self.sync.control != "auto":
             raise ValueError(
@@ -227,16 +236,17 @@ class Job(Section):
             raise ValueError(
                 f"validation.own: given; it is for a model of your own, and {self.model.name!r} is built in"
             )
-        if self.model.loss == "own" and any(weight != 1.0 for weight in self.data.loss_weights):
+        if self.model.has_own_loss and any(weight != 1.0 for weight in self.data.loss_weights):
             raise ValueError(
-                'data.columns: a loss_weight is given, and model.loss = "own" has all labels in one loss;'
-                " leave it out"
+                f'data.columns: a loss_weight is given, and model.loss = "{self.model.loss}" has all labels'
+                " in one loss; leave it out"
             )
         metric = self.validation.metric
-        if self.model.scores == "own" and metric.partition("/")[0] in NEED_PROBABILITIES:
+        if not self.model.has_logits and metric.partition("/")[0] in NEED_PROBABILITIES:
             raise ValueError(
-                f'validation.metric: {metric!r} needs probabilities, which scores of model.scores = "own" are'
-                ' not; give "auc", "pr_auc", "lift", or with validation.group "ndcg@10"'
+                f"validation.metric: {metric!r} needs probabilities, which scores of model.scores ="
+                f' "{self.model.scores}" are not; give "auc", "pr_auc", "lift", or with validation.group'
+                ' "ndcg@10"'
             )
 
     def _require_balanceable(self) -> None:

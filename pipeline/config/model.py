@@ -79,8 +79,20 @@ class EmbeddingSection(Section):
     )
 
 
-ONE_LABEL_MODELS: Final = ("autoint", "dcn_v2", "deepfm", "din", "dlrm", "finalmlp", "wide_deep")
-"""Built-in models with one logit."""
+ONE_LABEL_MODELS: Final = (
+    "autoint",
+    "dcn_v2",
+    "deepfm",
+    "din",
+    "dlrm",
+    "finalmlp",
+    "two_tower",
+    "wide_deep",
+)
+"""Built-in models with one logit, or one score."""
+TOWER_MODELS: Final = ("two_tower",)
+"""Built-in models with a vector of the query and one of the item."""
+IN_BATCH_SOFTMAX: Final = "in_batch_softmax"
 
 
 class ModelSection(Section):
@@ -89,8 +101,8 @@ class ModelSection(Section):
     name: str = Field(
         default="dlrm",
         description='"dlrm", "wide_deep", "dcn_v2", "deepfm", "autoint", "finalmlp" or "din"; for several'
-        ' labels, too, "shared_bottom", "mmoe" or "ple"; or your own: "package.module:Class" or'
-        ' "./file.py:Class".',
+        ' labels, too, "shared_bottom", "mmoe" or "ple"; for retrieval "two_tower"; or your own:'
+        ' "package.module:Class" or "./file.py:Class".',
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
     table_rows: RowsSetting | list[RowsSetting] = Field(
@@ -121,17 +133,20 @@ class ModelSection(Section):
         " model gets it by a method `set_output_bias(logit)`, and is not changed without one. A run that"
         " resumes or starts from a checkpoint keeps the bias that it loads.",
     )
-    loss: Literal["log", "focal", "own"] = Field(
+    loss: Literal["log", "focal", "in_batch_softmax", "own"] = Field(
         default="log",
         description='What training minimizes: "log", the log loss; "focal", the log loss times (1 - p) to the'
         " power of `focal_gamma`, with the probability p of the true label. Focal scores are ranks: they are"
-        ' not calibrated. "own": what the method `loss(outputs, batch)` of your own model returns.',
+        ' not calibrated. "in_batch_softmax", that of two_tower: the log loss of the item that a positive'
+        ' has, among the items of its batch. "own": what the method `loss(outputs, batch)` of your own model'
+        " returns.",
     )
-    scores: Literal["logits", "own"] = Field(
+    scores: Literal["logits", "similarity", "own"] = Field(
         default="logits",
         description='What the model scores by: "logits", which `forward` returns; with loss = "own" also'
-        ' "own", what the method `scores(outputs)` of your own model returns. Own scores are no'
-        " probabilities: nothing has NE, logloss or calibration.",
+        ' "own", what the method `scores(outputs)` of your own model returns; "similarity", that of'
+        " two_tower: the product of the vectors of query and item. Those two are no probabilities: nothing"
+        " has NE, logloss or calibration.",
     )
     focal_gamma: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = Field(
         default=None, description='loss = "focal": the power; 2.0 if it is left out.'
@@ -162,6 +177,12 @@ class ModelSection(Section):
         description='din: for each column with pooling = "none", the column of one id whose vector it is'
         ' weighed by: `{ history = "item" }`. Their tables have the same dimension.',
     )
+    query: list[str] = Field(default=[], description="two_tower: the columns of the query.")
+    item: list[str] = Field(
+        default=[],
+        description="two_tower: the columns of the item. The first one is its id: a column of one id with a"
+        " table.",
+    )
     options: dict[str, JsonValue] = Field(
         default={},
         description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
@@ -169,7 +190,7 @@ class ModelSection(Section):
         " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
         " a sequence has a vector that is learned. autoint: `layers` (3), `heads` (2) and `head_dim` (16)."
         " finalmlp: `heads` (1). mmoe: `experts` (8). ple: `levels` (2), `experts` (2) and `shared_experts`"
-        " (2).",
+        " (2). two_tower: `dim` (32), `temperature` (0.05) and `normalized` (true).",
     )
 
     @model_validator(mode="before")
@@ -180,9 +201,23 @@ class ModelSection(Section):
             return {"table_kind": "hashed", **body}
         return body
 
+    @model_validator(mode="before")
+    @classmethod
+    def _loss_of_towers(cls, body: Any) -> Any:
+        if isinstance(body, dict) and body.get("name") in TOWER_MODELS:
+            return {"loss": IN_BATCH_SOFTMAX, "scores": "similarity", **body}
+        return body
+
     @model_validator(mode="after")
     def _consistent(self) -> ModelSection:
         self._require_own()
+        for key, value, needed in (
+            ("loss", self.loss, IN_BATCH_SOFTMAX),
+            ("scores", self.scores, "similarity"),
+        ):
+            if (value == needed) != self.has_towers:
+                what = "has two towers" if self.has_towers else "has no towers"
+                raise ValueError(f'model.{key}: "{value}" given, and {self.name} {what}: leave it out')
         if self.loss != "focal" and self.focal_gamma is not None:
             raise ValueError(f'model.focal_gamma: {self.focal_gamma:g} given; it needs model.loss = "focal"')
         if self.loss != "log" and self.label_smoothing:
@@ -215,6 +250,21 @@ class ModelSection(Section):
                 f'model.scores: "own" given; the {self.loss} loss is one of logits: set model.loss = "own",'
                 " too"
             )
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the model's class computes the loss from its outputs."""
+        return self.loss in (IN_BATCH_SOFTMAX, "own")
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether scores are logits, so that there are probabilities."""
+        return self.scores == "logits"
+
+    @property
+    def has_towers(self) -> bool:
+        """Whether the model has a vector of the query and one of the item."""
+        return self.name in TOWER_MODELS
 
     @property
     def gamma(self) -> float | None:
@@ -275,3 +325,49 @@ def _no_sequence(name: str, known: dict[str, EmbeddedColumn], sequences: Sequenc
     if not sequences:
         return 'is no sequence; give a multi_hot column pooling = "none"'
     return f"is no sequence; {suggest(name, list(sequences))}"
+
+
+def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: Sequence[str]) -> None:
+    """Raise ValueError unless a model of two towers, and it alone, has the columns of each.
+
+    Args:
+        model: the section [model].
+        columns: the columns of the job whose ids have rows of a table.
+        dense: names of the dense features.
+    """
+    if not model.has_towers:
+        for key, given in (("query", model.query), ("item", model.item)):
+            if given:
+                raise ValueError(
+                    f'model.{key}: given; it is for model.name = "two_tower", this is "{model.name}": leave'
+                    " it out"
+                )
+        return
+    by_name = {column.name: column for column in columns}
+    known = [*dense, *by_name]
+    for key, names in (("query", model.query), ("item", model.item)):
+        if not names:
+            raise ValueError(f"model.{key}: no columns given; give those of the {key}: {suggest('', known)}")
+        for name in names:
+            if name not in known:
+                raise ValueError(
+                    f"model.{key}: {name!r} is no column that a model sees; {suggest(name, known)}"
+                )
+            if name in by_name and by_name[name].pooling == "none":
+                raise ValueError(
+                    f'model.{key}: column {name} has pooling = "none", and {model.name} takes no sequences:'
+                    ' set "sum" or "mean"'
+                )
+    both = [*model.query, *model.item]
+    for name in known:
+        if both.count(name) != 1:
+            raise ValueError(
+                f"model.query, model.item: column {name} is named {both.count(name)} times; each column"
+                " belongs to one tower"
+            )
+    identity = model.item[0]
+    if identity not in by_name or by_name[identity].pooling:
+        raise ValueError(
+            f"model.item: {identity!r} is the first column, and no column of one id with a table; name the"
+            " item's id first"
+        )

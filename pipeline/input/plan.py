@@ -164,9 +164,9 @@ def require_fixed_input(job: Job) -> None:
 
 def require_ne(job: Job) -> None:
     """Raise JobFileError for a job that has no NE, for uses that compare by it."""
-    if job.model.scores == "own":
+    if not job.model.has_logits:
         raise JobFileError(
-            'model.scores: "own" given; runs are compared by NE, which such scores have not',
+            f'model.scores: "{job.model.scores}" given; runs are compared by NE, which such scores have not',
             remedy='leave it out, with logits as outputs; a loss of your own may stay, as model.loss = "own"',
         )
 

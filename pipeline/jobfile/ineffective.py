@@ -343,7 +343,7 @@ RULES: Final[tuple[_Rule, ...]] = (
             not (
                 _has_validation_data(job)
                 or rows_that_count(job.validation.metric)
-                or job.model.scores == "own"
+                or not job.model.has_logits
             )
         ),
         _NO_VALIDATION,

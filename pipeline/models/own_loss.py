@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..config.job import Job
+from ..config.model import IN_BATCH_SOFTMAX
 from ..errors import JobFileError
 
 NOT_SCALAR: Final = "its loss is not a scalar tensor"
@@ -37,11 +38,16 @@ class LossBatch:
         weights: sample weights, float32 [B]; None for a job without.
         groups: for each column of kind "group" the 64 bits of each value's hash, int64 [B]; 0 where it is
             missing.
+        items: for the in-batch softmax, what tells the examples' items apart, int64 [B].
+        log_frequency: for the same, the logarithm of the probability that an example has this item, float32
+            [B].
     """
 
     labels: torch.Tensor
     weights: torch.Tensor | None
     groups: Mapping[str, torch.Tensor]
+    items: torch.Tensor | None = None
+    log_frequency: torch.Tensor | None = None
 
 
 def in_float32(outputs: Any) -> Any:
@@ -84,7 +90,7 @@ class ScoringModule(nn.Module):
 
 def scoring(job: Job, module: nn.Module) -> nn.Module:
     """Return a module that computes scores: the model itself, or around it one with its own scores."""
-    return ScoringModule(module) if job.model.scores == "own" else module
+    return module if job.model.has_logits else ScoringModule(module)
 
 
 def check_own_loss(job: Job, module: nn.Module, inputs: tuple[torch.Tensor, Any]) -> None:
@@ -100,6 +106,7 @@ def check_own_loss(job: Job, module: nn.Module, inputs: tuple[torch.Tensor, Any]
         labels if several == 1 else labels[:, None].repeat(1, several),
         torch.ones(2) if job.data.columns_as("weight") else None,
         {column: torch.ones(2, dtype=torch.int64) for column in job.data.columns_as("group")},
+        torch.arange(2) if job.model.loss == IN_BATCH_SOFTMAX else None,
     )
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     remedy = "loss(outputs, batch) must return the mean loss of the batch, a scalar computed from outputs"

@@ -54,6 +54,7 @@ from .multi_task import PLE, MMoE, SharedBottom
 from .own_loss import check_own_loss, require_methods, scoring
 from .own_metrics import check_own_metrics
 from .sequences import EmbeddedSequence, Embeddings, model_inputs_of
+from .two_tower import TwoTower, towers_of
 
 _WHERE = "model.name"
 
@@ -67,6 +68,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "mmoe": MMoE,
     "ple": PLE,
     "shared_bottom": SharedBottom,
+    "two_tower": TwoTower,
     "wide_deep": WideDeep,
 }
 # The keys of [model] that are arguments of a model, beside its options.
@@ -80,6 +82,7 @@ KEYS = {
     "mmoe": ("bottom", "top"),
     "ple": ("bottom", "top"),
     "shared_bottom": ("bottom", "top"),
+    "two_tower": ("top",),
     "wide_deep": ("top",),
 }
 _TASKS = "tasks"
@@ -154,6 +157,8 @@ def build_model(job: Job, label_rates: Sequence[float] = ()) -> nn.Module:
     maker = find_model(name)
     dense, dims = job.model_inputs
     arguments |= _tasks_of(job, maker) | _inputs(job, maker)
+    if job.model.has_towers:
+        arguments |= towers_of(job)
     try:
         inspect.signature(maker).bind(dense, dims, **arguments)
     except TypeError as error:
@@ -297,7 +302,7 @@ def _check_contract(job: Job, module: nn.Module) -> None:
         )
     require_methods(job, module)
     _check_scores(job, module)
-    if job.model.loss == "own":
+    if job.model.has_own_loss:
         with own_random_numbers(job.run.seed):
             check_own_loss(job, module, zero_inputs(job))
     if job.validation.own:
@@ -307,7 +312,7 @@ def _check_contract(job: Job, module: nn.Module) -> None:
 def _check_scores(job: Job, module: nn.Module) -> None:
     names = job.data.label_names
     shape = "[B]" if len(names) == 1 else f"[B, {len(names)}], a column for each of {', '.join(names)}"
-    own = job.model.scores == "own"
+    own = not job.model.has_logits
     method, returns = (
         ("scores", f"scores(outputs) must return scores {shape}")
         if own

@@ -220,7 +220,7 @@ def _logits(
     dense, embeddings = copy.deepcopy(inputs)
     with torch.set_grad_enabled(training):
         logits: torch.Tensor = scoring(job, module)(dense, embeddings)
-        if training and job.model.loss == "own" and len(dense) > 1:
+        if training and job.model.has_own_loss and len(dense) > 1:
             check_own_loss(job, module, (dense, embeddings))
         elif training and logits.requires_grad:
             logits.sum().backward()  # type: ignore[no-untyped-call]

@@ -63,7 +63,7 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
             where=", ".join(patterns),
             remedy="give files with rows that fit the job's [data]",
         )
-    of_logits = model.job.model.scores == "logits"
+    of_logits = model.job.model.has_logits
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
     # Only generated logs have a teacher.
     taught = (

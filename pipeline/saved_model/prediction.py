@@ -269,7 +269,7 @@ def _open_writer(file: BinaryIO, out: Path, schema: pa.Schema) -> pq.ParquetWrit
 
 def shown_scores(job: Job, logits: Float32Array) -> Float32Array:
     """Return the probabilities of logits; scores of a model's own as they are."""
-    return probability_of(logits) if job.model.scores == "logits" else logits
+    return probability_of(logits) if job.model.has_logits else logits
 
 
 def probability_of(logits: Float32Array) -> Float32Array:
@@ -356,7 +356,7 @@ def _table(job: Job, logits: Float32Array, rows: InputRows, schema: pa.Schema | 
     scores: dict[str, pa.Array] = {}
     by_label = logits.T if logits.ndim > 1 else logits[np.newaxis]
     for names, label_logits, labels in zip(_columns_of_labels(job), by_label, rows.labels, strict=True):
-        has_logits = job.model.scores == "logits"
+        has_logits = job.model.has_logits
         values = (*((probability_of(label_logits),) if has_logits else ()), label_logits, labels)
         scores |= dict(zip(names, (pa.array(score, from_pandas=True) for score in values), strict=True))
     columns = {

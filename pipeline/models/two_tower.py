@@ -1,0 +1,185 @@
+"""Two towers, for retrieval (Yi et al., Sampling-Bias-Corrected Neural Modeling, RecSys 2019).
+
+One tower computes a vector from the columns of a query, the other one from those of an item. An item's score
+for a query is the product of their vectors, so the best items of a whole catalogue are found by an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, normalize
+
+from ..config.job import Job
+from ..types import Int32Array, Int64Array, Uint64Array
+from .layers import mlp
+from .own_loss import LossBatch
+from .sequences import Embeddings
+
+
+class TowerInputs(NamedTuple):
+    """The inputs of a tower.
+
+    Attributes:
+        dense: numbers of the dense features.
+        embeddings: numbers of the entries of `embeddings`.
+    """
+
+    dense: list[int]
+    embeddings: list[int]
+
+
+def towers_of(job: Job) -> dict[str, Any]:
+    """Return the arguments `query` and `item` of a model with two towers."""
+    dense, embedded = job.data.dense_names, [column.name for column in job.embedded_columns]
+    return {
+        tower: TowerInputs(
+            [dense.index(name) for name in columns if name in dense],
+            [embedded.index(name) for name in columns if name in embedded],
+        )
+        for tower, columns in (("query", job.model.query), ("item", job.model.item))
+    }
+
+
+class ItemIds:
+    """What tells the items of a batch apart, from the job's column of their id.
+
+    Any thread may call it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        single = [column for column in job.embedded_columns if not column.pooling]
+        (column,) = [column for column in single if column.name == job.model.item[0]]
+        self._grows = column.grows
+        self._number = (
+            [other.name for other in single if other.grows].index(column.name)
+            if column.grows
+            else single.index(column)
+        )
+
+    def of(self, rows: Int32Array, keys: Uint64Array) -> Int64Array:
+        """Return int64 [B]: the hashes of the ids in a growing table, else their rows; see `Batch`."""
+        ids: Int64Array = (
+            keys[self._number].view(np.int64) if self._grows else rows[self._number].astype(np.int64)
+        )
+        return ids
+
+
+class Tower(nn.Module):
+    """An MLP over some of a model's inputs, side by side; its output is normalized if wanted."""
+
+    def __init__(
+        self, inputs: TowerInputs, embedding_dims: Sequence[int], top: Sequence[int], dim: int
+    ) -> None:
+        super().__init__()
+        self._inputs = inputs
+        self.width = len(inputs.dense) + sum(embedding_dims[number] for number in inputs.embeddings)
+        self.top = mlp([self.width, *top, dim], last_relu=False)
+
+    def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
+        """Return float32 [B, dim] from dense [B, D] and T entries, of which others may be anything."""
+        columns = [dense[:, self._inputs.dense]] if self._inputs.dense else []
+        columns += [cast(torch.Tensor, embeddings[number]) for number in self._inputs.embeddings]
+        vectors: torch.Tensor = self.top(torch.cat(columns, dim=1))
+        return vectors
+
+
+class TwoTower(nn.Module):
+    """Two towers, each an MLP with ReLU.
+
+    Args:
+        dense_features: D, the width of the dense input.
+        embedding_dims: K_t of each of the T tables.
+        query, item: the inputs of each tower.
+        top: hidden widths of both.
+        dim: width of the vectors.
+        temperature: divisor of the product of two vectors.
+        normalized: whether vectors have the length 1.
+
+    Raises ValueError for an argument that cannot be used.
+    """
+
+    def __init__(
+        self,
+        dense_features: int,  # noqa: ARG002
+        embedding_dims: Sequence[int],
+        *,
+        query: TowerInputs,
+        item: TowerInputs,
+        top: Sequence[int],
+        dim: int = 32,
+        temperature: float = 0.05,
+        normalized: bool = True,
+    ) -> None:
+        super().__init__()
+        if type(dim) is not int or dim < 1:
+            raise ValueError(f"dim: {dim} given; give the width of the vectors, 1 or more")
+        if not 0 < temperature < float("inf"):
+            raise ValueError(f"temperature: {temperature} given; give a number above 0")
+        self.temperature, self.normalized = temperature, normalized
+        self.query = Tower(query, embedding_dims, top, dim)
+        self.item = Tower(item, embedding_dims, top, dim)
+
+    def query_vectors(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
+        """Return float32 [B, dim]; what belongs to items is not read."""
+        return self._scaled(self.query(dense, embeddings))
+
+    def item_vectors(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
+        """Return float32 [B, dim]; what belongs to queries is not read."""
+        return self._scaled(self.item(dense, embeddings))
+
+    def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the vectors of queries and of their items, each float32 [B, dim]."""
+        return self.query_vectors(dense, embeddings), self.item_vectors(dense, embeddings)
+
+    def scores(self, outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Return the score of each example's item for its query, float32 [B]."""
+        queries, items = outputs
+        return (queries * items).sum(dim=1) / self.temperature
+
+    def loss(self, outputs: tuple[torch.Tensor, torch.Tensor], batch: LossBatch) -> torch.Tensor:
+        """Return the mean in-batch softmax loss of the batch's positives."""
+        assert batch.items is not None
+        queries, items = outputs
+        return in_batch_softmax(
+            queries @ items.T / self.temperature, batch.items, _weights(batch), batch.log_frequency
+        )
+
+    def _scaled(self, vectors: torch.Tensor) -> torch.Tensor:
+        return normalize(vectors, dim=1) if self.normalized else vectors
+
+
+def in_batch_softmax(
+    scores: torch.Tensor,
+    items: torch.Tensor,
+    weights: torch.Tensor,
+    log_frequency: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the softmax loss of each query's item among the items of the batch, a scalar (Equation 4).
+
+    A place of the batch that has the query's own item as well is no negative of it: an accidental hit.
+
+    Args:
+        scores: of each query for each place's item, [B, B]; the diagonal has those of the pairs.
+        items: what tells items apart, int64 [B].
+        weights: of the pairs, float32 [B], none negative.
+        log_frequency: logarithm of the probability that a place of a batch has this item, float32 [B], which
+            is taken from its scores (Section 4.1); None for no correction.
+    """
+    if log_frequency is not None:
+        scores = scores - log_frequency
+    itself = torch.eye(len(items), dtype=torch.bool, device=items.device)
+    hits = (items[:, None] == items) & ~itself
+    scores = scores.masked_fill(hits, float("-inf"))
+    each = cross_entropy(scores, torch.arange(len(items), device=items.device), reduction="none")
+    total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+    return (each * weights).sum() / total
+
+
+def _weights(batch: LossBatch) -> torch.Tensor:
+    """Return what each pair counts: a pair with the label 0 is no pair, though its item is a negative."""
+    return batch.labels if batch.weights is None else batch.labels * batch.weights
