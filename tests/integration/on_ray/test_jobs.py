@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,18 +18,17 @@ from shadowsync.tests.support.jobs.supervised import Supervised
 from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, nodes_on
 from shadowsync.tests.support.on_ray.ray_jobs import (
     ENDLESS,
+    EPOCHS,
     EXAMPLES,
     NODES,
     RAY_TESTS,
     SECONDS,
     accounts,
     key_of,
+    slowed,
 )
 
 pytestmark = RAY_TESTS
-
-# So that nodes die while it trains.
-LONGER = 2
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +77,20 @@ def test_the_accounts_are_those_of_one_machine(
     assert local.run.folder.resolve() != first, "it is another run"
 
 
+def deaths_of_actors(job: Supervised) -> int:
+    return sum("died (its actor died)" in line["text"] for line in job.run.log("coordinator"))
+
+
+def wait_for_text(job: Supervised, text: str) -> None:
+    wait_until(lambda: job.run.logged(text) or job.process.poll() is not None, text, SECONDS)
+    assert job.process.poll() is None, job.process.text()
+
+
 def test_a_node_and_an_actor_are_killed(
-    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
+    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised], tmp_path: Path
 ) -> None:
-    job = start_job({"data": {"epochs": LONGER}}, "--on", "ray")
+    slow = tmp_path / "slow"
+    job = start_job(slowed(slow), "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     everywhere(ray, second, "trainer")[0].kill()
     embedding = everywhere(ray, second, "embedding")[0]
@@ -88,26 +98,35 @@ def test_a_node_and_an_actor_are_killed(
     assert actor is not None
     assert "NodeHost" in " ".join(actor.cmdline())
     actor.kill()
+    wait_for_text(job, "died (killed by SIGKILL)")
+    wait_for_text(job, "died (its actor died)")
+    slow.unlink()
     assert job.process.wait(SECONDS) == 5, job.process.text()
-    assert accounts(job.run)["read"] >= LONGER * EXAMPLES
-    assert job.run.logged("died (killed by SIGKILL)")
-    assert job.run.logged("died (its actor died)")
+    assert accounts(job.run)["read"] >= EPOCHS * EXAMPLES
     assert not is_alive(embedding), "its process ends when its actor does"
     wait_until(lambda: not ray.left_files(), "no file is left")
 
 
 def test_a_raylet_is_killed(
-    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
+    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised], tmp_path: Path
 ) -> None:
-    job = start_job({"data": {"epochs": LONGER}}, "--on", "ray")
+    slow = tmp_path / "slow"
+    job = start_job(slowed(slow), "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     lost = nodes_on(second[0])
     assert lost
     second[0].kill()
+    wait_until(
+        lambda: deaths_of_actors(job) >= len(lost) or job.process.poll() is not None,
+        "the job knows what it has lost",
+        SECONDS,
+    )
+    assert job.process.poll() is None, job.process.text()
+    slow.unlink()
     code = job.process.wait(SECONDS)
     second[:] = [ray.add_raylet()]
     assert code == 5, job.process.text()
-    assert accounts(job.run)["read"] >= LONGER * EXAMPLES
+    assert accounts(job.run)["read"] >= EPOCHS * EXAMPLES
     wait_until(lambda: not any(map(is_alive, lost)), "the nodes of the lost machine end")
     wait_until(lambda: not ray.left_files(), "no file is left")
 

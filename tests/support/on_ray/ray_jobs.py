@@ -17,11 +17,14 @@ from ..jobs.processes import Process, Spawned, wait_until
 from ..jobs.runs import RunFolder, Settings, small_job, write_job
 from ..jobs.supervised import Supervised
 from .ray_cluster import RayCluster, nodes_on
+from .slowed_model import SlowedModel
 
 EXAMPLES = 100_000
 NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
 # So that there is time while it trains.
 ENDLESS: Settings = {"data": {"epochs": 10_000}}
+# Of a job that `slowed` has trained slowly.
+EPOCHS = 2
 # Of a busy machine; nothing waits for so long otherwise.
 SECONDS = 600.0
 PATIENT: dict[str, Any] = {
@@ -38,6 +41,14 @@ RAY_TESTS = [
         importlib.util.find_spec("ray") is None, reason="the extra ray is not installed: make ray installs it"
     ),
 ]
+
+
+def slowed(file: Path) -> Settings:
+    """A job that trains slowly until `file`, which this makes, is removed."""
+    file.touch()
+    model = f"{SlowedModel.__module__}:{SlowedModel.__qualname__}"
+    sizes = {"bottom": None, "top": None, "output_bias": "label_rate"}
+    return {"data": {"epochs": EPOCHS}, "model": {"name": model, "options": {"file": str(file)}, **sizes}}
 
 
 def write_ray_log(folder: Path) -> Path:
