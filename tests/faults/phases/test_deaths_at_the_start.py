@@ -14,6 +14,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.messages import Ready
 from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import until, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
@@ -81,7 +82,8 @@ def test_while_the_job_starts(
     phase: str,
     time: int,
 ) -> None:
-    own = in_process(CHANGES, replaces=True)
+    slowed = Slowed()
+    own = in_process(CHANGES, replaces=True, faults=(slowed,))
     call_all, calls = CoordinatorServer.call_all, itertools.count(1)
     due, dead = threading.Event(), threading.Event()
 
@@ -108,6 +110,8 @@ def test_while_the_job_starts(
     wait_until(lambda: own.run.logged(f"{victim.name}: died"), "the coordinator knows of it")
     dead.set()
     replacing.join()
+    wait_until(lambda: own.nodes[role][-1].name, "the other one has joined")
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own)
     assert len(own.nodes[role]) == own.job.expected[role] + 1

@@ -199,14 +199,19 @@ def test_one_dies_while_the_others_join(
 
     monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)
     own, slowed, order = in_start(in_process, "bmuf", supervised=True)
-    slowed.release()
     wait_until(due.is_set, "the others join")
     own.node(victim).kill()
     wait_until(lambda: own.run.logged(f"{victim}: died"), "the coordinator knows of it")
     dead.set()
-    events = require_whole(own)
     living = {"trainer-0", "trainer-1", "trainer-2"} - {victim}
-    assert living <= set(order[START:]) | {"trainer-0"}
+
+    def all_train() -> bool:
+        return living <= set(order[START:]) | {"trainer-0"}
+
+    wait_until(lambda: all_train() or own.coordinator.poll() is not None, "each of the living trains")
+    slowed.release()
+    events = require_whole(own)
+    assert all_train()
     (joined,) = (what for what in events if "joined after the start of" in what)
     lost = victim == "trainer-0" and request_type is not Begin
     assert joined.endswith(OWN if lost else "with the weights and the optimizer of trainer-0")

@@ -174,7 +174,8 @@ class InProcessCluster:
         """Wait for the end of everyone; gives the coordinator's exit code."""
         code = self.coordinator.wait(seconds)
         for node in self.everyone():
-            node.wait()
+            # One that comes too late waits for the coordinator as long as for its start.
+            node.wait(2.0 * ENOUGH_SECONDS)
         return code
 
     def everyone(self) -> list[InProcess]:
@@ -201,7 +202,7 @@ class InProcessCluster:
             self.join(node.role, token=successor)
 
     def _report_death(self, node: InProcess) -> None:
-        self._supervisor().call(self._exited(node))
+        self._supervisor().call(self._exited(node), lambda: self.coordinator.poll() is not None)
 
     def _exited(
         self, node: InProcess, successor: str = "", code: ExitCode = ExitCode.STOPPED_BY_DEATH
