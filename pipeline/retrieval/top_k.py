@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import torch
 
-from ..types import Float32Array, Int64Array
+from ..types import Float32Array, Float64Array, Int64Array
 
-QUERY_BLOCK: Final = 512
-ITEM_BLOCK: Final = 1 << 14
+MOST_PRODUCTS: Final = 1 << 24
+"""Products that are computed at once: 64 MB."""
+_DIVERGED: Final = "a vector is not finite: the model has diverged"
 
 
 def blocks(count: int, size: int) -> Iterator[slice]:
@@ -27,11 +29,65 @@ def products(queries: Float32Array, vectors: Float32Array) -> Float32Array:
     return scores
 
 
+class ExactSearch:
+    """Find the items with the highest products among the same vectors, again and again.
+
+    Products in float32 say which items may be among the best, by the bound of their error; these have
+    `products` computed. Several threads may search at once.
+
+    Args:
+        vectors: float32 [N, dim], of the items; N is 1 or more. They must not change.
+
+    Raises ValueError for another shape, and for a vector that is not finite.
+    """
+
+    def __init__(self, vectors: Float32Array) -> None:
+        if vectors.ndim != 2 or not len(vectors):
+            raise ValueError(f"vectors {vectors.shape}")
+        self._vectors = np.ascontiguousarray(vectors)
+        self._longest = max(float(_lengths(vectors[block]).max()) for block in blocks(len(vectors), 1 << 14))
+        if not np.isfinite(self._longest):
+            raise ValueError(_DIVERGED)
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def search(self, queries: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
+        """Return what `exact_top_k` does; raises as it."""
+        if queries.ndim != 2 or queries.shape[1] != self._vectors.shape[1] or k < 1:
+            raise ValueError(f"queries {queries.shape}, vectors {self._vectors.shape}, k = {k}")
+        lengths = _lengths(queries)
+        if not np.isfinite(lengths).all():
+            raise ValueError(_DIVERGED)
+        k = min(k, len(self))
+        numbers = np.empty((len(queries), k), np.int64)
+        scores = np.empty((len(queries), k), np.float32)
+        # A product's error in float32 is at most dim * 2**-24 of the lengths' product, in any order of its
+        # sum (Higham, Accuracy and Stability, Section 3.1). It is that of the item and that of the k-th best.
+        errors = (2 * queries.shape[1] + 4) * 2.0**-24 * self._longest * lengths
+        # By torch, which keeps to the threads that it was given.
+        transposed = torch.from_numpy(self._vectors).T
+        for block in blocks(len(queries), max(1, MOST_PRODUCTS // len(self))):
+            rough = (torch.from_numpy(queries[block]) @ transposed).numpy()
+            least = np.partition(rough, len(self) - k, axis=1)[:, len(self) - k] - errors[block]
+            for row, number in enumerate(range(block.start, block.stop)):
+                near = np.flatnonzero(rough[row] >= least[row])
+                exact = products(queries[number : number + 1], self._vectors[near])[0]
+                best = np.argsort(-exact, kind="stable")[:k]
+                numbers[number], scores[number] = near[best], exact[best]
+        return numbers, scores
+
+    def of_items(self, queries: Float32Array, numbers: Int64Array) -> Float32Array:
+        """Return the products of each query, float32 [Q, dim], with its items, int64 [Q, k]: [Q, k]."""
+        pairs = zip(queries, numbers, strict=True)
+        return np.stack([products(query[None], self._vectors[items])[0] for query, items in pairs])
+
+
 def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
     """Return for each query the numbers of the k items with the highest products, and these, best first.
 
     Of equal products the item with the lower number is first. Memory beside the arguments and the result is
-    bounded: a block has QUERY_BLOCK times ITEM_BLOCK products, about 200 MB with what sorts them.
+    bounded: MOST_PRODUCTS products at once, or those of one query, and a copy.
 
     Args:
         queries: float32 [Q, dim].
@@ -41,36 +97,9 @@ def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[I
     Returns int64 [Q, k] and float32 [Q, k]. Raises ValueError for a vector that is not finite, other shapes,
     or k below 1.
     """
-    if queries.ndim != 2 or vectors.ndim != 2 or queries.shape[1] != vectors.shape[1] or k < 1:
-        raise ValueError(f"queries {queries.shape}, vectors {vectors.shape}, k = {k}")
-    if not (np.isfinite(queries).all() and np.isfinite(vectors).all()):
-        raise ValueError("a vector is not finite: the model has diverged")
-    k = min(k, len(vectors))
-    numbers = np.empty((len(queries), k), np.int64)
-    scores = np.empty((len(queries), k), np.float32)
-    for block in blocks(len(queries), QUERY_BLOCK):
-        numbers[block], scores[block] = _of_block(queries[block], vectors, k)
-    return numbers, scores
+    return ExactSearch(vectors).search(queries, k)
 
 
-def _of_block(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
-    numbers = np.zeros((len(queries), 0), np.int64)
-    scores = np.zeros((len(queries), 0), np.float32)
-    for items in blocks(len(vectors), max(ITEM_BLOCK, k)):
-        of_items = np.arange(items.start, items.stop)[np.newaxis].repeat(len(queries), axis=0)
-        numbers = np.concatenate([numbers, of_items], axis=1)
-        scores = np.concatenate([scores, products(queries, vectors[items])], axis=1)
-        numbers, scores = _highest(numbers, scores, k)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(scores, order, axis=1)
-
-
-def _highest(numbers: Int64Array, scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
-    """Return the k highest of each row in their order, of equal ones the first."""
-    if scores.shape[1] <= k:
-        return numbers, scores
-    least = -np.partition(-scores, k - 1, axis=1)[:, k - 1 : k]
-    above, equal = scores > least, scores == least
-    wanted = k - above.sum(axis=1, keepdims=True)
-    kept = above | (equal & (np.cumsum(equal, axis=1, dtype=np.int32) <= wanted))
-    return numbers[kept].reshape(-1, k), scores[kept].reshape(-1, k)
+def _lengths(vectors: Float32Array) -> Float64Array:
+    lengths: Float64Array = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    return lengths
