@@ -25,6 +25,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes": ("yaml",),
     "storage": ("obstore",),
     "tune": ("optuna",),
+    "retrieval": ("faiss",),
     "ray": ("ray",),
     "lightning": ("lightning",),
     "transformers": ("accelerate", "transformers"),

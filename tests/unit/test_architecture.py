@@ -73,6 +73,7 @@ PICKLING_CALLS = {
 IMPORT_NAMES = {
     "mlflow-skinny": {"mlflow"},
     "prometheus-client": {"prometheus_client"},
+    "faiss-cpu": {"faiss"},
     "confluent-kafka": {"confluent_kafka"},
     "pyyaml": {"yaml"},
     "pyzmq": {"zmq"},
