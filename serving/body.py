@@ -14,6 +14,14 @@ from .rows import BadRequest, RowColumns, columns_of_request
 MOST_FORMS: Final = 16
 
 
+def decoded(body: bytes) -> Any:
+    """Return what a body has as JSON; raises BadRequest for what is no JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON ({error})") from error
+
+
 class BodyReader:
     """Read the JSON bodies of requests. Used by one thread.
 
@@ -36,10 +44,7 @@ class BodyReader:
         """Return a body's rows; raises BadRequest as `columns_of_request`, and for what is no JSON."""
         if self._form is not None and (columns := self._form.read(body, self._most_rows)) is not None:
             return columns
-        try:
-            parsed = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadRequest(f"the body is not JSON ({error})") from error
+        parsed = decoded(body)
         columns = columns_of_request(parsed, self._schema, self._most_rows)
         if "rows" in parsed:
             self._form = self._form_of(parsed["rows"][0], columns, parsed.get("context", {}))

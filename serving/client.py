@@ -56,16 +56,30 @@ class ScoringClient:
 
         Raises DataError for rows that the server cannot score, ClusterError if it does not reply.
         """
-        body: dict[str, Any] = {"context": dict(context or {})}
-        if isinstance(rows, Mapping):
-            body["columns"] = dict(rows)
-        else:
-            body["rows"] = [dict(row) for row in rows]
-        reply = self._request("POST", "/score", self._encoded(body))
+        reply = self._request("POST", "/score", self._encoded(_body(rows, context)))
         probabilities = reply["probabilities" if "probabilities" in reply else "scores"]
         if isinstance(probabilities, dict):
             return np.stack([_array(values) for values in probabilities.values()], axis=1)
         return _array(probabilities)
+
+    def retrieve(
+        self,
+        queries: Rows | Columns,
+        k: int = 10,
+        context: Mapping[str, Any] | None = None,
+        exclude: Sequence[Any] = (),
+    ) -> list[list[tuple[Any, float]]]:
+        """Return the ids and scores of the k best items of each query, best first; none without a vector.
+
+        `queries` and `context` have the columns of queries, as `score` takes rows; `exclude` has ids of items
+        to leave out. Raises as `score`, and ClusterError if the server has no items.
+        """
+        body = _body(queries, context) | {"k": k, "exclude": list(exclude)}
+        reply = self._request("POST", "/retrieve", self._encoded(body))
+        return [
+            [] if items is None else list(zip(items, scores, strict=True))
+            for items, scores in zip(reply["items"], reply["scores"], strict=True)
+        ]
 
     def model(self) -> dict[str, Any]:
         """Return the run, trained examples and columns of the served model."""
@@ -121,6 +135,11 @@ class ScoringClient:
         return ClusterError(
             f"does not reply ({error!r})", where=self.url, remedy="check that shadowsync serve runs there"
         )
+
+
+def _body(rows: Rows | Columns, context: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = {"columns": dict(rows)} if isinstance(rows, Mapping) else {"rows": [dict(row) for row in rows]}
+    return {"context": dict(context or {}), **given}
 
 
 def _plain(value: object) -> Any:

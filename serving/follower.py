@@ -7,15 +7,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import TypeAlias
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which
 from ..pipeline.checkpoint.saved import Location, open_saved
-from ..pipeline.errors import CheckpointError, ShadowSyncError
+from ..pipeline.errors import CheckpointError, DataError, ShadowSyncError
 from ..pipeline.models.precision import Precision
 from ..pipeline.saved_model.model import SavedModel
-from ..pipeline.text.format import data_size, duration
+from ..pipeline.text.format import counted, data_size, duration
 from ..pipeline.text.wall_clock import unix_seconds
+from .items import Items
+from .retrieval import Retriever
 from .scores import ServedModel
 
 log = logging.getLogger(__name__)
@@ -28,9 +31,12 @@ class FollowedModel:
 
     Where a checkpoint says which rows changed, only those are read, and replaced in the memory of the served
     model, between two batches of requests. Otherwise the new model is opened beside the old one, which is
-    served until then: memory for two models is needed. `announce` gets a line for each new model. `precision`
-    is that of the matrix products; `trust` as of `SavedModel.open`, which says what is raised. Belongs to one
-    loop.
+    served until then: memory for two models is needed. A model with items is always opened beside the old
+    one, and its items' vectors are computed there: vectors of queries and of items are of one model.
+
+    `announce` gets a line for each new model. `precision` is that of the matrix products; `items` says which
+    items are retrieved; `trust` as of `SavedModel.open`, which says what is raised, and `Items.of_first`.
+    Belongs to one loop.
     """
 
     def __init__(
@@ -40,10 +46,14 @@ class FollowedModel:
         announce: Callable[[str], None] = log.info,
         precision: Precision = "float32",
         *,
+        items: Items | None = None,
         trust: bool = False,
     ) -> None:
         self._path, self._which, self._announce = path, which, announce
-        self.current = ServedModel(SavedModel.open(path, which, precision, trust=trust))
+        self._precision, self._trust, self._items = precision, trust, items
+        model = SavedModel.open(path, which, precision, trust=trust)
+        self.current = ServedModel(model)
+        self.retriever = None if items is None else Retriever(model, items.of_first(model))
         self.opened = 1
         self.fault = ""
         self._damaged: CheckpointManifest | None = None
@@ -61,7 +71,7 @@ class FollowedModel:
     async def follow(self, every_seconds: float, between: Between) -> None:
         """Serve each new checkpoint, until cancelled.
 
-        `between` does what it is given while no request is scored (`Batcher.between`).
+        `between` does what it is given while no request is answered.
 
         A checkpoint that cannot be opened is logged, and the old model is served. A damaged one is not tried
         again.
@@ -84,20 +94,36 @@ class FollowedModel:
 
     async def _switch(self, newest: CheckpointManifest, between: Between) -> None:
         since = time.monotonic()
-        served = self.current
+        switch = self._with_rows if self._items is None else partial(self._with_items, self._items)
         try:
-            update = await asyncio.to_thread(served.model.update, self._path, self._which)
-        except CheckpointError:
+            apply, how = await asyncio.to_thread(switch)
+        except (CheckpointError, DataError):
+            # Items of files that cannot be used are not computed for the same checkpoint again and again.
             self._damaged = newest
             raise
+        await between(apply)
+        self.fault = ""
+        self.opened += 1
+        took = duration(time.monotonic() - since)
+        self._announce(f"now {self.current.model.description}, opened in {took}{how}")
+
+    def _with_rows(self) -> tuple[Callable[[], None], str]:
+        """Read a new checkpoint; return what serves it, and what was done, in words."""
+        served = self.current
+        update = served.model.update(self._path, self._which)
 
         def apply() -> None:
             model = update.apply()
             self.current = ServedModel(model, served.schema if update.in_place else None)
 
-        await between(apply)
-        self.fault = ""
-        self.opened += 1
-        how = f", {data_size(update.changed_bytes)} of rows in place" if update.in_place else ""
-        took = duration(time.monotonic() - since)
-        self._announce(f"now {self.current.model.description}, opened in {took}{how}")
+        return apply, f", {data_size(update.changed_bytes)} of rows in place" if update.in_place else ""
+
+    def _with_items(self, items: Items) -> tuple[Callable[[], None], str]:
+        """Read a new checkpoint beside the served one, and make its items; return as `_with_rows`."""
+        model = SavedModel.open(self._path, self._which, self._precision, trust=self._trust)
+        served, retriever = ServedModel(model), Retriever(model, items.of_next(model))
+
+        def apply() -> None:
+            self.current, self.retriever = served, retriever
+
+        return apply, f", {counted(len(retriever.items), 'item')} with it"

@@ -1,19 +1,63 @@
-"""Columns of several requests, joined to be scored together."""
+"""Rows of several requests, joined to be scored together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from ..pipeline.saved_model.input_rows import value_array
+from ..pipeline.data.formats.parquet import check_parquet
+from ..pipeline.errors import DataError
+from ..pipeline.saved_model.input_rows import InputRows, InputSchema, rows_of_columns, value_array
 from .rows import BadRequest, RowColumns
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+_WHERE: Final = "the request"
 
 # A value that many rows share takes its bytes for each of them.
 _MOST_BYTES: Final = 1 << 28
+
+
+class RequestRows:
+    """Read the rows of several requests as those of one file; used by one thread at a time."""
+
+    def __init__(self, schema: InputSchema) -> None:
+        self._schema = schema
+        # The types of the columns that were checked last; most requests have the same ones.
+        self._checked: dict[str, pa.DataType] = {}
+
+    def of(self, requests: Sequence[RowColumns]) -> InputRows:
+        """Return the rows of all requests, request after request.
+
+        Raises BadRequest as `joined_columns`, and DataError for columns of unsuitable types.
+        """
+        arrays = joined_columns(requests)
+        types = {name: array.type for name, array in arrays.items()}
+        if types != self._checked:
+            check_parquet(_WHERE, pa.schema(list(types.items())), self._schema.read)
+            self._checked = types
+        numbers = np.arange(1, 1 + sum(request.count for request in requests))
+        return rows_of_columns(arrays, self._schema, [], _WHERE, numbers)
+
+
+def all_or_each(
+    answer: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request]
+) -> Sequence[Result | BadRequest]:
+    """Answer all requests at once; return each one's result or fault.
+
+    If they cannot be read together, each is read by itself, so that a fault is that of one request alone.
+    """
+    try:
+        return answer(requests)
+    except (BadRequest, DataError) as error:
+        if len(requests) == 1:
+            return [BadRequest(str(error))]
+        return [all_or_each(answer, [request])[0] for request in requests]
 
 
 def joined_columns(requests: Sequence[RowColumns]) -> dict[str, pa.Array]:

@@ -47,7 +47,7 @@ def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowCol
         count, columns = _from_columns(body["columns"], context, schema, most_rows)
     else:
         count, columns = _from_rows(body["rows"], context, schema, most_rows)
-    shared = {name: context[name] for name in schema.inputs.sources if name in context}
+    shared = {name: context[name] for name in schema.read.sources if name in context}
     return RowColumns(count, columns, shared)
 
 
@@ -96,7 +96,7 @@ def _from_columns(
 
 
 def _sources_beside(context: Mapping[str, Any], schema: InputSchema) -> list[str]:
-    return [name for name in schema.inputs.sources if name not in context]
+    return [name for name in schema.read.sources if name not in context]
 
 
 def _check_count(count: int, most_rows: int) -> None:
@@ -114,4 +114,4 @@ def _check_names(names: Set[str], shared: Set[str], schema: InputSchema) -> None
     for group in (names, shared):
         if unknown := group - schema.known_sources:
             name = min(unknown)
-            raise BadRequest(f"there is no column {name!r}; {suggest(name, schema.inputs.sources)}")
+            raise BadRequest(f"there is no column {name!r}; {suggest(name, schema.read.sources)}")

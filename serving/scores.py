@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
-from ..pipeline.data.formats.parquet import check_parquet
-from ..pipeline.errors import DataError
-from ..pipeline.saved_model.input_rows import InputSchema, input_schema, rows_of_columns
+from ..pipeline.saved_model.input_rows import InputSchema, input_schema
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.saved_model.prediction import (
     NOT_FINITE,
@@ -22,12 +19,11 @@ from ..pipeline.saved_model.prediction import (
 )
 from ..pipeline.types import Float32Array, IndexArray
 from .body import BodyReader
-from .joined import joined_columns
+from .joined import RequestRows, all_or_each
 from .rows import BadRequest, RowColumns
 
 MOST_ROWS: Final = 10_000
 """Limit for a request's rows."""
-_WHERE: Final = "the request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +69,14 @@ class ServedModel:
         self.bodies = BodyReader(self.schema, MOST_ROWS)
         dense = self.schema.inputs.data.columns_as("dense")
         self._dense = frozenset(map(self.schema.inputs.source_of, dense))
-        # The types of the columns that were checked last; most requests have the same ones.
-        self._checked: dict[str, pa.DataType] = {}
+        self._rows = RequestRows(self.schema)
 
     def score(self, requests: Sequence[RowColumns]) -> Sequence[Scores | BadRequest]:
-        """Score the rows of all requests at once; return each one's scores or fault.
-
-        If the rows cannot be read together, each request is read by itself, so that a fault is that of one
-        request alone.
-        """
-        try:
-            return self._together(requests)
-        except (BadRequest, DataError) as error:
-            if len(requests) == 1:
-                return [BadRequest(str(error))]
-            return [self.score([request])[0] for request in requests]
+        """Score the rows of all requests at once; return each one's scores or fault."""
+        return all_or_each(self._together, requests)
 
     def _together(self, requests: Sequence[RowColumns]) -> list[Scores]:
-        arrays = joined_columns(requests)
-        self._check({name: array.type for name, array in arrays.items()})
-        numbers = np.arange(1, 1 + sum(request.count for request in requests))
-        rows = rows_of_columns(arrays, self.schema, [], _WHERE, numbers)
+        rows = self._rows.of(requests)
         probabilities = shown_scores(self.model.job, logits_of(self.model, rows, self._owner(requests)))
         scores, start = [], 0
         for request in requests:
@@ -109,8 +92,3 @@ class ServedModel:
         if not self._dense or not all(self._dense <= request.shared.keys() for request in requests):
             return None
         return np.repeat(np.arange(len(requests)), [request.count for request in requests])
-
-    def _check(self, types: dict[str, pa.DataType]) -> None:
-        if types != self._checked:
-            check_parquet(_WHERE, pa.schema(list(types.items())), self.schema.inputs)
-            self._checked = types

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from ..pipeline.wire.keys.http_token import required_token
 from .batcher import Batcher
 from .follower import FollowedModel
 from .latency import RequestCounts
-from .rows import BadRequest
+from .retrieval import MOST_QUERIES, Queries, Retrieved, Retriever
+from .rows import BadRequest, RowColumns
 from .scores import MOST_ROWS, Scores
 from .unpack import BodyMemory, Busy, TooLarge
 
@@ -38,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """Serve scores at `/score`, on its caller's loop.
+    """Serve scores at `/score`, and with items those of queries at `/retrieve`, on its caller's loop.
 
     `/model` describes the model and the columns that it needs, `/stats` has counts and latency, `/healthz` is
     for probes. Off loopback all but `/healthz` need a token (see `required_token`).
@@ -53,9 +55,16 @@ class ModelServer:
         listening = listen(host, port, what="the model", remedy="choose another --port")
         self.port: int = listening.getsockname()[1]
         self._model = model
-        self._batcher = Batcher(lambda: model.current, MOST_ROWS)
+        # One thread computes all answers: what it uses is replaced between two of them.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="score")
+        self._scores: Batcher[RowColumns, Scores] = Batcher(
+            lambda requests: model.current.score(requests), MOST_ROWS, self._thread
+        )
+        self._retrieval: Batcher[Queries, Retrieved] = Batcher(
+            lambda requests: self._retriever().retrieve(requests), MOST_QUERIES, self._thread
+        )
         self._bodies = BodyMemory(BODY_LIMIT_BYTES, ALL_BODIES_BYTES)
-        self.counts = RequestCounts()
+        self.counts, self.retrieval_counts = RequestCounts(), RequestCounts()
         app = web.Application(
             middlewares=[
                 _errors_as_json,
@@ -65,6 +74,7 @@ class ModelServer:
             client_max_size=BODY_LIMIT_BYTES,
         )
         app.router.add_post("/score", self._score)
+        app.router.add_post("/retrieve", self._retrieve)
         app.router.add_get("/model", self._describe)
         app.router.add_get("/stats", self._stats)
         app.router.add_get(HEALTH_PATH, self._health)
@@ -79,7 +89,7 @@ class ModelServer:
 
     async def follow(self, every_seconds: float) -> None:
         """Serve each new checkpoint of the model, until cancelled."""
-        await self._model.follow(every_seconds, self._batcher.between)
+        await self._model.follow(every_seconds, self._between)
 
     async def start(self) -> None:
         """Start to answer requests."""
@@ -88,25 +98,56 @@ class ModelServer:
     async def close(self) -> None:
         """Answer the requests that are there, and end the server."""
         await self._server.close()
-        await self._batcher.close()
+        await self._scores.close()
+        await self._retrieval.close()
+        self._thread.shutdown()
+
+    async def _between(self, work: Callable[[], None]) -> None:
+        """Do some work on the thread that answers, while it answers nothing; raises what `work` raises."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _score(self, request: web.Request) -> web.Response:
+        async def answer(body: bytes) -> tuple[int, int, bytes]:
+            rows = self._model.current.bodies.read(body)
+            scores = await self._scores.answer(rows)
+            return rows.count, len(scores.why), _reply(scores)
+
+        return await self._answered(request, answer, self.counts)
+
+    async def _retrieve(self, request: web.Request) -> web.Response:
+        if self._model.retriever is None:
+            why = "this server has no items: start shadowsync serve with --items"
+            return web.json_response({"error": why}, status=404)
+
+        async def answer(body: bytes) -> tuple[int, int, bytes]:
+            queries = self._retriever().read(body)
+            found = await self._retrieval.answer(queries)
+            return queries.count, len(found.why), _items_reply(found)
+
+        return await self._answered(request, answer, self.retrieval_counts)
+
+    def _retriever(self) -> Retriever:
+        assert self._model.retriever is not None
+        return self._model.retriever
+
+    async def _answered(
+        self,
+        request: web.Request,
+        answer: Callable[[bytes], Awaitable[tuple[int, int, bytes]]],
+        counts: RequestCounts,
+    ) -> web.Response:
+        """Reply with an answer, of which the rows and those without a result are counted, or refuse."""
         since = time.perf_counter()
         try:
-            rows = self._model.current.bodies.read(await self._bodies.read(request))
-            scores = await self._batcher.score(rows)
+            rows, without, reply = await answer(await self._bodies.read(request))
         except TooLarge as error:
-            return self._refuse(error, 413)
+            return _refusal(error, 413, counts)
         except BadRequest as error:
-            return self._refuse(error, 400)
+            return _refusal(error, 400, counts)
         except Busy as error:
-            return self._refuse(error, 503)
-        self.counts.scored(rows.count, len(scores.why), time.perf_counter() - since)
-        return web.Response(body=_reply(scores), content_type="application/json")
-
-    def _refuse(self, why: Exception, status: int) -> web.Response:
-        self.counts.refuse()
-        return web.json_response({"error": str(why)}, status=status)
+            return _refusal(error, 503, counts)
+        counts.scored(rows, without, time.perf_counter() - since)
+        return web.Response(body=reply, content_type="application/json")
 
     async def _describe(self, _: web.Request) -> web.Response:
         served = self._model.current
@@ -115,6 +156,8 @@ class ModelServer:
             "description": served.model.description,
             "precision": served.model.precision,
         }
+        if (retriever := self._model.retriever) is not None:
+            of_model |= {"query_columns": retriever.schema.read.sources}
         return web.json_response(of_model | {"columns": columns})
 
     async def _stats(self, _: web.Request) -> web.Response:
@@ -124,7 +167,22 @@ class ModelServer:
             "fault": self._model.fault,
         }
         connections = {"connections": asdict(self._server.counts)}
-        return web.json_response(self.counts.values() | connections | {"model": model})
+        return web.json_response(self.counts.values() | connections | {"model": model} | self._of_retrieval())
+
+    def _of_retrieval(self) -> dict[str, Any]:
+        """Return what `/stats` says of retrieval; nothing without items."""
+        if (retriever := self._model.retriever) is None:
+            return {}
+        items = retriever.items
+        return {
+            "retrieval": self.retrieval_counts.values()
+            | {
+                "items": len(items),
+                "search": retriever.by,
+                "recall": None if items.recall is None else items.recall.values(),
+                "build_seconds": round(items.seconds, 3),
+            }
+        }
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="well\n")
@@ -147,10 +205,16 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return response
     why = response.text if isinstance(response, web.Response) else None
     if response.status in (404, 405):
-        why = f"{request.method} {request.path}: there is POST /score, GET /model, /stats and {HEALTH_PATH}"
+        known = f"POST /score and /retrieve, GET /model, /stats and {HEALTH_PATH}"
+        why = f"{request.method} {request.path}: there is {known}"
     headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
     body = {"error": (why or response.reason or "").strip()}
     return web.json_response(body, status=response.status, headers=headers)
+
+
+def _refusal(why: Exception, status: int, counts: RequestCounts) -> web.Response:
+    counts.refuse()
+    return web.json_response({"error": str(why)}, status=status)
 
 
 def _version(manifest: CheckpointManifest) -> dict[str, Any]:
@@ -167,10 +231,26 @@ def _reply(scores: Scores) -> bytes:
     columns = np.ascontiguousarray(probabilities.T) if probabilities.ndim > 1 else probabilities
     reply = {
         scores.name: dict(zip(scores.labels, columns, strict=True)) if probabilities.ndim > 1 else columns,
-        "faults": [{"row": row, "why": why} for row, why in sorted(scores.why.items())],
+        "faults": _faults(scores.why),
         "model": _version(scores.manifest),
     }
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _items_reply(found: Retrieved) -> bytes:
+    """Return the reply's JSON; a query without items has null."""
+    reply = {
+        "items": found.items,
+        "scores": found.scores,
+        "faults": _faults(found.why),
+        "search": found.by,
+        "model": _version(found.manifest),
+    }
+    return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _faults(why: Mapping[int, str]) -> list[dict[str, Any]]:
+    return [{"row": row, "why": text} for row, text in sorted(why.items())]
 
 
 async def serve_model(

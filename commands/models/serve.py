@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..key import security_options
 from ..options import checkpoint_option, precision_option, run_argument, trust_option
+from .items import item_files, queries_option
 
 if TYPE_CHECKING:
     from ...pipeline.checkpoint.manifest import Which
     from ...pipeline.models.precision import Precision
+    from ...pipeline.retrieval.searched_items import SearchKind
+    from ...serving.items import Items
 
 
 LOOK_SECONDS = 2.0
@@ -27,6 +31,26 @@ LOOK_SECONDS = 2.0
 @click.option(
     "--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads that compute a score."
 )
+@click.option(
+    "--items",
+    multiple=True,
+    metavar="FILES",
+    help="Also retrieve items of these files for queries; of a model with two towers. May be repeated.",
+)
+@click.option(
+    "--search",
+    type=click.Choice(["auto", "exact", "index"]),
+    default="auto",
+    show_default=True,
+    help="How items are found: auto takes an index for more than 50,000.",
+)
+@click.option(
+    "--index",
+    metavar="EXPORT",
+    type=click.Path(path_type=Path),
+    help="Take items and index of this `export --items` of the same checkpoint, instead of computing them.",
+)
+@queries_option
 @checkpoint_option("--which")
 @trust_option
 @precision_option
@@ -37,6 +61,10 @@ def serve(
     port: int,
     follow: bool,
     threads: int,
+    items: tuple[str, ...],
+    search: SearchKind,
+    index: Path | None,
+    queries: tuple[str, ...],
     which: Which,
     precision: Precision,
     trust: bool,
@@ -44,7 +72,9 @@ def serve(
     """Score rows with the model that RUN saved, over HTTP.
 
     POST /score takes {"rows": [{"user": "u1", "price": 3.5}, ...]} with the columns of the job's files, and
-    gives their probabilities. GET /model says which columns there are; GET /stats has counts and latency.
+    gives their probabilities. With --items, POST /retrieve takes rows with the columns of queries, and k, and
+    gives the ids of the k best items of each. GET /model says which columns there are; GET /stats has counts
+    and latency.
     """
     from ...pipeline.jobfile.extras import require_extra
 
@@ -59,7 +89,8 @@ def serve(
     from ...serving.server import serve_model
 
     torch.set_num_threads(threads)
-    model = FollowedModel(run, which, click.echo, precision, trust=trust)
+    served = _items(items, search, index, queries, threads, follow=follow)
+    model = FollowedModel(run, which, click.echo, precision, items=served, trust=trust)
 
     # All that is there now stays. A full collection would look at it, 0.1 s in which nothing is answered.
     gc.collect()
@@ -67,10 +98,40 @@ def serve(
 
     def started(port: int) -> None:
         click.echo(f"{model.current.model.description}, of {model.manifest.run}")
-        click.echo(f"scores rows at http://{f'[{host}]' if ':' in host else host}:{port}/score")
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        click.echo(f"scores rows at {url}/score")
+        if (retriever := model.retriever) is not None:
+            click.echo(f"retrieves from {retriever.items.description} at {url}/retrieve")
 
     # A second signal ends it without its counts.
     with contextlib.suppress(KeyboardInterrupt):
         seconds = LOOK_SECONDS if follow else None
         counts = asyncio.run(serve_model(model, host, port, follow_seconds=seconds, started=started))
         click.echo(str(counts))
+
+
+def _items(
+    files: tuple[str, ...],
+    search: SearchKind,
+    index: Path | None,
+    queries: tuple[str, ...],
+    threads: int,
+    *,
+    follow: bool,
+) -> Items | None:
+    """Return the items to serve; None if none are given. Raises JobFileError for what does not fit."""
+    from ...pipeline.errors import JobFileError
+    from ...serving.items import Items
+
+    if not files and index is None:
+        for name, given in (("--search", search != "auto"), ("--queries", queries)):
+            if given:
+                raise JobFileError("given without items", where=name, remedy="give --items, too")
+        return None
+    if index is not None and follow and not files:
+        raise JobFileError(
+            "has the items of one checkpoint, and --follow serves later ones",
+            where="--index",
+            remedy="give --items, too, of which later checkpoints' vectors are computed",
+        )
+    return Items(item_files(files, search, queries, threads) if files else None, index, threads)

@@ -92,6 +92,11 @@ class ScoringModule(nn.Module):
         vectors: torch.Tensor = getattr(self._module, f"{tower}_vectors")(dense, embeddings)
         return vectors.float()
 
+    @property
+    def temperature(self) -> float:
+        """What the product of two such vectors is divided by in a score."""
+        return float(self._module.temperature)  # type: ignore[arg-type]
+
 
 def scoring(job: Job, module: nn.Module) -> nn.Module:
     """Return a module that computes scores: the model itself, or around it one with its own scores."""

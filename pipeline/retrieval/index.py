@@ -94,19 +94,18 @@ class VectorIndex:
         import faiss
 
         try:
-            return cls(faiss.read_index(str(path)), threads)
+            index: faiss.Index = faiss.read_index(str(path))
         except RuntimeError as error:
-            raise DataError(
-                f"is no index of vectors ({str(error).splitlines()[0]})",
-                where=str(path),
-                remedy="export the items again",
-            ) from error
+            raise _no_index(path, str(error).rpartition(": ")[2]) from error
+        if not isinstance(index, faiss.IndexIVFFlat):
+            raise _no_index(path, f"but {type(index).__name__}")
+        return cls(index, threads)
 
     def write(self, path: Path) -> None:
         """Write the index, and how many lists it searches, to a file; raises OSError."""
         import faiss
 
-        path.write_bytes(memoryview(faiss.serialize_index(self._index)))
+        faiss.serialize_index(self._index).tofile(path)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -155,3 +154,7 @@ class VectorIndex:
 def require_index() -> None:
     """Raise JobFileError, which names the extra, unless indexes can be built and read."""
     require_extra("an index of items", "retrieval")
+
+
+def _no_index(path: Path, what: str) -> DataError:
+    return DataError(f"is no index of items ({what})", where=str(path), remedy="export the items again")

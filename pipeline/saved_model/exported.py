@@ -32,7 +32,7 @@ class Export:
         try:
             manifest = json.loads((folder / EXPORT_MANIFEST).read_text("utf-8"))
             version, tables = manifest.get("version"), manifest["tables"]
-            damaged = [entry["name"] for entry in manifest["files"] if not _is_whole(folder, entry)]
+            damaged = [entry["name"] for entry in manifest["files"] if not is_whole(folder, entry)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(
                 f"has no manifest of an export ({error})",
@@ -90,7 +90,7 @@ def write_export_manifest(manifest: dict[str, Any], folder: Path) -> None:
     (folder / EXPORT_MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
-def _is_whole(folder: Path, entry: Mapping[str, Any]) -> bool:
+def is_whole(folder: Path, entry: Mapping[str, Any]) -> bool:
     path = folder / entry["name"]
     if not path.is_file() or path.stat().st_size != entry["bytes"]:
         return False

@@ -28,7 +28,7 @@ from ..errors import CheckpointError, DataError
 from ..jobfile.load import validate_saved_job
 from ..jobfile.named_code import code_of, require_trusted
 from ..models.constants import constant_tensors
-from ..models.own_loss import scoring
+from ..models.own_loss import ScoringModule, scoring
 from ..models.own_metrics import OwnMetrics
 from ..models.precision import DenseScorer, Precision, check_precision
 from ..models.registry import build_model, find_model
@@ -224,6 +224,16 @@ class SavedModel:
     def item_vectors(self, batch: Batch) -> Float32Array:
         """Compute the vectors of a batch's items, as `query_vectors`; columns of queries are not read."""
         return self._vectors("item", batch)
+
+    @property
+    def temperature(self) -> float:
+        """What the product of the vectors of query and item is divided by in a score.
+
+        Raises DataError for a model without towers.
+        """
+        require_towers(self)
+        assert isinstance(self.dense, ScoringModule)
+        return self.dense.temperature
 
     def _vectors(self, tower: Literal["query", "item"], batch: Batch) -> Float32Array:
         require_towers(self)

@@ -121,7 +121,7 @@ def test_many_clients_at_once_get_their_own_scores(
 
     def noted(model: ServedModel, requests: Any) -> Any:
         if not together:
-            wait_until(lambda: len(servers[0]._batcher._waiting) > 1, "others came while this one is scored")
+            wait_until(lambda: len(servers[0]._scores._waiting) > 1, "others came while this one is scored")
         together.append(len(requests))
         return score(model, requests)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
 from shadowsync.serving import batcher as batcher_module
 from shadowsync.serving.batcher import Batcher
 from shadowsync.serving.rows import RowColumns
-from shadowsync.serving.scores import Scores, ServedModel
+from shadowsync.serving.scores import Scores
 
 CLIENTS = 8
 ROUNDS = 5
@@ -33,9 +34,10 @@ def batches_of(clients: Any) -> list[int]:
     model = Recorded()
 
     async def body() -> None:
-        batcher = Batcher(lambda: cast(ServedModel, model), 10_000)
-        await clients(batcher)
-        await batcher.close()
+        with ThreadPoolExecutor(1) as thread:
+            batcher = Batcher(model.score, 10_000, thread)
+            await clients(batcher)
+            await batcher.close()
 
     asyncio.run(asyncio.wait_for(body(), 30.0))
     return model.together
@@ -46,12 +48,12 @@ async def passes(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def ask_again_and_again(batcher: Batcher, count: int = CLIENTS) -> None:
+async def ask_again_and_again(batcher: Batcher[RowColumns, Scores], count: int = CLIENTS) -> None:
     """Each client asks a few passes of the loop after its answer, one after the other."""
 
     async def client(at: int) -> None:
         for _ in range(ROUNDS):
-            await batcher.score(ONE_ROW)
+            await batcher.answer(ONE_ROW)
             await passes(at)
 
     await asyncio.gather(*map(client, range(count)))
@@ -67,7 +69,7 @@ def test_a_client_alone_is_scored_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     gathered = list[bool]()
     gather = Batcher._gather
 
-    async def noted(batcher: Batcher) -> None:
+    async def noted(batcher: Batcher[RowColumns, Scores]) -> None:
         gathered.append(True)
         await gather(batcher)
 
@@ -78,12 +80,12 @@ def test_a_client_alone_is_scored_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert gathered, "the control"
 
 
-async def never_stop_to_arrive(batcher: Batcher) -> None:
+async def never_stop_to_arrive(batcher: Batcher[RowColumns, Scores]) -> None:
     """After the first answers a new request comes in each pass."""
-    await asyncio.gather(batcher.score(ONE_ROW), batcher.score(ONE_ROW))
+    await asyncio.gather(batcher.answer(ONE_ROW), batcher.answer(ONE_ROW))
     asked = []
     for _ in range(300):
-        asked.append(asyncio.ensure_future(batcher.score(ONE_ROW)))
+        asked.append(asyncio.ensure_future(batcher.answer(ONE_ROW)))
         await asyncio.sleep(0)
     await asyncio.gather(*asked)
 
