@@ -52,7 +52,9 @@ def _long(vectors: Any) -> Float32Array:
     return scaled
 
 
-def indexes(items: Float32Array, exact: ExactSearch, queries: Float32Array) -> Iterator[dict[str, Any]]:
+def indexes(
+    items: Float32Array, exact: ExactSearch, queries: Float32Array, most_in_graphs: int
+) -> Iterator[dict[str, Any]]:
     """Yield the figures of each index."""
     count = len(items)
     seconds, index = timed(lambda: VectorIndex.build(items))
@@ -64,6 +66,8 @@ def indexes(items: Float32Array, exact: ExactSearch, queries: Float32Array) -> I
     yield figures(f"faiss lists, {lists}", index.search, seconds, size, exact, queries) | {
         "tuning_seconds": round(tuning, 2)
     }
+    if count > most_in_graphs:
+        return
     graph = faiss.IndexHNSWFlat(DIM, 32, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = 128
     seconds, _ = timed(lambda: graph.add(items))
@@ -113,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--kinds", nargs="+", default=KINDS)
+    parser.add_argument("--most-in-graphs", type=int, default=100_000, help="Graphs take minutes beyond.")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -129,7 +134,7 @@ def main() -> None:
             own = figures("exact", exact.search, 0.0, items.nbytes, exact, queries)
             rows = found["figures"].setdefault(f"{count} {kind}", [own])
             print(count, kind, own, flush=True)
-            for row in indexes(items, exact, queries):
+            for row in indexes(items, exact, queries, given.most_in_graphs):
                 rows.append(row)
                 print(count, kind, row, flush=True)
                 given.out.write_text(json.dumps(found, indent=1) + "\n")

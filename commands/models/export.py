@@ -138,9 +138,7 @@ def _export_items(model: SavedModel, files: ItemFiles, out: Path) -> None:
     items = f"{counted(manifest['items']['count'], 'item')}, vectors of {manifest['items']['dim']} floats"
     if (index := manifest["index"]) is not None:
         found = index["recall"]
-        items += (
-            f"; of the best 10 the index finds {found['at_10']:.1%}, of 100 {found['at_100']:.1%}"
-        )
+        items += f"; of the best 10 the index finds {found['at_10']:.1%}, of 100 {found['at_100']:.1%}"
         items += f" ({found['queries']:,} {found['of']} as queries)"
     click.echo(items)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -136,19 +137,33 @@ class VectorIndex:
             queries: float32 [Q, dim], at least one.
             of: what the queries are, see `Recall`.
         """
-        best = {k: exact.search(queries, k)[1][:, -1:] for k in RECALL_AT}
-        probes = FIRST_PROBES
-        while True:
-            self._index.nprobe = probes = min(probes, self._index.nlist)
-            at = [self._share(exact, queries, best[k], min(k, len(self))) for k in RECALL_AT]
-            if at[-1] >= LEAST_RECALL or probes == self._index.nlist:
-                return Recall(len(queries), of, *(round(share, 4) for share in at))
-            probes *= 2
+        least = {k: exact.search(queries, k)[1][:, -1:] for k in RECALL_AT}
 
-    def _share(self, exact: ExactSearch, queries: Float32Array, least: Float32Array, k: int) -> float:
-        """Return the mean share of k items that are as good as the k-th best: of equal ones any will do."""
-        numbers, _ = self.search(queries, k)
-        return float(np.mean((numbers >= 0) & (exact.of_items(queries, numbers) >= least)))
+        def share(k: int) -> float:
+            """Return the share of k items that are as good as the k-th best: of equal ones any will do."""
+            numbers, _ = self.search(queries, min(k, len(self)))
+            return float(np.mean((numbers >= 0) & (exact.of_items(queries, numbers) >= least[k])))
+
+        def suffices(probes: int) -> bool:
+            self._index.nprobe = probes
+            return probes == self._index.nlist or share(RECALL_AT[-1]) >= LEAST_RECALL
+
+        self._index.nprobe = least_of(suffices, min(FIRST_PROBES, self._index.nlist), self._index.nlist)
+        return Recall(len(queries), of, *(round(share(k), 4) for k in RECALL_AT))
+
+
+def least_of(suffices: Callable[[int], bool], first: int, last: int) -> int:
+    """Return a number from `first` to `last` that suffices, at most a fifth above the least one that does.
+
+    `last` suffices; what is above a number that does, does too.
+    """
+    low, high = first - 1, first
+    while not suffices(high):
+        low, high = high, min(2 * high, last)
+    while low >= first and high - low > max(1, high // 6):
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
 
 
 def require_index() -> None:

@@ -10,8 +10,8 @@ import torch
 
 from ..types import Float32Array, Float64Array, Int64Array
 
-MOST_PRODUCTS: Final = 1 << 24
-"""Products that are computed at once: 64 MB."""
+QUERY_BLOCK: Final = 512
+ITEM_BLOCK: Final = 1 << 14
 _DIVERGED: Final = "a vector is not finite: the model has diverged"
 
 
@@ -67,7 +67,7 @@ class ExactSearch:
         errors = (2 * queries.shape[1] + 4) * 2.0**-24 * self._longest * lengths
         # By torch, which keeps to the threads that it was given.
         transposed = torch.from_numpy(self._vectors).T
-        for block in blocks(len(queries), max(1, MOST_PRODUCTS // len(self))):
+        for block in blocks(len(queries), max(1, QUERY_BLOCK * ITEM_BLOCK // len(self))):
             rough = (torch.from_numpy(queries[block]) @ transposed).numpy()
             least = np.partition(rough, len(self) - k, axis=1)[:, len(self) - k] - errors[block]
             for row, number in enumerate(range(block.start, block.stop)):
@@ -87,7 +87,7 @@ def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[I
     """Return for each query the numbers of the k items with the highest products, and these, best first.
 
     Of equal products the item with the lower number is first. Memory beside the arguments and the result is
-    bounded: MOST_PRODUCTS products at once, or those of one query, and a copy.
+    bounded: QUERY_BLOCK times ITEM_BLOCK products, 32 MB, or those of one query, and a copy.
 
     Args:
         queries: float32 [Q, dim].
