@@ -10,7 +10,7 @@ import json
 import shutil
 import tracemalloc
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -21,20 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from shadowsync.pipeline.checkpoint import manifest as manifest_module
-from shadowsync.pipeline.checkpoint import run_checkpoints
-from shadowsync.pipeline.checkpoint.manifest import (
-    MANIFEST_NAME,
-    CheckpointManifest,
-    begin,
-    commit,
-    open_checkpoint,
-)
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import Float32Array, Uint64Array
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
+from shadowsync.tests.support.jobs.checkpoint_copies import kept_checkpoints, replace_checkpoint
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import until, wait_until
 
@@ -56,20 +48,10 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Path]]:
+def copies(tmp_path: Path) -> Iterator[Callable[[], list[Path]]]:
     """Copies of every checkpoint of the jobs of this test, in order."""
-    commit = manifest_module.commit
-
-    def kept(partial: Path, manifest: CheckpointManifest) -> Path:
-        current = commit(partial, manifest)
-        shutil.copytree(current, tmp_path / f"copy-{len(found()):03d}")
-        return current
-
-    def found() -> list[Path]:
-        return sorted(tmp_path.glob("copy-*"))
-
-    monkeypatch.setattr(run_checkpoints, "commit", kept)
-    return found
+    with kept_checkpoints(tmp_path) as found:
+        yield found
 
 
 @pytest.mark.matrix
@@ -202,7 +184,7 @@ def serve_while_they_change(copies: list[Path], rows: Mapping[str, list[int]], f
         following = asyncio.ensure_future(server.follow(0.01))
         for copy, examples in zip(copies, wanted, strict=True):
             if copy != copies[0]:
-                replace(run, copy)
+                replace_checkpoint(run, copy)
             await until(partial(_has_answered, answers, examples, 6), "the next one is served")
         done.set()
         await asyncio.gather(*asking)
@@ -218,15 +200,6 @@ def serve_while_they_change(copies: list[Path], rows: Mapping[str, list[int]], f
 
 def _has_answered(answers: list[tuple[int, Float32Array]], examples: int, count: int) -> bool:
     return sum(named == examples for named, _ in answers) >= count
-
-
-def replace(run: Path, copy: Path) -> None:
-    """As a job does, with the files of a checkpoint."""
-    unfinished = begin(run)
-    for file in copy.iterdir():
-        shutil.copy(file, unfinished / file.name)
-    (unfinished / MANIFEST_NAME).unlink()
-    commit(unfinished, open_checkpoint(copy)[1])
 
 
 def _users(model: SavedModel) -> Uint64Array:
