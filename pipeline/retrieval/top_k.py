@@ -44,7 +44,7 @@ class ExactSearch:
     def __init__(self, vectors: Float32Array) -> None:
         if vectors.ndim != 2 or not len(vectors):
             raise ValueError(f"vectors {vectors.shape}")
-        self._vectors = np.ascontiguousarray(vectors)
+        self._vectors = _writable(vectors)
         self._longest = max(float(_lengths(vectors[block]).max()) for block in blocks(len(vectors), 1 << 14))
         if not np.isfinite(self._longest):
             raise ValueError(_DIVERGED)
@@ -56,6 +56,7 @@ class ExactSearch:
         """Return what `exact_top_k` does; raises as it."""
         if queries.ndim != 2 or queries.shape[1] != self._vectors.shape[1] or k < 1:
             raise ValueError(f"queries {queries.shape}, vectors {self._vectors.shape}, k = {k}")
+        queries = _writable(queries)
         lengths = _lengths(queries)
         if not np.isfinite(lengths).all():
             raise ValueError(_DIVERGED)
@@ -98,6 +99,12 @@ def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[I
     or k below 1.
     """
     return ExactSearch(vectors).search(queries, k)
+
+
+def _writable(vectors: Float32Array) -> Float32Array:
+    """Return vectors in memory that torch takes, such as that of Arrow is not."""
+    values: Float32Array = np.require(vectors, requirements=["C", "W"])
+    return values
 
 
 def _lengths(vectors: Float32Array) -> Float64Array:
