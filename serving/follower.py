@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which
 from ..pipeline.checkpoint.saved import Location, open_saved
-from ..pipeline.errors import CheckpointError, DataError, ShadowSyncError
+from ..pipeline.errors import CheckpointError, DataError, JobFileError, ShadowSyncError
 from ..pipeline.models.precision import Precision
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.text.format import counted, data_size, duration
@@ -73,8 +73,8 @@ class FollowedModel:
 
         `between` does what it is given while no request is answered.
 
-        A checkpoint that cannot be opened is logged, and the old model is served. A damaged one is not tried
-        again.
+        A checkpoint that cannot be opened is logged, and the old model is served. A damaged one, or one whose
+        items cannot be had, is not tried again.
         """
         while True:
             await asyncio.sleep(every_seconds)
@@ -97,8 +97,8 @@ class FollowedModel:
         switch = self._with_rows if self._items is None else partial(self._with_items, self._items)
         try:
             apply, how = await asyncio.to_thread(switch)
-        except (CheckpointError, DataError):
-            # Items of files that cannot be used are not computed for the same checkpoint again and again.
+        except (CheckpointError, DataError, JobFileError):
+            # Also where its items cannot be had: they are not computed again and again.
             self._damaged = newest
             raise
         await between(apply)

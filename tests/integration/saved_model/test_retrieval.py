@@ -47,7 +47,11 @@ from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
 from shadowsync.tests.support.jobs.runs import write_job
 
 USERS, MOVIES, GENRES, ROWS = 50, 120, 6, 6000
-QUERIES = [{"user": 3, "age": 1.5}, {"user": 4, "age": None}, {"user": 1_000, "age": 0.0}]
+QUERIES: list[dict[str, Any]] = [
+    {"user": 3, "age": 1.5},
+    {"user": 4, "age": None},
+    {"user": 1_000, "age": 0.0},
+]
 K = 7
 Found = list[list[tuple[Any, float]]]
 
@@ -78,7 +82,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saved]:
     every = np.arange(MOVIES)
     pq.write_table(pa.table({"movie": every, "genre": every % GENRES}), folder / "items.parquet")
     columns = {"user": "categorical", "age": "dense", "movie": "categorical", "genre": "categorical"}
-    job = {
+    job: dict[str, dict[str, Any]] = {
         "run": {"name": "towers", "directory": str(folder / "runs"), "start_timeout_seconds": 120.0},
         "data": {
             "format": "parquet",
@@ -203,8 +207,8 @@ def test_vectors_of_queries_and_items_are_always_of_one_model(
         with pytest.raises(AssertionError):
             assert_found(one, other)
     # The control: queries of one model with the items of another one are told from all of them.
-    for one, other in permutations(models, 2):
-        mixed = Retriever(models[one], items_of(saved, search).of_next(models[other]))
+    for mine, theirs in permutations(models.values(), 2):
+        mixed = Retriever(mine, items_of(saved, search).of_next(theirs))
         found = answer_of(mixed, {"rows": QUERIES, "k": K})
         for examples in wanted:
             with pytest.raises(AssertionError):
@@ -353,7 +357,8 @@ def test_a_query_that_cannot_be_read_has_no_items_and_the_others_theirs(saved: S
     rows = RowColumns(3, {"user": [3, 3, 4], "age": [1.5, math.inf, None]})
     (found,) = retriever.retrieve([Queries(rows, K)])
     assert isinstance(found, Retrieved)
-    assert found.items[1] is found.scores[1] is None
+    assert found.items[1] is None
+    assert found.scores[1] is None
     assert found.why.keys() == {1}
     assert "age 'inf'" in found.why[1]
     wanted = best_of(model, QUERIES[:2], K)
