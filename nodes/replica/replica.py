@@ -18,7 +18,7 @@ from ...pipeline.models.constants import Constants
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.models.optimizers import STATE_NAMES, SharedOptimizer
 from ...pipeline.models.precision import Precision, find_precision
-from ...pipeline.models.registry import build_model
+from ...pipeline.models.registry import build_model, takes_jagged
 from ...pipeline.types import Int64Array
 from .buffer import FlatReplica
 from .device import CpuDevice, Device
@@ -152,7 +152,7 @@ class TrainerContext(ReplicaContext):
             layout=layout,
             replica=device.replica(synchronized, examples, layout.numel),
             optimizer=optimizer,
-            router=ShardRouter(plan, distinct=job.requests_distinct_rows),
+            router=ShardRouter(plan, distinct=job.requests_distinct_rows, jagged=takes_jagged(job)),
             rows_in_flight=RowsInFlight(plan, job.run.seed) if job.exact_rows else None,
             iterations=_counters(job.trainer.workers),
             updates=_counters(job.trainer.workers),

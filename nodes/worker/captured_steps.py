@@ -5,14 +5,16 @@ CUDA graphs: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 import torch
 
+from ...pipeline.config.job import Job
 from ...pipeline.models.optimizers import SharedOptimizer
+from ...pipeline.models.sequences import model_inputs_of
 from ..replica.device import Computed
 from ..replica.packed_batch import BatchInBlock, PackedBatch
 from ..replica.replica import TrainerContext
@@ -29,6 +31,8 @@ TRIES: Final = 3
 
 The others may draw random numbers between those of a step and of its captured one.
 """
+
+EAGER: Final = "steps are computed without a captured graph, which is slower: "
 
 _TOLERANCE: Final = 1e-2
 _SPARE_SHARE: Final = 8
@@ -55,22 +59,26 @@ def no_event(what: str) -> None:
 class Padding:
     """Sizes of batches, padded so that a few layouts do for all.
 
-    Rows are padded to the largest number so far and a bit more; lists of rows to the next power of two. Only
-    the worker's thread may call.
+    Rows are padded to the largest number so far and a bit more; lists of rows to the next power of two, if
+    the column may have such lists. Only the worker's thread may call.
+
+    Args:
+        longest: the longest list of each column that is a sequence, by the column's number.
 
     Attributes:
         growths: how often a number of rows was larger than its padded size. No later batch has a layout from
             before: all of these sizes are in every layout.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: Mapping[int, int]) -> None:
+        self._longest = {f"list {column}": most for column, most in longest.items()}
         self._largest: dict[str, int] = {}
         self.growths = 0
 
     def __call__(self, what: str, size: int) -> int:
         """Return the padded size of what is called so; see `gather_indices.Pad`."""
         if what.startswith("list"):
-            return 1 << (size - 1).bit_length()
+            return min(1 << (size - 1).bit_length(), self._longest[what])
         if size > self._largest.get(what, -1):
             self.growths += what in self._largest
             spare = size + size // _SPARE_SHARE
@@ -139,7 +147,7 @@ class CapturedSteps:
         # Of layouts without a graph: eager steps so far, and the last batch.
         self._seen: dict[object, tuple[int, torch.Tensor]] = {}
         self._differed = 0
-        self.pad: Padding | None = Padding()
+        self.pad: Padding | None = Padding(_longest(context.job))
         self.replays = 0
 
     def run(self, work: BatchWork) -> None:
@@ -247,7 +255,12 @@ class CapturedSteps:
         self._graphs.clear()
         self._seen.clear()
         kind = "" if isinstance(error, CaptureError) else f"{type(error).__name__}: "
-        self._event(f"steps are computed without a captured graph, which is slower: {kind}{error}")
+        self._event(f"{EAGER}{kind}{error}")
+
+
+def _longest(job: Job) -> dict[int, int]:
+    inputs = model_inputs_of(job.embedded_columns, job.data.columns)
+    return {number: entry.longest for number, entry in enumerate(inputs) if entry.longest is not None}
 
 
 def _work_on(block: torch.Tensor, work: BatchWork) -> BatchWork:

@@ -204,7 +204,7 @@ class Computation:
             lr = numbers[0]
         if work.divided is not None:
             shares = numbers[1:] if lr is not None else work.divided.shares
-            micro_batches = MicroBatches(whole, work.divided.bounds, shares)
+            micro_batches = MicroBatches(whole, work.divided, shares)
         return _Started(vectors, whole, lr, micro_batches)
 
     def _losses(self, outputs: Any, inputs: ModelInputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
 from ...pipeline.models.sequences import Embeddings, with_lengths
-from ...pipeline.types import Float32Array
+from ...pipeline.types import Float32Array, IndexArray
 
 
 @dataclass(slots=True)
@@ -20,7 +20,8 @@ class ModelInputs:
         labels: float32 [B], or [B, T] of T labels.
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
-        embeddings: one tensor per table, float32 [B, K_t], with autograd; [B, L_t, K_t] for a sequence.
+        embeddings: one tensor per table, float32 [B, K_t], with autograd; [B, L_t, K_t] for a sequence, and
+            [N_t, K_t] for a jagged one.
         lengths: number of vectors of each example, int32 [B], for each table that is a sequence.
         leaves: where the backward pass ends.
         groups: for a loss of one's own, int64 [S, B]; else None.
@@ -39,12 +40,15 @@ class ModelInputs:
         """The embeddings as a model gets them."""
         return with_lengths(self.embeddings, self.lengths)
 
-    def slice(self, start: int, stop: int) -> ModelInputs:
-        """Return some of the examples; the leaves are their embeddings.
+    def slice(self, start: int, stop: int, vectors: Sequence[slice]) -> ModelInputs:
+        """Return some of the examples; the leaves are their embeddings, of each table these vectors.
 
         These are separate leaves: the backward pass of a slice would fill a block for the whole table.
         """
-        leaves = [table.detach()[start:stop].requires_grad_() for table in self.embeddings]
+        leaves = [
+            table.detach()[of_table].requires_grad_()
+            for table, of_table in zip(self.embeddings, vectors, strict=True)
+        ]
         return ModelInputs(
             self.labels[start:stop],
             None if self.weights is None else self.weights[start:stop],
@@ -73,6 +77,7 @@ class DividedBatch:
     Attributes:
         bounds: first example of each micro-batch, and the one after its last.
         shares: `W_p / W` of each.
+        ends: of each jagged table where the examples begin and end among its vectors, int64 [B + 1].
     """
 
     def __init__(self, examples: int, weights: Float32Array | None, micro_batches: int) -> None:
@@ -80,6 +85,7 @@ class DividedBatch:
         edges = [examples * number // micro_batches for number in range(micro_batches + 1)]
         self.bounds = list(pairwise(edges))
         self.shares = _shares(self.bounds, weights)
+        self.ends: Mapping[int, IndexArray] = {}
 
 
 class MicroBatches:
@@ -89,18 +95,18 @@ class MicroBatches:
 
     Args:
         inputs: those of the whole batch.
-        bounds: see `DividedBatch`.
+        divided: the micro-batches.
         shares: numbers, or scalars on the device.
     """
 
     def __init__(
         self,
         inputs: ModelInputs,
-        bounds: Sequence[tuple[int, int]],
+        divided: DividedBatch,
         shares: Sequence[float | torch.Tensor],
     ) -> None:
         self._inputs, self._shares = inputs, list(shares)
-        self._bounds = iter(bounds)
+        self._bounds, self._ends = iter(divided.bounds), divided.ends
         self._gradients = [torch.zeros_like(table) for table in inputs.embeddings]
         self._parts: list[torch.Tensor] = []
         self._losses: list[torch.Tensor] = []
@@ -110,19 +116,26 @@ class MicroBatches:
         return self
 
     def __next__(self) -> ModelInputs:
-        self._start, self._stop = next(self._bounds)
-        self._micro_batch = self._inputs.slice(self._start, self._stop)
+        start, stop = next(self._bounds)
+        self._vectors = [self._vectors_of(table, start, stop) for table in range(len(self._gradients))]
+        self._micro_batch = self._inputs.slice(start, stop, self._vectors)
         return self._micro_batch
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, logits: torch.Tensor) -> None:
         """Add the results of the last micro-batch, after its backward pass."""
         share = self._shares[len(self._losses)]
-        for gradient, leaf in zip(self._gradients, self._micro_batch.leaves, strict=True):
+        leaves = self._micro_batch.leaves
+        for gradient, leaf, vectors in zip(self._gradients, leaves, self._vectors, strict=True):
             if leaf.grad is not None:
-                torch.mul(leaf.grad, share, out=gradient[self._start : self._stop])
+                torch.mul(leaf.grad, share, out=gradient[vectors])
         self._losses.append(loss * share)
         self._norms.append(norm)
         self._parts.append(logits)
+
+    def _vectors_of(self, table: int, start: int, stop: int) -> slice:
+        """Return where a table has the vectors of these examples."""
+        ends = self._ends.get(table)
+        return slice(start, stop) if ends is None else slice(int(ends[start]), int(ends[stop]))
 
     def whole(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return loss, norm and logits of the whole batch, and carry its gradients on to the replies.

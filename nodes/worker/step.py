@@ -23,17 +23,19 @@ from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.models.layers import mean_log_loss
 from ...pipeline.models.optimizers import EMA_EVERY
 from ...pipeline.models.own_loss import scoring
+from ...pipeline.models.registry import takes_jagged
 from ...pipeline.models.sequences import with_lengths
 from ...pipeline.models.two_tower import ItemIds
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, HostBatch, PendingResult, Staged, StepResult
 from ..replica.replica import MicroBatchCounts, TrainerContext
-from .captured_steps import CapturedSteps, StepCapture, no_event
+from .captured_steps import EAGER, CapturedSteps, StepCapture, no_event
 from .computation import BatchWork, Computation
 from .divided_batch import DividedBatch
 
 STEP_NOT_FINITE = "its loss or a gradient is not finite"
+JAGGED_SIZES = "the model takes jagged sequences, whose sizes differ in each batch"
 
 
 @dataclass(slots=True)
@@ -92,7 +94,10 @@ class Stepper:
         self._stream = context.device.open_stream()
         self._captured: CapturedSteps | None = None
         if self.ahead and isinstance(self._stream, StepCapture):
-            self._captured = CapturedSteps(context, self._computation, self._stream, event)
+            if takes_jagged(context.job):
+                event(f"{EAGER}{JAGGED_SIZES}")
+            else:
+                self._captured = CapturedSteps(context, self._computation, self._stream, event)
         self._micro_batches = MicroBatchCounts(context.micro_batches)
         self._batches = 0
         self.clipped_steps = 0
@@ -121,6 +126,8 @@ class Stepper:
         dense_scale, rows_scale = self._rate_scales(len(delivery.labels))
         numbers = (self._settings.lr * dense_scale, *(divided.shares if divided is not None else ()))
         indices, staged = self._stage(delivery, requests, replies, numbers)
+        if divided is not None:
+            divided.ends = indices.ends_of_lists()
         return Step(
             staged,
             indices.layout,

@@ -22,7 +22,7 @@ from ..config.job import Job
 from ..types import Float32Array
 from .built_in import ALIGNMENT
 from .registry import MODELS, build_model, own_random_numbers, zero_inputs
-from .sequences import EmbeddedSequence, Embeddings
+from .sequences import Embeddings
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ def _number(job: Job, dense: torch.Tensor, embeddings: Embeddings) -> dict[float
     known: dict[float, Label] = {}
     parts = [(dense, _dense(job))]
     for column, vectors in zip(job.embedded_columns, embeddings, strict=True):
-        if not isinstance(vectors, EmbeddedSequence):
+        if isinstance(vectors, torch.Tensor):
             parts.append((vectors, [("vector", column.name, element) for element in range(column.dim)]))
     for tensor, labels in parts:
         for element, label in enumerate(labels):

@@ -20,7 +20,9 @@ A model that takes sequences, columns with pooling = "none", says so by `takes_s
 `__init__` then also gets the keyword `inputs`, a `sequences.ModelInput` (name, dim, longest) for each entry
 of `embeddings`. The entry of such a column is a `sequences.EmbeddedSequence`: `vectors`, float32 [B, L, K],
 `lengths`, int64 [B], and `mask()`, bool [B, L]. The vectors are in the order of the list, with zeros behind
-those of a shorter one.
+those of a shorter one. With `takes_jagged = True` it is a `sequences.JaggedSequence` instead: `values`,
+float32 [N, K], of all lists one behind the other, without padding, and `lengths`. With both the model takes
+either, and an exported one gets padded vectors.
 
 A model may have a method `set_output_bias(self, logit: float)`. It is called once, after `__init__`, with the
 first value of the logit's bias, see `model.output_bias`; with several labels it gets a list of their values.
@@ -53,7 +55,7 @@ from .layers import regularize_
 from .multi_task import PLE, MMoE, SharedBottom
 from .own_loss import check_own_loss, require_methods, scoring
 from .own_metrics import check_own_metrics
-from .sequences import EmbeddedSequence, Embeddings, model_inputs_of
+from .sequences import EmbeddedSequence, Embeddings, JaggedSequence, model_inputs_of
 from .two_tower import TwoTower, towers_of
 
 _WHERE = "model.name"
@@ -205,6 +207,11 @@ def find_model(name: str) -> Callable[..., nn.Module]:
     return custom
 
 
+def takes_jagged(job: Job) -> bool:
+    """Whether the job's model gets sequences as a `JaggedSequence`; raises as `find_model`."""
+    return bool(getattr(find_model(job.model.name), "takes_jagged", False))
+
+
 def zero_inputs(job: Job) -> tuple[torch.Tensor, Embeddings]:
     """Return the arguments of `forward` for 2 examples of zeros.
 
@@ -214,9 +221,13 @@ def zero_inputs(job: Job) -> tuple[torch.Tensor, Embeddings]:
     for entry in model_inputs_of(job.embedded_columns, job.data.columns):
         if entry.longest is None:
             zeros.append(torch.zeros(2, entry.dim))
+            continue
+        length = min(2, entry.longest)
+        lengths = torch.tensor([length, 0])
+        if takes_jagged(job):
+            zeros.append(JaggedSequence(torch.zeros(length, entry.dim), lengths))
         else:
-            length = min(2, entry.longest)
-            zeros.append(EmbeddedSequence(torch.zeros(2, length, entry.dim), torch.tensor([length, 0])))
+            zeros.append(EmbeddedSequence(torch.zeros(2, length, entry.dim), lengths))
     return torch.zeros(2, job.data.dense_width), zeros
 
 
@@ -244,7 +255,7 @@ def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
 
     Raises JobFileError for a sequence and a model that takes none.
     """
-    if getattr(maker, "takes_sequences", False):
+    if getattr(maker, "takes_sequences", False) or getattr(maker, "takes_jagged", False):
         return {"inputs": model_inputs_of(job.embedded_columns, job.data.columns)}
     for column in job.embedded_columns:
         if column.pooling == "none":
@@ -252,7 +263,7 @@ def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
                 f'column {column.name} has pooling = "none", but {job.model.name} takes no sequences',
                 where=f"data.columns.{column.name}.pooling",
                 remedy='set "sum" or "mean", or model.name = "din"; a class of your own says'
-                " takes_sequences = True",
+                " takes_sequences = True or takes_jagged = True",
             )
     return {}
 

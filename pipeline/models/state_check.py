@@ -21,7 +21,7 @@ from ..errors import JobFileError
 from .constants import constant_tensors
 from .own_loss import check_own_loss, scoring
 from .registry import MODELS, build_model, own_random_numbers, seed_all, zero_inputs
-from .sequences import EmbeddedSequence, Embeddings
+from .sequences import EmbeddedSequence, Embeddings, JaggedSequence, ModelEmbedding
 
 _ROUNDS, _SEED = 3, 3
 _WHERE = "model.name"
@@ -194,9 +194,11 @@ def _check_rows(job: Job, module: nn.Module, inputs: _Inputs) -> None:
         )
 
 
-def _first_row(embedding: torch.Tensor | EmbeddedSequence) -> torch.Tensor | EmbeddedSequence:
+def _first_row(embedding: ModelEmbedding) -> ModelEmbedding:
     if isinstance(embedding, EmbeddedSequence):
         return EmbeddedSequence(embedding.vectors[:1], embedding.lengths[:1])
+    if isinstance(embedding, JaggedSequence):
+        return JaggedSequence(embedding.values[: int(embedding.lengths[0])], embedding.lengths[:1])
     return embedding[:1]
 
 
@@ -242,9 +244,9 @@ def _random_inputs(job: Job, seed: int) -> _Inputs:
     generator = torch.Generator().manual_seed(seed)
     dense, embeddings = zero_inputs(job)
     for embedding in embeddings:
-        (embedding.vectors if isinstance(embedding, EmbeddedSequence) else embedding).uniform_(
-            generator=generator
-        )
+        # A sequence's vectors are its first part.
+        vectors = embedding if isinstance(embedding, torch.Tensor) else embedding[0]
+        vectors.uniform_(generator=generator)
     return dense.uniform_(generator=generator), embeddings
 
 

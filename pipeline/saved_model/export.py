@@ -11,6 +11,7 @@ from ..data.columns.kinds.registry import VALUES
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from ..embedding.storage.first_values import mixed_key
 from ..errors import JobFileError
+from ..models.registry import find_model, takes_jagged
 from ..text.format import is_unicode
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
 from .exported import VERSION_DIGITS, Export, write_export_manifest
@@ -104,6 +105,7 @@ def export_model(
     already, or cannot be written).
     """
     require_exporter(form)
+    _require_padded(model)
     if not is_unicode(str(folder)):
         raise JobFileError(
             f"{str(folder)!r} is not UTF-8", where="--out", remedy="give a folder with another path"
@@ -130,6 +132,17 @@ def export_model(
             entry["file"] = files.get(entry["table"])
         write_export_manifest(manifest, place)
     return manifest
+
+
+def _require_padded(model: SavedModel) -> None:
+    """Raise JobFileError for a model that takes jagged sequences alone: a file's inputs have fixed shapes."""
+    maker = find_model(model.job.model.name)
+    if takes_jagged(model.job) and not getattr(maker, "takes_sequences", False):
+        raise JobFileError(
+            f"{model.job.model.name} takes jagged sequences, and an exported model gets padded ones",
+            where="model.name",
+            remedy="have forward take an EmbeddedSequence as well, and say takes_sequences = True, too",
+        )
 
 
 def _rows_of(table: Table) -> TableRows:

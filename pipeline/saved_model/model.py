@@ -31,7 +31,7 @@ from ..models.constants import constant_tensors
 from ..models.own_loss import ScoringModule, scoring
 from ..models.own_metrics import OwnMetrics
 from ..models.precision import DenseScorer, Precision, check_precision
-from ..models.registry import build_model, find_model
+from ..models.registry import build_model, find_model, takes_jagged
 from ..models.sequences import with_lengths
 from ..text.format import counted
 from ..types import Float32Array, IndexArray
@@ -78,7 +78,8 @@ class SavedModel:
         job: the job that trained it.
         dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
             [B, dim]) -> logits [B]`, or `[B, T]` of T labels. The embeddings are in the order of `tables`;
-            that of a column with pooling "none" is an `EmbeddedSequence`. Add `job.logit_offset` to calibrate
+            that of a column with pooling "none" is an `EmbeddedSequence`, or a `JaggedSequence` for a model
+            that takes these. Add `job.logit_offset` to calibrate
             the logits. With `model.scores = "own"` they are those scores.
         tables: for each column the table with the rows of its ids; columns that share one have the same rows
             in memory.
@@ -144,7 +145,7 @@ class SavedModel:
         dense = load_dense(folder, manifest, job)
         scorer = DenseScorer(dense, job, precision)
         saved = SavedTables(folder, manifest)
-        loaded = LoadedTables(saved, job.tables, job.run.seed)
+        loaded = LoadedTables(saved, job.tables, job.run.seed, jagged=takes_jagged(job))
         classes = _id_classes(manifest, job)
         _release(folder)
         tables = _tables_of(job, loaded, classes)

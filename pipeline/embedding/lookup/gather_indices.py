@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray
-from .item_lists import ItemList, lengthened, list_layout
+from .item_lists import ItemList, JaggedLists, lengthened, list_layout
 from .request import BankLookup, ColumnBags, DistinctRows, LookupPlan
 
 Pad: TypeAlias = Callable[[str, int], int]
@@ -124,17 +124,30 @@ class GatherIndices:
     spans: tuple[tuple[Span, ...], ...]
 
     @classmethod
-    def of(cls, requests: Sequence[LookupPlan], columns: int, pad: Pad | None = None) -> GatherIndices:
+    def of(
+        cls, requests: Sequence[LookupPlan], columns: int, pad: Pad | None = None, *, jagged: bool = False
+    ) -> GatherIndices:
         """Return those of a batch with these requests.
 
         With `pad` there are more rows than those of the batch, so that more batches have one layout; the
-        others are of no use, and their gradients have no meaning.
+        others are of no use, and their gradients have no meaning. With `jagged` sequences are not padded,
+        which does not go together.
         """
-        return _Builder(requests, columns, pad).build()
+        return _Builder(requests, columns, pad, jagged=jagged).build()
+
+    def ends_of_lists(self) -> dict[int, IndexArray]:
+        """Return for each jagged column where its examples begin and end among its vectors, int64 [B + 1]."""
+        return {
+            column: np.concatenate([[0], np.cumsum(self.tensors[of.lengths].numpy(), dtype=np.int64)])
+            for column, of in self.layout.lists
+            if isinstance(of, JaggedLists)
+        }
 
 
 class _Builder:
-    def __init__(self, requests: Sequence[LookupPlan], columns: int, pad: Pad | None) -> None:
+    def __init__(
+        self, requests: Sequence[LookupPlan], columns: int, pad: Pad | None, *, jagged: bool
+    ) -> None:
         self._requests, self._columns, self._batch = requests, columns, requests[0].batch
         self._pad, self._is_padded = pad or _exact, pad is not None
         self._tensors: list[torch.Tensor] = []
@@ -144,7 +157,7 @@ class _Builder:
         for column, of_column in bags.items():
             if of_column.pooling not in ("sum", "mean"):
                 self._lists[column], self._places_of[column] = list_layout(
-                    column, of_column, self._add, self._pad
+                    column, of_column, self._add, self._pad, jagged=jagged
                 )
         self._starts: dict[int, int] = {}
         self._split = self._split_columns()

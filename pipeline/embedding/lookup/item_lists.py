@@ -50,6 +50,28 @@ class PaddedLists:
 
 
 @dataclass(frozen=True)
+class JaggedLists:
+    """Vectors of the lists one behind the other, [N, dim]; none are padded.
+
+    Attributes:
+        vectors: N, the number of its rows.
+        lengths: number of the tensor of lengths, int32 [B].
+    """
+
+    vectors: int
+    lengths: int
+    padded: bool = False
+
+    def join(self, vectors: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
+        """Return float32 [N, dim]."""
+        return vectors
+
+    def split(self, gradient: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
+        """Return the gradient of the vectors, [N, dim], which is that of `join`'s result."""
+        return gradient
+
+
+@dataclass(frozen=True)
 class WeightedBags:
     """Weighted sums of bags, [B, dim].
 
@@ -84,7 +106,7 @@ class WeightedBags:
         return gradient.index_select(0, tensors[self.owners]).mul_(tensors[self.factors][:, None])
 
 
-ItemList: TypeAlias = PaddedLists | WeightedBags
+ItemList: TypeAlias = PaddedLists | JaggedLists | WeightedBags
 """One column's bags, for batches with equal numbers of rows; used by the thread that trains them.
 
 `join` and `split` take a batch's index tensors, on the device.
@@ -96,11 +118,16 @@ def list_layout(
     bags: ColumnBags,
     add: Callable[[NDArray[Any]], int],
     pad: Callable[[str, int], int],
+    *,
+    jagged: bool = False,
 ) -> tuple[ItemList, Callable[[IndexArray], IndexArray]]:
     """Return a column's list, and what returns the places of rows by their positions among all rows.
 
-    `add` keeps an array and returns its number; `pad` returns the padded size of what is called so.
+    `add` keeps an array and returns its number; `pad` returns the padded size of what is called so. With
+    `jagged` the vectors of a sequence are not padded.
     """
+    if jagged and bags.pooling == "none":
+        return JaggedLists(len(bags.rows), add(bags.lengths)), lambda positions: positions
     ends = np.cumsum(bags.lengths, dtype=np.int64)
     if bags.pooling != "none":
         return _weighted(column, bags, ends, add, pad), lambda positions: positions

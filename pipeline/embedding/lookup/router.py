@@ -111,9 +111,11 @@ class ShardRouter:
             trainer. This saves bytes and work of the nodes, and costs some work of the trainer. Results are
             equal to the bit if vectors and gradients are sent as float32; other codecs round the sum instead
             of its parts. Bags that nodes sum are not affected.
+        jagged: whether the vectors of sequences are one behind the other, [N, dim], and not padded.
     """
 
-    def __init__(self, plan: TablePlan, *, distinct: bool = False) -> None:
+    def __init__(self, plan: TablePlan, *, distinct: bool = False, jagged: bool = False) -> None:
+        self._jagged = jagged
         self.plan, self._columns = plan, plan.columns
         self._bagged = tuple(number for number, column in enumerate(plan.columns) if column.pooling)
         single = tuple(number for number in range(len(plan.columns)) if number not in self._bagged)
@@ -310,7 +312,8 @@ class ShardRouter:
             raise ValueError(
                 f"{len(requests)} requests and {len(replies)} replies do not fit {self.plan.nodes} nodes"
             )
-        return GatherIndices.of(requests, len(self._columns), pad), replies_of(requests, replies)
+        indices = GatherIndices.of(requests, len(self._columns), pad, jagged=self._jagged)
+        return indices, replies_of(requests, replies)
 
 
 def _check_of_each(name: str, values: NDArray[Any], dtype: np.dtype[Any], bag_rows: Int32Array) -> None:

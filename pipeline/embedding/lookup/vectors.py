@@ -55,9 +55,9 @@ class BatchEmbeddings:
         leaves: one leaf for each node, float32 [floats of its reply in the layout], requiring a gradient. A
             leaf is on the memory of the node's reply, or on a copy of it on the device.
         embeddings: one tensor for each column, float32 [B, dim], computed by autograd from the leaves; of a
-            column with pooling "none" [B, L, dim], with zeros behind the vectors of a shorter list. Must not
-            be changed in place. To have them side by side, `torch.cat` them along dimension 1 together with
-            the other inputs.
+            column with pooling "none" [B, L, dim], with zeros behind the vectors of a shorter list; where the
+            router is `jagged` [N, dim], the lists one behind the other. Must not be changed in place. To have
+            them side by side, `torch.cat` them along dimension 1 together with the other inputs.
         lengths: for each column with pooling "none" its tensor of lengths, int32 [B].
 
     The embeddings of a whole table share the leaves' memory; with distinct rows the vectors are copied to all

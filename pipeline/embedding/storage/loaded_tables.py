@@ -38,6 +38,7 @@ class LoadedTables:
         saved: the tables of the checkpoint.
         tables: the tables of its job.
         seed: the seed of its run, for ids of growing tables that had no row.
+        jagged: see `ShardRouter`.
 
     Raises:
         ResourceError: the tables do not fit into the available memory.
@@ -47,14 +48,16 @@ class LoadedTables:
         grown: the rows of growing tables, by name.
     """
 
-    def __init__(self, saved: SavedTables, tables: Sequence[TableSettings], seed: int = 0) -> None:
+    def __init__(
+        self, saved: SavedTables, tables: Sequence[TableSettings], seed: int = 0, *, jagged: bool = False
+    ) -> None:
         for table in tables:
             saved.require(table, state=False)
         # Here all rows are at hand.
         tables = [replace(table, columns=tuple(map(_pooled_here, table.columns))) for table in tables]
         _check_memory(tables)
         self._plan = TablePlan.make(tables, 1)
-        self._router = ShardRouter(self._plan)
+        self._router = ShardRouter(self._plan, jagged=jagged)
         self._banks = [
             np.empty((0 if bank.growing else self._plan.bank_rows(0, number), bank.dim), np.float32)
             for number, bank in enumerate(self._plan.banks)

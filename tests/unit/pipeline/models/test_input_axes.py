@@ -55,7 +55,7 @@ class Own(nn.Module):
         self.head = nn.Linear(5 + width, 1)
 
     def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
-        pooled = [one.vectors.sum(dim=1) if isinstance(one, EmbeddedSequence) else one for one in embeddings]
+        pooled = [one if isinstance(one, torch.Tensor) else one[0].sum(dim=1) for one in embeddings]
         parts = [*pooled, dense] if self.backwards else [dense, *pooled]
         x = torch.cat(parts, dim=1)
         found = torch.tanh(self.below(torch.cat([dense, x], dim=1)))
