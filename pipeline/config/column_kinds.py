@@ -78,7 +78,7 @@ KINDS: Final[dict[str, ColumnKind]] = {
     "bucket": ColumnKind("categorical", ("table", "boundaries", "quantiles")),
     "cross": ColumnKind("categorical", ("table", "columns"), in_file=False),
     "multi_hot": ColumnKind(
-        "multi_hot", ("table", "delimiter", "pooling", "max_ids", "weights"), hashes_values=True
+        "multi_hot", ("table", "delimiter", "pooling", "max_ids", "keep", "weights"), hashes_values=True
     ),
     "ip": ColumnKind("multi_hot", ("table",), hashes_values=True),
     "timestamp": ColumnKind("timestamp", ("format",), is_input=False, is_single=True),

@@ -138,7 +138,15 @@ class ColumnSection(BaseModel):
         " sequence, in the order of the list, for a model that takes sequences (din, or your own).",
     )
     max_ids: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1000, description="multi_hot: only the first so many ids of a longer bag are used."
+        default=1000,
+        description="multi_hot: only so many ids of a longer bag are used, the first ones unless `keep` says"
+        " otherwise.",
+    )
+    keep: Literal["first", "last"] | None = Field(
+        default=None,
+        description="multi_hot: which ids of a bag with more than `max_ids` are used; the first ones if it is"
+        ' left out. Of a history it is the recent end, and the model `sequence` needs it: "first" if lists'
+        ' begin with the most recent id, "last" if they end with it.',
     )
     weights: str = Field(
         default="",

@@ -15,6 +15,7 @@ from ..codecs.choices import AUTO
 from ..types import NEED_PROBABILITIES, RankingSettings
 from .columns import suggest
 from .data import DataSection
+from .history import check_history
 from .model import (
     ONE_LABEL_MODELS,
     TOWER_MODELS,
@@ -124,6 +125,7 @@ class Job(Section):
         )
         check_attention(self.model, self.embedded_columns)
         check_towers(self.model, self.embedded_columns, self.data.dense_names)
+        check_history(self.model, self.embedded_columns, self.data.columns)
         require_growable(self.data.table_columns, self.table_sections)
         if self.codecs.center_up == AUTO and self.sync.control != "auto":
             raise ValueError(

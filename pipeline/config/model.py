@@ -86,11 +86,12 @@ ONE_LABEL_MODELS: Final = (
     "din",
     "dlrm",
     "finalmlp",
+    "sequence",
     "two_tower",
     "wide_deep",
 )
 """Built-in models with one logit, or one score."""
-TOWER_MODELS: Final = ("two_tower",)
+TOWER_MODELS: Final = ("sequence", "two_tower")
 """Built-in models with a vector of the query and one of the item."""
 IN_BATCH_SOFTMAX: Final = "in_batch_softmax"
 
@@ -101,8 +102,8 @@ class ModelSection(Section):
     name: str = Field(
         default="dlrm",
         description='"dlrm", "wide_deep", "dcn_v2", "deepfm", "autoint", "finalmlp" or "din"; for several'
-        ' labels, too, "shared_bottom", "mmoe" or "ple"; for retrieval "two_tower"; or your own:'
-        ' "package.module:Class" or "./file.py:Class".',
+        ' labels, too, "shared_bottom", "mmoe" or "ple"; for retrieval "two_tower" or "sequence"; or your'
+        ' own: "package.module:Class" or "./file.py:Class".',
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
     table_rows: RowsSetting | list[RowsSetting] = Field(
@@ -137,16 +138,16 @@ class ModelSection(Section):
         default="log",
         description='What training minimizes: "log", the log loss; "focal", the log loss times (1 - p) to the'
         " power of `focal_gamma`, with the probability p of the true label. Focal scores are ranks: they are"
-        ' not calibrated. "in_batch_softmax", that of two_tower: the log loss of the item that a positive'
-        ' has, among the items of its batch. "own": what the method `loss(outputs, batch)` of your own model'
-        " returns.",
+        ' not calibrated. "in_batch_softmax", that of two_tower and sequence: the log loss of the item that a'
+        ' positive has, among the items of its batch. "own": what the method `loss(outputs, batch)` of your'
+        " own model returns.",
     )
     scores: Literal["logits", "similarity", "own"] = Field(
         default="logits",
         description='What the model scores by: "logits", which `forward` returns; with loss = "own" also'
         ' "own", what the method `scores(outputs)` of your own model returns; "similarity", that of'
-        " two_tower: the product of the vectors of query and item. Those two are no probabilities: nothing"
-        " has NE, logloss or calibration.",
+        " two_tower and sequence: the product of the vectors of query and item. Those two are no"
+        " probabilities: nothing has NE, logloss or calibration.",
     )
     focal_gamma: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = Field(
         default=None, description='loss = "focal": the power; 2.0 if it is left out.'
@@ -177,11 +178,15 @@ class ModelSection(Section):
         description='din: for each column with pooling = "none", the column of one id whose vector it is'
         ' weighed by: `{ history = "item" }`. Their tables have the same dimension.',
     )
-    query: list[str] = Field(default=[], description="two_tower: the columns of the query.")
+    query: list[str] = Field(
+        default=[],
+        description="two_tower, sequence: the columns of the query. Of sequence exactly one is a history: of"
+        ' kind multi_hot, with pooling = "none", the table of the item, and `keep`.',
+    )
     item: list[str] = Field(
         default=[],
-        description="two_tower: the columns of the item. The first one is its id: a column of one id with a"
-        " table.",
+        description="two_tower, sequence: the columns of the item. The first one is its id: a column of one"
+        " id with a table; sequence has no others.",
     )
     options: dict[str, JsonValue] = Field(
         default={},
@@ -190,7 +195,8 @@ class ModelSection(Section):
         " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
         " a sequence has a vector that is learned. autoint: `layers` (3), `heads` (2) and `head_dim` (16)."
         " finalmlp: `heads` (1). mmoe: `experts` (8). ple: `levels` (2), `experts` (2) and `shared_experts`"
-        " (2). two_tower: `dim` (32), `temperature` (0.05) and `normalized` (true).",
+        " (2). two_tower: `dim` (32), `temperature` (0.05) and `normalized` (true). sequence: `blocks` (2),"
+        " `heads` (1), `temperature` (0.05) and `normalized` (true).",
     )
 
     @model_validator(mode="before")
@@ -267,6 +273,11 @@ class ModelSection(Section):
         return self.name in TOWER_MODELS
 
     @property
+    def has_history(self) -> bool:
+        """Whether the query of the model has a sequence of items."""
+        return self.name == "sequence"
+
+    @property
     def gamma(self) -> float | None:
         """The power of the focal loss; None for the log loss."""
         if self.loss != "focal":
@@ -339,8 +350,8 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
         for key, given in (("query", model.query), ("item", model.item)):
             if given:
                 raise ValueError(
-                    f'model.{key}: given; it is for model.name = "two_tower", this is "{model.name}": leave'
-                    " it out"
+                    f'model.{key}: given; it is for model.name = "two_tower" or "sequence", this is'
+                    f' "{model.name}": leave it out'
                 )
         return
     by_name = {column.name: column for column in columns}
@@ -353,7 +364,7 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
                 raise ValueError(
                     f"model.{key}: {name!r} is no column that a model sees; {suggest(name, known)}"
                 )
-            if name in by_name and by_name[name].pooling == "none":
+            if name in by_name and by_name[name].pooling == "none" and not model.has_history:
                 raise ValueError(
                     f'model.{key}: column {name} has pooling = "none", and {model.name} takes no sequences:'
                     ' set "sum" or "mean"'

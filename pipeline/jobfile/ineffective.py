@@ -19,7 +19,7 @@ WITH_CENTER: Final = ("downpour", "easgd", "easgd_symmetric")
 
 A test compares these with the algorithms themselves, which this package cannot import."""
 _USES_BOTTOM: Final = ("dlrm", "finalmlp", "mmoe", "ple", "shared_bottom")
-_USES_TOP: Final = (*_USES_BOTTOM, "autoint", "dcn_v2", "deepfm", "din", "wide_deep")
+_USES_TOP: Final = (*_USES_BOTTOM, "autoint", "dcn_v2", "deepfm", "din", "sequence", "two_tower", "wide_deep")
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,11 @@ RULES: Final[tuple[_Rule, ...]] = (
         ("model.top",),
         lambda job: job.model.name not in _USES_TOP,
         "model.name = {job.model.name!r} has no such layers; what your own model takes is in model.options",
+    ),
+    _Rule(
+        ("model.top",),
+        lambda job: job.model.has_history and len(job.model.query) == 1,
+        "its MLP is over the columns of model.query beside the history, and there are none",
     ),
     _Rule(
         ("model.output_bias",),

@@ -55,6 +55,7 @@ from .layers import regularize_
 from .multi_task import PLE, MMoE, SharedBottom
 from .own_loss import check_own_loss, require_methods, scoring
 from .own_metrics import check_own_metrics
+from .sequence import SequenceModel, history_of
 from .sequences import EmbeddedSequence, Embeddings, JaggedSequence, model_inputs_of
 from .two_tower import TwoTower, towers_of
 
@@ -69,6 +70,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "finalmlp": FinalMLP,
     "mmoe": MMoE,
     "ple": PLE,
+    "sequence": SequenceModel,
     "shared_bottom": SharedBottom,
     "two_tower": TwoTower,
     "wide_deep": WideDeep,
@@ -83,6 +85,7 @@ KEYS = {
     "finalmlp": ("bottom", "top"),
     "mmoe": ("bottom", "top"),
     "ple": ("bottom", "top"),
+    "sequence": ("top", "dropout"),
     "shared_bottom": ("bottom", "top"),
     "two_tower": ("top",),
     "wide_deep": ("top",),
@@ -161,6 +164,8 @@ def build_model(job: Job, label_rates: Sequence[float] = ()) -> nn.Module:
     arguments |= _tasks_of(job, maker) | _inputs(job, maker)
     if job.model.has_towers:
         arguments |= towers_of(job)
+    if job.model.has_history:
+        arguments |= history_of(job)
     try:
         inspect.signature(maker).bind(dense, dims, **arguments)
     except TypeError as error:
@@ -262,7 +267,7 @@ def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
             raise JobFileError(
                 f'column {column.name} has pooling = "none", but {job.model.name} takes no sequences',
                 where=f"data.columns.{column.name}.pooling",
-                remedy='set "sum" or "mean", or model.name = "din"; a class of your own says'
+                remedy='set "sum" or "mean", or model.name = "din" or "sequence"; a class of your own says'
                 " takes_sequences = True or takes_jagged = True",
             )
     return {}

@@ -88,41 +88,26 @@ class Tower(nn.Module):
         return vectors
 
 
-class TwoTower(nn.Module):
-    """Two towers, each an MLP with ReLU.
+class TowerModel(nn.Module):
+    """A vector of the query and one of the item.
+
+    A subclass sets `query` and `item`, modules that compute them from all inputs.
 
     Args:
-        dense_features: D, the width of the dense input.
-        embedding_dims: K_t of each of the T tables.
-        query, item: the inputs of each tower.
-        top: hidden widths of both.
-        dim: width of the vectors.
         temperature: divisor of the product of two vectors.
         normalized: whether vectors have the length 1.
 
     Raises ValueError for an argument that cannot be used.
     """
 
-    def __init__(
-        self,
-        dense_features: int,  # noqa: ARG002
-        embedding_dims: Sequence[int],
-        *,
-        query: TowerInputs,
-        item: TowerInputs,
-        top: Sequence[int],
-        dim: int = 32,
-        temperature: float = 0.05,
-        normalized: bool = True,
-    ) -> None:
+    query: nn.Module
+    item: nn.Module
+
+    def __init__(self, temperature: float, normalized: bool) -> None:
         super().__init__()
-        if type(dim) is not int or dim < 1:
-            raise ValueError(f"dim: {dim} given; give the width of the vectors, 1 or more")
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature: {temperature} given; give a number above 0")
         self.temperature, self.normalized = temperature, normalized
-        self.query = Tower(query, embedding_dims, top, dim)
-        self.item = Tower(item, embedding_dims, top, dim)
 
     def query_vectors(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
         """Return float32 [B, dim]; what belongs to items is not read."""
@@ -151,6 +136,39 @@ class TwoTower(nn.Module):
 
     def _scaled(self, vectors: torch.Tensor) -> torch.Tensor:
         return normalize(vectors, dim=1) if self.normalized else vectors
+
+
+class TwoTower(TowerModel):
+    """Two towers, each an MLP with ReLU.
+
+    Args:
+        dense_features: D, the width of the dense input.
+        embedding_dims: K_t of each of the T tables.
+        query, item: the inputs of each tower.
+        top: hidden widths of both.
+        dim: width of the vectors.
+        temperature, normalized: see `TowerModel`.
+
+    Raises ValueError for an argument that cannot be used.
+    """
+
+    def __init__(
+        self,
+        dense_features: int,  # noqa: ARG002
+        embedding_dims: Sequence[int],
+        *,
+        query: TowerInputs,
+        item: TowerInputs,
+        top: Sequence[int],
+        dim: int = 32,
+        temperature: float = 0.05,
+        normalized: bool = True,
+    ) -> None:
+        super().__init__(temperature, normalized)
+        if type(dim) is not int or dim < 1:
+            raise ValueError(f"dim: {dim} given; give the width of the vectors, 1 or more")
+        self.query = Tower(query, embedding_dims, top, dim)
+        self.item = Tower(item, embedding_dims, top, dim)
 
 
 def in_batch_softmax(

@@ -87,7 +87,7 @@ _BAG_RULE = [
     "pooling sum or mean: the column source has a list of ids, or a text that is cut at every delimiter; if"
     " it is missing, the bag is empty",
     "missing ids, such as the empty one in a||b, are left out first: they have no row and do not count",
-    "of the other ids the first max_ids are used, repeated ones included",
+    "of the other ids the first max_ids are used, with keep last the last max_ids, repeated ones included",
     "pooling sum: the sum of the ids' vectors; pooling mean: that sum divided by the number of ids used; an"
     " empty bag gives zeros",
 ]

@@ -57,19 +57,25 @@ class IdBags:
     Attributes:
         lists: all ids.
         included: bool [M]: which of them are in a bag. Missing ids are dropped, and of the others a bag has
-            the first `max_ids`.
+            the first `max_ids`, or the last.
     """
 
     lists: ItemLists
     included: Mask
 
     @classmethod
-    def of(cls, column: pa.Array, rules: TextRules, *, delimiter: str, max_ids: int) -> IdBags:
+    def of(
+        cls, column: pa.Array, rules: TextRules, *, delimiter: str, max_ids: int, keeps_last: bool = False
+    ) -> IdBags:
         """Return the bags of a cleaned column, see `ItemLists.of`."""
         lists = ItemLists.of(column, rules, delimiter)
         included = ~null_mask(lists.items)
         before = np.concatenate([[0], np.cumsum(included)])
-        included &= before[:-1] - before[lists.begins][lists.owners] < max_ids
+        if keeps_last:
+            ends = before[lists.begins + lists.lengths][lists.owners]
+            included &= ends - before[:-1] <= max_ids
+        else:
+            included &= before[:-1] - before[lists.begins][lists.owners] < max_ids
         return cls(lists, included)
 
     def hashes(self, number: int) -> tuple[Uint64Array, Int32Array]:

@@ -200,8 +200,8 @@ def test_lists_are_as_the_manifest_says(
         "clicked": "label",
         "age": "dense",
         "sums": {**shared, "weights": "scores"},
-        "history": {**shared, "pooling": "none"},
-        "means": {**shared, "weights": "scores", "pooling": "mean"},
+        "history": {**shared, "pooling": "none", "keep": "last"},
+        "means": {**shared, "weights": "scores", "pooling": "mean", "keep": "last"},
         "plain": {**shared, "pooling": "mean"},
         "item": "categorical",
     }

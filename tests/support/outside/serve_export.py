@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -154,7 +154,16 @@ def bag_of(value: str | None, table: dict[str, Any], data: dict[str, Any]) -> li
     if "networks" in table:
         return [] if is_missing(value, data) else networks_of(str(value), table["networks"])
     ids = [] if is_missing(value, data) else str(value).split(table["delimiter"])
-    return [one for one in ids if not is_missing(one, data)][: table["max_ids"]]
+    return used([one for one in ids if not is_missing(one, data)], table)
+
+
+T = TypeVar("T")
+
+
+def used(of_ids: list[T], table: dict[str, Any]) -> list[T]:
+    """What a bag has of its ids that are not missing, by the manifest's bag rule."""
+    most: int = table["max_ids"]
+    return of_ids[-most:] if table.get("keep") == "last" else of_ids[:most]
 
 
 def weights_of(row: dict[str, Any], table: dict[str, Any], data: dict[str, Any]) -> NDArray[np.float32]:
@@ -164,7 +173,7 @@ def weights_of(row: dict[str, Any], table: dict[str, Any], data: dict[str, Any])
     numbers = [] if is_missing(given, data) else str(given).split(table["delimiter"])
     pairs = zip(ids, numbers, strict=True)
     kept = [float(number) for one, number in pairs if not is_missing(one, data)]
-    return np.array(kept[: table["max_ids"]], np.float32)
+    return np.array(used(kept, table), np.float32)
 
 
 def row_of_bucket(value: float | None, table: dict[str, Any], data: dict[str, Any]) -> int:

@@ -88,7 +88,13 @@ class MultiHotValues(ColumnValues):
 
     def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
         rules, delimiter = chunk.settings.rules, section.delimiter
-        bags = IdBags.of(chunk.column(name), rules, delimiter=delimiter, max_ids=section.max_ids)
+        bags = IdBags.of(
+            chunk.column(name),
+            rules,
+            delimiter=delimiter,
+            max_ids=section.max_ids,
+            keeps_last=section.keep == "last",
+        )
         hashes, lengths = bags.hashes(chunk.settings.hash_column(name))
         if not section.weights:
             chunk.add_bags(name, hashes, lengths)
@@ -108,7 +114,8 @@ class MultiHotValues(ColumnValues):
         return is_text(inner) or (lists and (pa.types.is_integer(inner) or pa.types.is_null(inner)))
 
     def exported(self, section: ColumnSection) -> dict[str, Any]:
-        return {"delimiter": section.delimiter, "max_ids": section.max_ids}
+        last = {"keep": "last"} if section.keep == "last" else {}
+        return {"delimiter": section.delimiter, "max_ids": section.max_ids, **last}
 
 
 def _add_rows(chunk: ColumnChunk, name: str, section: ColumnSection, rows: IndexArray) -> None:

@@ -82,6 +82,7 @@ def test_paths_are_those_of_the_job_file_or_of_the_shell(copy: Path, monkeypatch
         ({"data": {"eval_path": "/other/*.csv"}}, r"data.eval_path is /other/\*.csv, in the folder none"),
         ({"columns": {"price": {"scale": 3.0}}}, "data.columns.price.scale is 3.0, in the folder 2.0"),
         ({"columns": {"tags": {"max_ids": 9}}}, "data.columns.tags.max_ids is 9, in the folder 3"),
+        ({"columns": {"tags": {"keep": "last"}}}, "data.columns.tags.keep is 'last', in the folder None"),
         ({"columns": {"extra": {"kind": "dense"}}}, "column extra is only in the job"),
         ({"columns": {"w": None}}, "column w is only in the folder"),
     ],

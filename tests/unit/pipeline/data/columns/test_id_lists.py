@@ -39,9 +39,9 @@ ITEMS = st.lists(
 )
 
 
-@given(st.lists(ITEMS, max_size=6), st.integers(1, 4), st.booleans())
+@given(st.lists(ITEMS, max_size=6), st.integers(1, 4), st.booleans(), st.booleans())
 def test_weights_follow_the_ids_that_are_kept(
-    lists: list[list[tuple[str, float | None]]], most: int, text: bool
+    lists: list[list[tuple[str, float | None]]], most: int, text: bool, last: bool
 ) -> None:
     # A text that is missing is an empty list, and cannot be a list of one missing item.
     lists = [own for own in lists if not text or len(own) > 1]
@@ -53,9 +53,13 @@ def test_weights_follow_the_ids_that_are_kept(
     id_type, weight_type = (
         (pa.string(), pa.string()) if text else (pa.list_(pa.string()), pa.list_(pa.float64()))
     )
-    bags = IdBags.of(RULES.clean(pa.array(ids, id_type)), RULES, delimiter="|", max_ids=most)
+    column = RULES.clean(pa.array(ids, id_type))
+    bags = IdBags.of(column, RULES, delimiter="|", max_ids=most, keeps_last=last)
     found = bags.weights(RULES.clean(pa.array(weights, weight_type)), RULES, "|")
-    kept = [[weight for one, weight in own if one not in ("", "?")][:most] for own in lists]
+    kept = [
+        [weight for one, weight in own if one not in ("", "?")][slice(-most, None) if last else slice(most)]
+        for own in lists
+    ]
     assert not found.unlike.any()
     assert found.owners.tolist() == [at for at, own in enumerate(kept) for _ in own]
     wanted = [np.nan if weight is None else weight for own in kept for weight in own]
@@ -64,6 +68,20 @@ def test_weights_follow_the_ids_that_are_kept(
     assert bad == [any(weight is None or weight < 0 for weight in own) for own in kept]
     usable = [weight if weight is not None and weight >= 0 else 0.0 for own in kept for weight in own]
     np.testing.assert_array_equal(found.usable(1e30), np.array(usable, np.float32))
+
+
+def test_which_end_of_a_long_list_is_kept(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "log.csv", "1,a|b||c|d,,", "1,,,", "1,b,,", header=HEADER)
+    kept = {}
+    for keep in ("first", "last", None):
+        columns = {"y": "label", "tags": {"kind": "multi_hot", "max_ids": 2, "keep": keep}}
+        read = read_all(schema_job(file, columns=columns)).bags
+        assert read.lengths.tolist() == [[2, 0, 1]]
+        kept[keep] = read.rows.tolist()
+    columns = {"y": "label", "tags": {"kind": "multi_hot"}}
+    a, b, c, d, again = read_all(schema_job(file, columns=columns)).bags.rows.tolist()
+    assert again == b
+    assert kept == {"first": [a, b, b], None: [a, b, b], "last": [c, d, b]}
 
 
 def test_lists_of_other_lengths_shift_no_others_weights() -> None:
