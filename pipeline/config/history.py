@@ -42,9 +42,10 @@ def check_history(
         )
     (name,), tables = histories, {column.name: column.table.name for column in columns}
     if tables[name] != tables[model.item[0]]:
+        item, of_item = model.item[0], tables[model.item[0]]
         raise ValueError(
-            f"data.columns.{name}.table: {name} has the table {tables[name]}, and the item {model.item[0]}"
-            f' the table {tables[model.item[0]]}; a history is of items: set table = "{tables[model.item[0]]}"'
+            f"data.columns.{name}.table: {name} has the table {tables[name]}, and the item {item} the table"
+            f' {of_item}; a history is of items: set table = "{of_item}"'
         )
     if sections[name].keep is None:
         raise ValueError(

@@ -64,7 +64,8 @@ class HistoryTower(nn.Module):
     """The vector of a query from its history, and from other columns if there are any.
 
     Without others it is the transformer's output for the most recent item. With others an MLP computes it
-    from that output and these columns, side by side. The output of an empty history is zeros.
+    from that output and these columns, side by side. In place of the output an empty history has a learned
+    vector.
 
     Args:
         inputs: those of the query; one of its entries is a sequence.
@@ -96,6 +97,7 @@ class HistoryTower(nn.Module):
         longest, dim = history.longest or 1, history.dim
         # Place 0 is the most recent item's. The first vectors of ids are small, and so are these.
         self.places = nn.Parameter(torch.empty(longest, dim).uniform_(-0.05, 0.05))
+        self.empty = nn.Parameter(torch.empty(dim).uniform_(-0.05, 0.05))
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(TransformerBlock(dim, heads, dropout) for _ in range(blocks))
         self.last_norm = nn.LayerNorm(dim)
@@ -126,7 +128,7 @@ class HistoryTower(nn.Module):
             outputs = self._padded(history).flatten(0, 1)
             first = torch.arange(batch, device=outputs.device) * longest
             last = first + (history.lengths - 1).clamp(min=0)
-        vectors = outputs.index_select(0, last).masked_fill(history.lengths[:, None] == 0, 0.0)
+        vectors = torch.where(history.lengths[:, None] > 0, outputs.index_select(0, last), self.empty)
         if self.top is None:
             return vectors
         columns = [vectors, dense[:, self._dense]]

@@ -115,7 +115,7 @@ def trained(shared: TrainerContext, deliveries: list[Delivery], events: list[str
     tables = np.random.default_rng(0).normal(0, 1.5, (8, ROWS, 3)).astype(np.float32)
     losses, gradients = [], []
     for delivery in deliveries:
-        requests = shared.router.requests_of(delivery)  # type: ignore[arg-type]
+        requests = shared.router.requests_of(delivery)
         replies = [
             np.concatenate([tables[request.node][request.rows % ROWS].ravel()])[: request.floats]
             for request in requests
@@ -186,7 +186,7 @@ def test_helpers_of_jagged_lists() -> None:
     assert lists.padded(5).vectors.shape == (4, 5, 2)
     with pytest.raises(ValueError, match="longest: 2 given; a list has 3 vectors"):
         lists.padded(2)
-    padded.vectors.square().sum().backward()
+    padded.vectors.square().sum().backward()  # type: ignore[no-untyped-call]
     assert torch.equal(values.grad, 2 * values.detach())
     empty = JaggedSequence(torch.zeros(0, 2), torch.zeros(3, dtype=torch.int64))
     assert empty.padded().vectors.shape == (3, 1, 2)

@@ -161,7 +161,8 @@ def test_other_models_refuse_a_sequence(name: str) -> None:
         build_model(job_of(name=name, attention={}))
     assert str(caught.value) == (
         f'data.columns.history.pooling: column history has pooling = "none", but {name} takes no sequences; '
-        'set "sum" or "mean", or model.name = "din"; a class of your own says takes_sequences = True'
+        'set "sum" or "mean", or model.name = "din" or "sequence"; a class of your own says takes_sequences ='
+        " True or takes_jagged = True"
     )
 
 
