@@ -92,7 +92,7 @@ def plain(module: SequenceModel, vectors: torch.Tensor, keep: str) -> torch.Tens
 @pytest.mark.parametrize("keep", ["first", "last"])
 def test_outputs_are_those_of_a_plain_transformer(keep: str) -> None:
     module, history = made(keep), jagged()
-    wanted = torch.cat([plain(module, own, keep) for own in history.values.split(LENGTHS.tolist())])
+    wanted = torch.cat([plain(module, own, keep) for own in torch.split(history.values, LENGTHS.tolist())])
     padded = history.padded()
     for got in (module.query.encode(history), module.query.encode(padded)[padded.mask()]):  # type: ignore[operator]
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
@@ -112,7 +112,7 @@ def test_loss_and_gradients_are_those_of_plain_torch(keep: str, others: bool) ->
         return list(torch.autograd.grad(found, [*module.parameters(), *leaves]))
 
     values = history.values.clone().requires_grad_()
-    lists = values.split(LENGTHS.tolist())
+    lists = torch.split(values, LENGTHS.tolist())
     last = [
         plain(module, own, keep)[-1 if keep == "last" else 0] if len(own) else module.query.empty
         for own in lists
@@ -165,7 +165,7 @@ def test_empty_histories() -> None:
         dense, embeddings = inputs_of(history)
         queries = module.query_vectors(dense, embeddings)
         torch.testing.assert_close(queries, normalize(module.query.empty, dim=0).expand(3, -1))  # type: ignore[arg-type]
-    queries.sum().backward()
+    queries.sum().backward()  # type: ignore[no-untyped-call]
     assert module.query.empty.grad.abs().max() > 0  # type: ignore[union-attr, operator]
 
 
