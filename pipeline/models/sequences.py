@@ -67,6 +67,11 @@ class JaggedSequence(NamedTuple):
         """Return the mean of each list, [B, K]; zeros for an empty one."""
         return self.sum() / self.lengths.clamp(min=1)[:, None]
 
+    def nested(self) -> torch.Tensor:
+        """Return the lists as a nested tensor of the layout `torch.jagged`, on the same memory."""
+        nested: torch.Tensor = torch.nested.nested_tensor_from_jagged(self.values, self.offsets())
+        return nested
+
     def padded(self, longest: int | None = None) -> EmbeddedSequence:
         """Return the lists padded to `longest` vectors, by default to the longest of the batch.
 

@@ -98,6 +98,26 @@ def test_the_example_of_histories_is_a_job_whose_films_have_one_table() -> None:
     assert "#     shadowsync run examples/histories/movielens.toml\n" in text
 
 
+def test_the_example_of_the_next_film_reads_the_same_file() -> None:
+    path, other = (EXAMPLES / "histories" / name for name in ("next_film.toml", "movielens.toml"))
+    job, text = load_job(path), path.read_text(encoding="utf-8")
+    assert job.data.paths == load_job(other).data.paths
+    assert [(table.name, len(table.columns)) for table in job.tables] == [("item_id", 2)]
+    assert "#     python examples/histories/histories.py PATH/ml-100k.inter data/histories.parquet\n" in text
+    assert "#     shadowsync run examples/histories/next_film.toml\n" in text
+
+
+@pytest.mark.data
+@pytest.mark.matrix
+def test_next_film(starter: Starter, tmp_path: Path) -> None:
+    path, out = _file("ml-100k.inter.gz"), tmp_path / "histories.parquet"
+    script = str(EXAMPLES / "histories" / "histories.py")
+    subprocess.run([sys.executable, script, str(path), str(out)], check=True)
+    report = _run(starter, tmp_path, "histories/next_film", f"data.path={out}", "data.epochs=1")
+    assert report.examples.trained == _rows(path) - 1
+    assert [table.columns for table in report.growing_tables] == [["item_id", "history"]]
+
+
 @pytest.mark.data
 @pytest.mark.matrix
 def test_histories(starter: Starter, tmp_path: Path) -> None:

@@ -188,6 +188,9 @@ def test_helpers_of_jagged_lists() -> None:
         lists.padded(2)
     padded.vectors.square().sum().backward()  # type: ignore[no-untyped-call]
     assert torch.equal(values.grad, 2 * values.detach())
+    assert [own.tolist() for own in lists.nested().unbind()] == [
+        own.tolist() for own in torch.split(values, [2, 0, 3, 1])
+    ]
     empty = JaggedSequence(torch.zeros(0, 2), torch.zeros(3, dtype=torch.int64))
     assert empty.padded().vectors.shape == (3, 1, 2)
     assert empty.mean().tolist() == [[0, 0]] * 3
