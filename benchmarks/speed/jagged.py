@@ -88,7 +88,7 @@ def measured(what: str, form: str, longest: int, steps: int) -> dict[str, float]
         else:
             outputs = module(torch.zeros(BATCH, 0), with_lengths(vectors.embeddings, vectors.lengths))
             loss = module.loss(outputs, LossBatch(labels, None, {}, items))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         vectors.gradients()
 
     batches = [drawn(router, longest, seed) for seed in range(steps + 1)]

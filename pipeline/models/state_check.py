@@ -243,7 +243,12 @@ def _usable(job: Job, module: nn.Module, candidates: list[_Inputs], zeros: _Inpu
 def _random_inputs(job: Job, seed: int) -> _Inputs:
     generator = torch.Generator().manual_seed(seed)
     dense, embeddings = zero_inputs(job)
-    for embedding in embeddings:
+    for number, embedding in enumerate(embeddings):
+        if isinstance(embedding, JaggedSequence):
+            # Two lists with vectors, so that one may be told by the other.
+            lengths = embedding.lengths.clamp(min=1)
+            embedding = JaggedSequence(torch.zeros(int(lengths.sum()), embedding.values.shape[1]), lengths)
+            embeddings[number] = embedding
         # A sequence's vectors are its first part.
         vectors = embedding if isinstance(embedding, torch.Tensor) else embedding[0]
         vectors.uniform_(generator=generator)

@@ -11,8 +11,10 @@ from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.captured_steps import EAGER, EAGER_STEPS
 from shadowsync.nodes.worker.step import JAGGED_SIZES, Stepper
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.models.sequences import EmbeddedSequence, Embeddings, JaggedSequence
+from shadowsync.pipeline.models.state_check import check_stateless
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
@@ -160,6 +162,22 @@ def test_in_bfloat16_they_are_nearly_those_of_float32() -> None:
         trained(context(Jagged, precision=precision), deliveries, []) for precision in ("float32", "bfloat16")
     )
     assert 1e-7 < apart(rounded, exact) < 0.05
+
+
+class Beside(Jagged):
+    """Takes off the mean of all lists of the batch."""
+
+    def pooled(self, of: EmbeddedSequence | JaggedSequence) -> torch.Tensor:
+        assert isinstance(of, JaggedSequence)
+        return super().pooled(JaggedSequence(of.values - of.values.mean(dim=0), of.lengths))
+
+
+def test_a_list_is_not_told_by_others() -> None:
+    shared = context(Jagged)
+    check_stateless(shared.job, shared.template)
+    shared = context(Beside)
+    with pytest.raises(JobFileError, match="Beside: forward scores an example by what others are beside it"):
+        check_stateless(shared.job, shared.template)
 
 
 @pytest.mark.parametrize("model", [Padded, Jagged])
