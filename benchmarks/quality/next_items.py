@@ -122,7 +122,7 @@ def recall(model: SavedModel, rows: pl.DataFrame, films: list[int]) -> float:
 
 def popular(train: pl.DataFrame, rows: pl.DataFrame) -> float:
     """Return the same of the films that were rated most."""
-    ordered = train["item_id"].value_counts().sort("count", descending=True)["item_id"].to_list()
+    ordered = train["item_id"].value_counts().sort("count", "item_id", descending=True)["item_id"].to_list()
     hits = 0
     for history, film in rows.select("history", "item_id").iter_rows():
         seen = set(history)
