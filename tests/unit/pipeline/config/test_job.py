@@ -78,6 +78,8 @@ OTHER: dict[str, Any] = {
     "model.bottom": [8],
     "model.top": [8],
     "model.attention": {"history": "shop"},
+    "model.query": ["shop", "user"],
+    "model.item": ["item", "brand"],
     "model.options": {"x": 1},
     "trainer.count": 2,
     "trainer.workers": 2,
@@ -162,7 +164,15 @@ OTHER: dict[str, Any] = {
     "report.pictures": False,
 }
 # What another value of a setting needs beside it.
+_TOWERS = (
+    "data.format=csv",
+    'data.columns={y="label", item="categorical", brand="categorical", shop="categorical", '
+    'user="categorical"}',
+    "model.name=two_tower",
+)
 NEEDED = {
+    "model.query": (*_TOWERS, 'model.query=["user", "shop"]', 'model.item=["item", "brand"]'),
+    "model.item": (*_TOWERS, 'model.query=["user", "shop"]', 'model.item=["brand", "item"]'),
     "model.focal_gamma": ("model.loss=focal",),
     "model.attention": (
         "data.format=csv",

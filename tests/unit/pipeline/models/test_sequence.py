@@ -11,7 +11,8 @@ from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.ineffective import ineffective_keys
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.models.attention import SHORT, ListBlocks
-from shadowsync.pipeline.models.own_loss import LossBatch
+from shadowsync.pipeline.models.own_loss import LossBatch, scoring
+from shadowsync.pipeline.models.precision import DenseScorer, Precision
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.models.sequence import SequenceModel
 from shadowsync.pipeline.models.sequences import EmbeddedSequence, Embeddings, JaggedSequence
@@ -207,6 +208,18 @@ def test_dropout_is_in_training_alone() -> None:
     dropped = [module.query_vectors(dense, embeddings) for _ in range(2)]
     assert (dropped[0] - dropped[1]).abs().max() > 0.1
     assert torch.equal(*(made().train().query_vectors(dense, embeddings) for _ in range(2))), "the control"
+
+
+def test_scores_with_products_in_bfloat16_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    module, job = made(), job_of(options={"heads": 2})
+    dense, embeddings = inputs_of(jagged())
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    exact, rounded = (
+        DenseScorer(scoring(job, module), job, precision).logits(dense, embeddings)
+        for precision in precisions
+    )
+    assert 1e-4 < (exact - rounded).abs().max() < 0.05 * exact.abs().max()
 
 
 @pytest.mark.parametrize(
