@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ..config.job import Job
+from ..config.tables import EmbeddedColumn
 from ..types import Int32Array, Int64Array, Uint64Array
+from .item_frequency import DEFAULT_RATE, LEAST_RATE, ItemFrequency
 from .layers import mlp
 from .own_loss import LossBatch
 from .sequences import Embeddings
@@ -53,7 +55,7 @@ class ItemIds:
 
     def __init__(self, job: Job) -> None:
         single = [column for column in job.embedded_columns if not column.pooling]
-        (column,) = [column for column in single if column.name == job.model.item[0]]
+        column = _item_column(job)
         self._grows = column.grows
         self._number = (
             [other.name for other in single if other.grows].index(column.name)
@@ -67,6 +69,18 @@ class ItemIds:
             keys[self._number].view(np.int64) if self._grows else rows[self._number].astype(np.int64)
         )
         return ids
+
+
+def _item_column(job: Job) -> EmbeddedColumn:
+    (column,) = [column for column in job.embedded_columns if column.name == job.model.item[0]]
+    return column
+
+
+def item_frequency_of(job: Job, module: nn.Module) -> ItemFrequency | None:
+    """Return an empty estimate for a model that is trained with the correction; None for others."""
+    if not (isinstance(module, TwoTower) and module.frequency_rate):
+        return None
+    return ItemFrequency(_item_column(job).table.rows, module.frequency_rate)
 
 
 class Tower(nn.Module):
@@ -99,6 +113,7 @@ class TwoTower(nn.Module):
         dim: width of the vectors.
         temperature: divisor of the product of two vectors.
         normalized: whether vectors have the length 1.
+        frequency_rate: rate of the items' frequencies, see `ItemFrequency`; 0 for no correction by them.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -114,13 +129,19 @@ class TwoTower(nn.Module):
         dim: int = 32,
         temperature: float = 0.05,
         normalized: bool = True,
+        frequency_rate: float = DEFAULT_RATE,
     ) -> None:
         super().__init__()
         if type(dim) is not int or dim < 1:
             raise ValueError(f"dim: {dim} given; give the width of the vectors, 1 or more")
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature: {temperature} given; give a number above 0")
-        self.temperature, self.normalized = temperature, normalized
+        if frequency_rate and not LEAST_RATE <= frequency_rate <= 1:
+            raise ValueError(
+                f"frequency_rate: {frequency_rate} given; give a number from {LEAST_RATE:g} to 1, or 0 for no"
+                " correction"
+            )
+        self.temperature, self.normalized, self.frequency_rate = temperature, normalized, frequency_rate
         self.query = Tower(query, embedding_dims, top, dim)
         self.item = Tower(item, embedding_dims, top, dim)
 
