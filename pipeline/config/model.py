@@ -123,7 +123,8 @@ class ModelSection(Section):
     top: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256],
         description="Hidden layer widths of the MLP that computes the logit; in shared_bottom, mmoe and ple"
-        " each label has one. In finalmlp the second stream; in autoint `[]` leaves the MLP out.",
+        " each label has one, in two_tower each tower. In finalmlp the second stream; in autoint `[]`"
+        " leaves the MLP out.",
     )
     output_bias: Literal["label_rate", "drawn"] | OutputBias = Field(
         default="label_rate",
@@ -190,7 +191,8 @@ class ModelSection(Section):
         " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
         " a sequence has a vector that is learned. autoint: `layers` (3), `heads` (2) and `head_dim` (16)."
         " finalmlp: `heads` (1). mmoe: `experts` (8). ple: `levels` (2), `experts` (2) and `shared_experts`"
-        " (2). two_tower: `dim` (32), `temperature` (0.05) and `normalized` (true).",
+        " (2). two_tower: `dim` (32), the width of the vectors, `temperature` (0.05), `normalized` (true) and"
+        " `frequency_rate` (0.01), see docs/retrieval.md.",
     )
 
     @model_validator(mode="before")
@@ -218,6 +220,10 @@ class ModelSection(Section):
             if (value == needed) != self.has_towers:
                 what = "has two towers" if self.has_towers else "has no towers"
                 raise ValueError(f'model.{key}: "{value}" given, and {self.name} {what}: leave it out')
+        if self.has_towers and not isinstance(self.output_bias, str):
+            raise ValueError(
+                f"model.output_bias: {self.output_bias:g} given; {self.name} has no logit: leave it out"
+            )
         if self.loss != "focal" and self.focal_gamma is not None:
             raise ValueError(f'model.focal_gamma: {self.focal_gamma:g} given; it needs model.loss = "focal"')
         if self.loss != "log" and self.label_smoothing:

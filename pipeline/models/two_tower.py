@@ -90,16 +90,27 @@ class Tower(nn.Module):
         self, inputs: TowerInputs, embedding_dims: Sequence[int], top: Sequence[int], dim: int
     ) -> None:
         super().__init__()
-        self._inputs = inputs
+        self._dense, self._embeddings = _runs(inputs.dense), inputs.embeddings
         self.width = len(inputs.dense) + sum(embedding_dims[number] for number in inputs.embeddings)
         self.top = mlp([self.width, *top, dim], last_relu=False)
 
     def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
         """Return float32 [B, dim] from dense [B, D] and T entries, of which others may be anything."""
-        columns = [dense[:, self._inputs.dense]] if self._inputs.dense else []
-        columns += [cast(torch.Tensor, embeddings[number]) for number in self._inputs.embeddings]
+        columns = [dense[:, run] for run in self._dense]
+        columns += [cast(torch.Tensor, embeddings[number]) for number in self._embeddings]
         vectors: torch.Tensor = self.top(torch.cat(columns, dim=1))
         return vectors
+
+
+def _runs(numbers: Sequence[int]) -> list[slice]:
+    """Return the numbers as slices: a list of them would be copied to a device in each step."""
+    runs: list[slice] = []
+    for number in numbers:
+        if runs and runs[-1].stop == number:
+            runs[-1] = slice(runs[-1].start, number + 1)
+        else:
+            runs.append(slice(number, number + 1))
+    return runs
 
 
 class TwoTower(nn.Module):
@@ -171,6 +182,8 @@ class TwoTower(nn.Module):
         )
 
     def _scaled(self, vectors: torch.Tensor) -> torch.Tensor:
+        # With products in bfloat16 they are not rounded once more.
+        vectors = vectors.float()
         return normalize(vectors, dim=1) if self.normalized else vectors
 
 

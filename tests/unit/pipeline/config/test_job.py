@@ -78,6 +78,8 @@ OTHER: dict[str, Any] = {
     "model.bottom": [8],
     "model.top": [8],
     "model.attention": {"history": "shop"},
+    "model.query": ["shop", "user"],
+    "model.item": ["shop", "item"],
     "model.options": {"x": 1},
     "trainer.count": 2,
     "trainer.workers": 2,
@@ -161,6 +163,11 @@ OTHER: dict[str, Any] = {
     "watch.metrics_port": 9000,
     "report.pictures": False,
 }
+TOWERS = (
+    "data.format=csv",
+    'data.columns={y="label", user="categorical", shop="categorical", item="categorical"}',
+    "model.name=two_tower",
+)
 # What another value of a setting needs beside it.
 NEEDED = {
     "model.focal_gamma": ("model.loss=focal",),
@@ -171,6 +178,8 @@ NEEDED = {
         "model.name=din",
         'model.attention={history="item"}',
     ),
+    "model.query": (*TOWERS, 'model.query=["user", "shop"]', 'model.item=["item"]'),
+    "model.item": (*TOWERS, 'model.query=["user"]', 'model.item=["item", "shop"]'),
     "run.deterministic": ("sync.mode=fixed",),
     "data.order": (
         'data.columns={y="label", x="categorical", t="timestamp"}',

@@ -145,12 +145,12 @@ def test_own_model(make_job: MakeJob, write_module: WriteModule) -> None:
         (
             "dlmr",
             "model.name: 'dlmr' is not a known model; give one of autoint, dcn_v2, deepfm, din, dlrm, "
-            "finalmlp, mmoe, ple, shared_bottom, wide_deep, or your own as package.module:Class",
+            "finalmlp, mmoe, ple, shared_bottom, two_tower, wide_deep, or your own as package.module:Class",
         ),
         (
             "",
             "model.name: '' is not a known model; give one of autoint, dcn_v2, deepfm, din, dlrm, "
-            "finalmlp, mmoe, ple, shared_bottom, wide_deep, or your own as package.module:Class",
+            "finalmlp, mmoe, ple, shared_bottom, two_tower, wide_deep, or your own as package.module:Class",
         ),
         (
             "nowhere.at_all:Model",
