@@ -22,6 +22,8 @@ from .tables import (
 
 OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 
+# The label of two towers whose job file has none.
+_LABEL: Final = "label"
 # How a message shows it.
 _ATTENTION_EXAMPLE: Final = '{ history = "item" }'
 
@@ -377,3 +379,32 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
             f"model.item: {identity!r} is the first column, and no column of one id with a table; name the"
             " item's id first"
         )
+
+
+def label_of_towers(model: Any, columns: Any) -> dict[str, Any]:
+    """Return a column whose label is 1 wherever there is an item, for two towers without a label.
+
+    It is read from the column of the file that has the item's id, so a row without an item is malformed.
+
+    Args:
+        model: the section [model] of a job file, as it is.
+        columns: its [data.columns], as they are.
+
+    Returns {} for another model, if a column is a label already, and for what is no job.
+    """
+    if not (isinstance(model, dict) and isinstance(columns, dict) and model.get("name") in TOWER_MODELS):
+        return {}
+    items = model.get("item")
+    first = items[0] if isinstance(items, list) and items else None
+    sections = {
+        name: {"kind": column} if isinstance(column, str) else column for name, column in columns.items()
+    }
+    if first not in sections or not all(isinstance(section, dict) for section in sections.values()):
+        return {}
+    if _LABEL in sections or any(section.get("kind") == "label" for section in sections.values()):
+        return {}
+    # A cross is made of other columns.
+    source = sections[first].get("source") or (sections[first].get("columns") or [first])[0]
+    quoted = str(source).replace('"', '""')
+    rule = {"kind": "label", "source": source, "type": "text", "expression": f'"{quoted}" is not null'}
+    return {_LABEL: rule}
