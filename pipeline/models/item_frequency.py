@@ -47,33 +47,37 @@ class ItemFrequency:
         slots = min(max(_SLOTS_PER_ITEM * items, _LEAST_SLOTS), _MOST_SLOTS)
         bits = (slots - 1).bit_length()
         self._rate, self._shift = rate, np.uint64(64 - bits)
-        self._seeds = _mixed(np.arange(1, _HASHES + 1, dtype=np.uint64))
-        # The arrays A and B of the paper, and how many gaps the mean in B is of.
-        self._last = np.zeros((_HASHES, 1 << bits), np.int64)
-        self._gap = np.zeros((_HASHES, 1 << bits), np.float32)
-        self._gaps = np.zeros((_HASHES, 1 << bits), np.uint16)
+        self._seeds = _mixed(np.arange(1, _HASHES + 1, dtype=np.uint64))[:, None]
+        # Slots of one hash after those of another. The first two are the arrays A and B of the paper; the
+        # third one has how many gaps the mean in B is of.
+        self._first = (np.arange(_HASHES, dtype=np.int64) << bits)[:, None]
+        self._last = np.zeros(_HASHES << bits, np.int64)
+        self._gap = np.zeros(_HASHES << bits, np.float32)
+        self._gaps = np.zeros(_HASHES << bits, np.uint16)
         self._lock = threading.Lock()
         self.examples = 0
 
     def add(self, items: Int64Array) -> None:
         """Count the examples of a batch, whose items are int64 [B]; their order does not matter."""
+        slots, counts = np.unique(self._slots(items), return_counts=True)
         with self._lock:
             self.examples += len(items)
-            for number, slots in enumerate(self._slots(items)):
-                found, counts = np.unique(slots, return_counts=True)
-                self._add(number, found, counts)
+            before = self._gaps[slots].astype(np.int64)
+            weight = np.maximum(counts / (before + counts), 1.0 - (1.0 - self._rate) ** counts)
+            mean = self._gap[slots]
+            self._gap[slots] = mean + weight * ((self.examples - self._last[slots]) / counts - mean)
+            self._last[slots] = self.examples
+            self._gaps[slots] = np.minimum(before + counts, round(1.0 / self._rate))
 
     def log_share(self, items: Int64Array) -> Float32Array:
         """Return the logarithm of the share of examples that have each item, float32 [B]; 0 at most.
 
         An item that was never seen has the share of one that would be next.
         """
+        slots = self._slots(items)
         with self._lock:
-            gap = np.ones(len(items), np.float32)
-            for number, slots in enumerate(self._slots(items)):
-                known = self._gaps[number, slots] > 0
-                np.maximum(gap, np.where(known, self._gap[number, slots], self.examples), out=gap)
-        return -np.log(gap)
+            gap = np.where(self._gaps[slots] > 0, self._gap[slots], max(1, self.examples)).max(axis=0)
+        return -np.log(gap, dtype=np.float32)
 
     @property
     def nbytes(self) -> int:
@@ -103,19 +107,10 @@ class ItemFrequency:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {"last": self._last, "gap": self._gap, "gaps": self._gaps}
 
-    def _slots(self, items: Int64Array) -> list[Int64Array]:
-        ids = items.view(np.uint64)
-        return [(_mixed(ids ^ seed) >> self._shift).astype(np.int64) for seed in self._seeds]
-
-    def _add(self, number: int, slots: Int64Array, counts: Int64Array) -> None:
-        """Take in the mean gap of a batch's `counts` occurrences at different slots."""
-        last, gap, gaps = self._last[number], self._gap[number], self._gaps[number]
-        before = gaps[slots].astype(np.int64)
-        even = counts / (before + counts)
-        weight = np.maximum(even, 1.0 - (1.0 - self._rate) ** counts)
-        gap[slots] += weight * ((self.examples - last[slots]) / counts - gap[slots])
-        last[slots] = self.examples
-        gaps[slots] = np.minimum(before + counts, round(1.0 / self._rate))
+    def _slots(self, items: Int64Array) -> Int64Array:
+        """Return the slots of items under each hash, int64 [hashes, B]."""
+        hashes = _mixed(items.view(np.uint64) ^ self._seeds) >> self._shift
+        return self._first + hashes.astype(np.int64)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
