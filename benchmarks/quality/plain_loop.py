@@ -126,7 +126,8 @@ class _Loop:
         if self._items is None:
             logits, loss = outputs, binary_cross_entropy_with_logits(outputs, labels)
         else:
-            logits, loss = self._items.scores_and_loss(*outputs, self._ids(batch), labels)
+            queries, items = outputs
+            logits, loss = self._items.scores_and_loss(queries, items, self._ids(batch), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         if self._average is not None:
@@ -180,7 +181,8 @@ class _InBatchSoftmax:
 
     def scores(self, queries: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
         """Return the score of each query for each item, [B, B]."""
-        return queries @ items.T / self._temperature
+        scores: torch.Tensor = queries @ items.T / self._temperature
+        return scores
 
     def scores_and_loss(
         self, queries: torch.Tensor, items: torch.Tensor, ids: list[NDArray[Any]], labels: torch.Tensor

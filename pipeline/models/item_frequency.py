@@ -77,7 +77,8 @@ class ItemFrequency:
         slots = self._slots(items)
         with self._lock:
             gap = np.where(self._gaps[slots] > 0, self._gap[slots], max(1, self.examples)).max(axis=0)
-        return -np.log(gap, dtype=np.float32)
+        shares: Float32Array = -np.log(gap, dtype=np.float32)
+        return shares
 
     @property
     def nbytes(self) -> int:
