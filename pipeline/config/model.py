@@ -265,6 +265,11 @@ class ModelSection(Section):
         return self.loss in (IN_BATCH_SOFTMAX, "own")
 
     @property
+    def needs_negatives(self) -> bool:
+        """Whether nothing is learned without rows of label 0, as where other items are no negatives."""
+        return self.loss != IN_BATCH_SOFTMAX
+
+    @property
     def has_logits(self) -> bool:
         """Whether scores are logits, so that there are probabilities."""
         return self.scores == "logits"
