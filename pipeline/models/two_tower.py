@@ -177,9 +177,9 @@ class TwoTower(nn.Module):
         """Return the mean in-batch softmax loss of the batch's positives."""
         assert batch.items is not None
         queries, items = outputs
-        return in_batch_softmax(
-            queries @ items.T / self.temperature, batch.items, _weights(batch), batch.log_frequency
-        )
+        # Each pass over [B, B] counts, so the smaller factor is divided.
+        scores = queries / self.temperature @ items.T
+        return in_batch_softmax(scores, batch.items, _weights(batch), batch.log_frequency)
 
     def _scaled(self, vectors: torch.Tensor) -> torch.Tensor:
         # With products in bfloat16 they are not rounded once more.
@@ -204,12 +204,11 @@ def in_batch_softmax(
         log_frequency: logarithm of the probability that a place of a batch has this item, float32 [B], which
             is taken from its scores (Section 4.1); None for no correction.
     """
-    if log_frequency is not None:
-        scores = scores - log_frequency
-    itself = torch.eye(len(items), dtype=torch.bool, device=items.device)
-    hits = (items[:, None] == items) & ~itself
-    scores = scores.masked_fill(hits, float("-inf"))
-    each = cross_entropy(scores, torch.arange(len(items), device=items.device), reduction="none")
+    hits = (items[:, None] == items).fill_diagonal_(0)
+    taken = scores.new_zeros(len(items)) if log_frequency is None else log_frequency
+    # A sum with what needs no gradient costs the backward pass nothing.
+    corrected = scores + (-taken).expand_as(scores).masked_fill(hits, float("-inf"))
+    each = cross_entropy(corrected, torch.arange(len(items), device=items.device), reduction="none")
     total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
     return (each * weights).sum() / total
 
