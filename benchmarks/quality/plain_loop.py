@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,14 +114,20 @@ class _Loop:
         self._optimizer = torch.optim.Adagrad(
             self._model.parameters(), lr=job.trainer.lr, weight_decay=job.trainer.weight_decay
         )
+        self._items = _InBatchSoftmax(job) if job.model.has_towers else None
         self._average = None if job.trainer.ema is None else _MovingAverage(self._model, job.trainer.ema)
 
     def step(self, batch: Delivery) -> Float32Array:
         """Train on a batch; return its logits of before, float32 [B]."""
         vectors = [vector.requires_grad_() for vector in self._vectors(batch)]
-        logits = self._model(torch.from_numpy(batch.dense), vectors)
+        outputs = self._model(torch.from_numpy(batch.dense), vectors)
         self._optimizer.zero_grad()
-        loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
+        labels = torch.from_numpy(batch.labels)
+        if self._items is None:
+            logits, loss = outputs, binary_cross_entropy_with_logits(outputs, labels)
+        else:
+            queries, items = outputs
+            logits, loss = self._items.scores_and_loss(queries, items, self._ids(batch), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         if self._average is not None:
@@ -136,6 +143,8 @@ class _Loop:
         with torch.no_grad():
             for batch in self.source.scored(spans):
                 logits = model(torch.from_numpy(batch.dense), self._vectors(batch))
+                if self._items is not None:
+                    logits = self._items.scores(*logits).diagonal()
                 sums.add(logits.numpy(), batch.labels)
         return sums
 
@@ -156,6 +165,46 @@ class _Loop:
         keys = iter(batch.keys)
         columns = zip(self._columns, batch.rows, strict=True)
         return [next(keys) if column.grows else rows for column, rows in columns]
+
+
+class _InBatchSoftmax:
+    """The loss of two towers, with the sampling frequencies of Yi et al. (RecSys 2019) counted by item."""
+
+    def __init__(self, job: Job) -> None:
+        options: dict[str, Any] = job.model.options
+        self._temperature = options.get("temperature", 0.05)
+        self._rate = options.get("frequency_rate", 0.01)
+        self._column = [column.name for column in job.embedded_columns].index(job.model.item[0])
+        self._examples = 0
+        # Of each item: when it came last, and the mean of how many gaps.
+        self._items: dict[int, tuple[int, float, int]] = {}
+
+    def scores(self, queries: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        """Return the score of each query for each item, [B, B]."""
+        scores: torch.Tensor = queries @ items.T / self._temperature
+        return scores
+
+    def scores_and_loss(
+        self, queries: torch.Tensor, items: torch.Tensor, ids: list[NDArray[Any]], labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pairs' scores, [B], and the mean loss of the positives."""
+        scores, of_item = self.scores(queries, items), ids[self._column]
+        before = scores.diagonal()
+        if self._rate:
+            scores = scores + torch.tensor(self._gaps(of_item.tolist())).log()
+        same = torch.from_numpy(of_item[:, None] == of_item)
+        same.fill_diagonal_(False)
+        each = torch.logsumexp(scores.masked_fill(same, -math.inf), dim=1) - scores.diagonal()
+        return before, (each * labels).sum() / labels.sum().clamp(min=1)
+
+    def _gaps(self, items: list[int]) -> list[float]:
+        self._examples += len(items)
+        for item, count in Counter(items).items():
+            last, mean, of = self._items.get(item, (0, 0.0, 0))
+            weight = max(count / (of + count), 1 - (1 - self._rate) ** count)
+            mean += weight * ((self._examples - last) / count - mean)
+            self._items[item] = self._examples, mean, min(of + count, round(1 / self._rate))
+        return [self._items[item][1] for item in items]
 
 
 class _MovingAverage:
@@ -263,9 +312,9 @@ def _check(job: Job) -> None:
     plain &= schedule.kind == "constant" and not schedule.warmup_examples
     validation = job.validation
     plain &= not validation.every_examples and not validation.every_seconds and validation.every_epochs < 2
-    plain &= validation.metric == "ne" and not validation.min_delta
+    plain &= validation.metric == ("ne" if job.model.has_logits else "auc") and not validation.min_delta
     plain &= all(table.optimizer == "rowwise_adagrad" for table in job.tables)
     plain &= not any(column.pooling for column in job.embedded_columns)
     if not plain:
-        has = "Adagrad, row-wise Adagrad, constant rates, one id a column, and validation of NE by the epoch"
+        has = "Adagrad, row-wise Adagrad, constant rates, one id a column, and validation by the epoch"
         raise ValueError(f"the plain loop has {has}")

@@ -243,7 +243,7 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
     job = state.job
     return [
         *bad_row_warnings(examples, job.data.epochs),
-        *one_class_warnings(state.training.metrics.hours()),
+        *one_class_warnings(state.training.metrics.hours(), needs_negatives=job.model.needs_negatives),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         *averaging_warnings(job.sync, job.trainer.count),
         *control_warnings(job, sync.control),

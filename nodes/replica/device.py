@@ -31,6 +31,8 @@ class HostBatch:
         indices: what places the vectors.
         replies: the nodes' replies, float32, each of the floats of its request.
         numbers: what a step on a device reads besides: its learning rate, and micro-batches' shares.
+        log_frequency: for the in-batch softmax with a correction, float32 [B], see
+            `LossBatch.log_frequency`; else None.
     """
 
     labels: Float32Array
@@ -40,6 +42,7 @@ class HostBatch:
     replies: Sequence[torch.Tensor]
     numbers: Sequence[float] = ()
     groups: Int64Array | None = None
+    log_frequency: Float32Array | None = None
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class StagedInputs:
     """The tensors of a batch on its device.
 
     Attributes:
-        labels, weights, dense, groups: as `HostBatch` has them.
+        labels, weights, dense, groups, log_frequency: as `HostBatch` has them.
         tensors: the index tensors of `GatherIndices`.
         data: the nodes' replies as `GatherLayout` has them, float32.
         numbers: float32 [N] on a device; None on the CPU.
@@ -60,6 +63,7 @@ class StagedInputs:
     data: list[torch.Tensor]
     numbers: torch.Tensor | None = None
     groups: torch.Tensor | None = None
+    log_frequency: torch.Tensor | None = None
 
 
 class Staged(Protocol):
@@ -207,15 +211,20 @@ class _CpuBatch:
     batch: HostBatch
 
     def inputs(self) -> StagedInputs:
-        batch, weights = self.batch, self.batch.weights
+        batch = self.batch
         return StagedInputs(
             torch.from_numpy(batch.labels),
-            None if weights is None else torch.from_numpy(weights),
+            _tensor(batch.weights),
             torch.from_numpy(batch.dense),
             batch.indices.tensors,
             list(batch.replies),
-            groups=None if batch.groups is None else torch.from_numpy(batch.groups),
+            groups=_tensor(batch.groups),
+            log_frequency=_tensor(batch.log_frequency),
         )
+
+
+def _tensor(values: Float32Array | Int64Array | None) -> torch.Tensor | None:
+    return None if values is None else torch.from_numpy(values)
 
 
 class _CpuStream:

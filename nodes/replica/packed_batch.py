@@ -30,11 +30,11 @@ class BlockLayout:
     Batches of one layout can be trained by one captured step.
 
     Attributes:
-        head: of labels, weights and groups if there are any, dense features, numbers, and index tensors:
-            where each begins, its type and its shape.
+        head: of labels, of weights, groups and frequencies if there are any, of dense features, numbers, and
+            index tensors: where each begins, its type and its shape.
         replies: where each node's reply begins, and its floats.
         gather: layout of the vectors.
-        weighted, grouped: whether there are weights, and groups.
+        weighted, grouped, corrected: whether there are weights, groups, and frequencies.
         head_floats: floats of `head`.
         floats: floats of the block.
     """
@@ -44,6 +44,7 @@ class BlockLayout:
     gather: GatherLayout
     weighted: bool
     grouped: bool
+    corrected: bool
     head_floats: int
     floats: int
 
@@ -58,8 +59,16 @@ class BlockLayout:
         for floats in gather.floats:
             replies.append((start, floats))
             start += _aligned(floats)
-        has = batch.weights is not None, batch.groups is not None
-        return cls(tuple(head), tuple(replies), gather, *has, head_floats, start)
+        return cls(
+            tuple(head),
+            tuple(replies),
+            gather,
+            weighted=batch.weights is not None,
+            grouped=batch.groups is not None,
+            corrected=batch.log_frequency is not None,
+            head_floats=head_floats,
+            floats=start,
+        )
 
     def write_head(self, tensors: Sequence[torch.Tensor], block: torch.Tensor) -> None:
         """Write the tensors of `head_of` into memory of the host, float32 [head_floats]."""
@@ -73,6 +82,7 @@ class BlockLayout:
             labels=next(parts),
             weights=next(parts) if self.weighted else None,
             groups=next(parts) if self.grouped else None,
+            log_frequency=next(parts) if self.corrected else None,
             dense=next(parts),
             numbers=next(parts),
             tensors=list(parts),
@@ -118,8 +128,10 @@ class PackedBatch(BatchInBlock):
 
 def head_of(batch: HostBatch) -> tuple[torch.Tensor, ...]:
     """Return what a block has of a batch before the nodes' replies, on its memory; see `BlockLayout.head`."""
-    arrays = (batch.labels, batch.weights, batch.groups, batch.dense, np.array(batch.numbers, np.float32))
-    return (*(torch.from_numpy(array) for array in arrays if array is not None), *batch.indices.tensors)
+    optional = (batch.weights, batch.groups, batch.log_frequency)
+    present = (part for part in optional if part is not None)
+    arrays = (batch.labels, *present, batch.dense, np.array(batch.numbers, np.float32))
+    return (*map(torch.from_numpy, arrays), *batch.indices.tensors)
 
 
 def _aligned(floats: int) -> int:

@@ -16,9 +16,11 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import JobFileError
 from ...pipeline.models.constants import Constants
 from ...pipeline.models.flat import FlatLayout
+from ...pipeline.models.item_frequency import ItemFrequency
 from ...pipeline.models.optimizers import STATE_NAMES, SharedOptimizer
 from ...pipeline.models.precision import Precision, find_precision
 from ...pipeline.models.registry import build_model, takes_jagged
+from ...pipeline.models.two_tower import item_frequency_of
 from ...pipeline.types import Int64Array
 from .buffer import FlatReplica
 from .device import CpuDevice, Device
@@ -100,6 +102,8 @@ class TrainerContext(ReplicaContext):
             its iterations, unless batches are cut into micro-batches.
         examples: examples trained by each worker, int64 [workers], written by that worker only.
         count: examples trained by all trainers, for learning-rate schedules.
+        item_frequency: of the items that this trainer's workers train on, for the in-batch softmax with a
+            correction; else None.
         micro_batches: number of micro-batches per batch.
         pause: whether workers wait before their next batch.
     """
@@ -114,6 +118,7 @@ class TrainerContext(ReplicaContext):
     updates: Int64Array
     examples: Int64Array
     count: ExampleCount
+    item_frequency: ItemFrequency | None
     micro_batches: MicroBatchSetting
     pause: TrainingPause
 
@@ -158,6 +163,7 @@ class TrainerContext(ReplicaContext):
             updates=_counters(job.trainer.workers),
             examples=examples,
             count=ExampleCount(alone=job.trainer.count == 1),
+            item_frequency=item_frequency_of(job, template),
             micro_batches=MicroBatchSetting(),
             pause=TrainingPause(),
         )

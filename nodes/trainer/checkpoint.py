@@ -7,9 +7,11 @@ import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.manifest import AVERAGE, DENSE
@@ -28,21 +30,24 @@ from ...sync_algos.contract.model_origin import ModelOrigin
 from ..replica.replica import TrainerContext
 
 OPTIMIZER_PREFIX = "optimizer."
+ITEMS_PREFIX = "items."
 
 
 @dataclass(frozen=True)
 class TrainerSnapshot:
     """Copies of a trainer's state in the host's memory.
 
-    All copies but the iterations are float32 [numel], and nobody changes them.
+    All copies but the iterations and items are float32 [numel], and nobody changes them.
 
     Attributes:
+        items: the state of the items' frequency, see `ItemFrequency.state`; {} without one.
         state: the algorithm's state, with the tensors of its `state_names`.
         global_model: the global model of an algorithm that has one.
     """
 
     replica: torch.Tensor
     optimizer: dict[str, torch.Tensor]
+    items: dict[str, NDArray[Any]]
     iterations: tuple[int, ...]
     state: AlgorithmState
     global_model: torch.Tensor | None
@@ -64,6 +69,7 @@ class TrainerSnapshot:
         return cls(
             replica=context.replica.snapshot(context.replica.weights),
             optimizer={name: v.detach().to("cpu", copy=True) for name, v in optimizer.items()},
+            items={} if context.item_frequency is None else context.item_frequency.state(),
             iterations=tuple(int(count) for count in context.iterations),
             state=AlgorithmState(state.completed_rounds, tensors),
             global_model=global_model,
@@ -76,13 +82,14 @@ class TrainerSnapshot:
 
 
 def write_trainer(directory: Path | PartTarget, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
-    """Write trainer `index`'s replica and optimizer state.
+    """Write trainer `index`'s replica, optimizer state and items' frequency.
 
     Any thread may call; raises ResourceError.
     """
     name = f"trainer-{index}"
     moments = {f"{OPTIMIZER_PREFIX}{key}": value.numpy() for key, value in snapshot.optimizer.items()}
-    tensors = {"replica": snapshot.replica.numpy(), **moments}
+    items = {f"{ITEMS_PREFIX}{key}": values for key, values in snapshot.items.items()}
+    tensors = {"replica": snapshot.replica.numpy(), **moments, **items}
     metadata = {"role": name, "iterations": ",".join(map(str, snapshot.iterations))}
     return write_tensors(directory, name, tensors, metadata)
 
@@ -186,9 +193,11 @@ class TrainerCheckpoint:
 
     @property
     def bytes(self) -> int:
-        """Bytes of this trainer's part of a checkpoint, its replica and optimizer state."""
+        """Bytes of this trainer's part of a checkpoint, its replica, optimizer state and items' frequency."""
         state = sum(value.nbytes for value in self._context.optimizer.state.values())
-        return int(self._context.layout.numel * torch.float32.itemsize + state)
+        frequency = self._context.item_frequency
+        items = 0 if frequency is None else frequency.nbytes
+        return int(self._context.layout.numel * torch.float32.itemsize + state + items)
 
     async def checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
         """Write this trainer's files into `directory`.

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import AVERAGE, DENSE, CheckpointManifest, scored_files
@@ -25,7 +27,7 @@ from ...pipeline.models.registry import MODELS
 from ...sync_algos.base import AlgorithmState
 from ..replica.buffer import write_elements
 from ..replica.replica import TrainerContext
-from .checkpoint import OPTIMIZER_PREFIX
+from .checkpoint import ITEMS_PREFIX, OPTIMIZER_PREFIX
 
 CONSTANTS = "constants"
 """The name by which a trainer that joins late asks another for its constants."""
@@ -57,10 +59,10 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     Call it before training; any thread may. Returns None if the trainer starts from first weights. Raises
     CheckpointError.
 
-    In a resumed run, trainer `index` gets its own replica and optimizer state back. If the checkpoint has
-    none of this index, or is of another algorithm, the replica starts as the saved model, with the optimizer
-    state of one of the saved trainers. A run that starts from another run's checkpoint takes only the
-    parameters.
+    In a resumed run, trainer `index` gets its own replica, optimizer state and items' frequency back. If the
+    checkpoint has none of this index, or is of another algorithm, the replica starts as the saved model, with
+    the optimizer state and frequency of one of the saved trainers. A run that starts from another run's
+    checkpoint takes only the parameters.
     """
     job = context.job
     if not job.start.checkpoint:
@@ -77,6 +79,8 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     replica = saved.replica(index) if same_algorithm else None
     _copy(context.replica.flat, model if replica is None else replica, "replica", saved)
     _copy_optimizer(context, saved, index)
+    if context.item_frequency is not None and not context.item_frequency.restore(saved.items(index)):
+        log.warning("the frequencies of items are estimated anew: the checkpoint has none of this size")
     state = saved.state() if same_algorithm else None
     for name, values in state.tensors.items() if state is not None else ():
         if values.shape != (context.replica.numel,):
@@ -266,14 +270,12 @@ class SavedTrainers:
         If its own is missing, it gets another trainer's, since Adagrad without a history would take far too
         large steps.
         """
-        saved = sorted(
-            int(role.removeprefix("trainer-")) for role in self._roles if role.startswith("trainer-")
-        )
-        if not saved:
-            raise self.error("it has no trainer's state")
-        reader = self._reader(f"trainer-{index if index in saved else saved[index % len(saved)]}")
-        names = [name for name in reader.names if name.startswith(OPTIMIZER_PREFIX)]
-        return {name.removeprefix(OPTIMIZER_PREFIX): torch.from_numpy(reader.read(name)) for name in names}
+        state = self._state(index, OPTIMIZER_PREFIX)
+        return {name: torch.from_numpy(values) for name, values in state.items()}
+
+    def items(self, index: int) -> dict[str, NDArray[Any]]:
+        """Return the state of the items' frequency for trainer `index`, likewise; {} if there is none."""
+        return self._state(index, ITEMS_PREFIX)
 
     def state(self) -> AlgorithmState | None:
         """Return the algorithm's state; None if it had none."""
@@ -288,6 +290,16 @@ class SavedTrainers:
         """Return whether the checkpoint has a table of this job."""
         saved = self._manifest.plan.get("tables", {})
         return any(table.name in saved for table in job.tables)
+
+    def _state(self, index: int, prefix: str) -> dict[str, NDArray[Any]]:
+        saved = sorted(
+            int(role.removeprefix("trainer-")) for role in self._roles if role.startswith("trainer-")
+        )
+        if not saved:
+            raise self.error("it has no trainer's state")
+        reader = self._reader(f"trainer-{index if index in saved else saved[index % len(saved)]}")
+        names = [name for name in reader.names if name.startswith(prefix)]
+        return {name.removeprefix(prefix): reader.read(name) for name in names}
 
     def _reader(self, role: str) -> TensorReader:
         return TensorReader(self._folder, [entry for entry in self._manifest.files if entry.role == role])

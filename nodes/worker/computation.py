@@ -111,8 +111,7 @@ class Computation:
         self._loss = TrainingLoss(context.job.model, context.job.data.loss_weights)
         self._own = context.job.model.has_own_loss, not context.job.model.has_logits
         self._has_items = context.job.model.loss == IN_BATCH_SOFTMAX
-        # The in-batch softmax needs no groups.
-        self._group_names = [] if self._has_items else list(context.job.data.columns_as("group"))
+        self._group_names = list(context.job.data.columns_as("group"))
         self._enqueues = enqueues
         self._device_type = device.type
         self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
@@ -197,6 +196,7 @@ class Computation:
             vectors.lengths,
             vectors.leaves,
             inputs.groups,
+            inputs.log_frequency,
         )
         lr, micro_batches = None, None
         numbers = () if inputs.numbers is None else inputs.numbers.unbind()
@@ -218,12 +218,7 @@ class Computation:
             loss = mean_log_loss(outputs, inputs.labels, inputs.weights)
             return loss, loss.detach(), outputs
         if has_own_loss:
-            groups: Sequence[torch.Tensor] = () if inputs.groups is None else inputs.groups.unbind()
-            items = None
-            if self._has_items:
-                *groups, items = groups
-            named = dict(zip(self._group_names, groups, strict=True))
-            loss = own_loss(self.module, outputs, LossBatch(inputs.labels, inputs.weights, named, items))
+            loss = own_loss(self.module, outputs, self._loss_batch(inputs))
             if has_own_scores:
                 with torch.no_grad():
                     scores: torch.Tensor = self.module.scores(outputs)  # type: ignore[operator]
@@ -234,6 +229,13 @@ class Computation:
         if labels.ndim > 1:
             calibrated, labels = calibrated[:, 0], labels[:, 0]
         return loss, mean_log_loss(calibrated, labels, inputs.weights), outputs
+
+    def _loss_batch(self, inputs: ModelInputs) -> LossBatch:
+        groups: Sequence[torch.Tensor] = () if inputs.groups is None else inputs.groups.unbind()
+        if self._has_items:
+            (items,) = groups
+            return LossBatch(inputs.labels, inputs.weights, {}, items, inputs.log_frequency)
+        return LossBatch(inputs.labels, inputs.weights, dict(zip(self._group_names, groups, strict=True)))
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._rounded is None:

@@ -24,7 +24,7 @@ class ModelInputs:
             [N_t, K_t] for a jagged one.
         lengths: number of vectors of each example, int32 [B], for each table that is a sequence.
         leaves: where the backward pass ends.
-        groups: for a loss of one's own, int64 [S, B]; else None.
+        groups, log_frequency: see `HostBatch`.
     """
 
     labels: torch.Tensor
@@ -34,6 +34,7 @@ class ModelInputs:
     lengths: dict[int, torch.Tensor]
     leaves: list[torch.Tensor]
     groups: torch.Tensor | None = None
+    log_frequency: torch.Tensor | None = None
 
     @property
     def of_model(self) -> Embeddings:
@@ -57,6 +58,7 @@ class ModelInputs:
             {table: of_table[start:stop] for table, of_table in self.lengths.items()},
             leaves,
             None if self.groups is None else self.groups[:, start:stop],
+            None if self.log_frequency is None else self.log_frequency[start:stop],
         )
 
 

@@ -26,7 +26,7 @@ from ...pipeline.models.own_loss import scoring
 from ...pipeline.models.registry import takes_jagged
 from ...pipeline.models.sequences import with_lengths
 from ...pipeline.models.two_tower import ItemIds
-from ...pipeline.types import Float32Array
+from ...pipeline.types import Float32Array, Int64Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, HostBatch, PendingResult, Staged, StepResult
 from ..replica.replica import MicroBatchCounts, TrainerContext
@@ -250,10 +250,21 @@ class Stepper:
         indices, data = self._context.router.gather(requests, list(replies), pad)
         labels, weights = self._labels(delivery), _weights(delivery)
         groups = delivery.groups.view(np.int64) if self._ships_groups and len(delivery.groups) else None
+        log_frequency = None
         if self._item_ids is not None:
-            groups = self._item_ids.of(delivery.rows, delivery.keys)[None]
-        batch = HostBatch(labels, weights, delivery.dense, indices, data, numbers, groups)
+            items = self._item_ids.of(delivery.rows, delivery.keys)
+            groups, log_frequency = items[None], self._log_frequency(delivery, items)
+        batch = HostBatch(labels, weights, delivery.dense, indices, data, numbers, groups, log_frequency)
         return indices, self._stream.stage(batch)
+
+    def _log_frequency(self, delivery: Delivery, items: Int64Array) -> Float32Array | None:
+        """Count the items of a batch that is trained for the first time; return what `HostBatch` has."""
+        frequency = self._context.item_frequency
+        if frequency is None or delivery.pass_number:
+            return None
+        if not delivery.replay:
+            frequency.add(items)
+        return frequency.log_share(items)
 
     def _fetch(self, step: Step) -> None:
         assert step.computed is not None

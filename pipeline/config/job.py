@@ -23,6 +23,7 @@ from .model import (
     ModelSection,
     check_attention,
     check_towers,
+    label_of_towers,
 )
 from .network import CodecsSection, NetworkSection
 from .sections import (
@@ -109,6 +110,16 @@ class Job(Section):
         ranks = model.get("scores") == "own" or model.get("name") in TOWER_MODELS
         chosen = ranks and "metric" not in validation
         return tree | {"validation": {"metric": "auc"} | validation} if chosen else tree
+
+    @model_validator(mode="before")
+    @classmethod
+    def _label_of_towers(cls, tree: Any) -> Any:
+        """Give a job of two towers without a label one that is 1 in every row."""
+        if not (isinstance(tree, dict) and isinstance(tree.get("data"), dict)):
+            return tree
+        data = tree["data"]
+        label = label_of_towers(tree.get("model"), data.get("columns"))
+        return tree | {"data": data | {"columns": data["columns"] | label}} if label else tree
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:

@@ -22,6 +22,8 @@ from .tables import (
 
 OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 
+# The label of two towers whose job file has none.
+_LABEL: Final = "label"
 # How a message shows it.
 _ATTENTION_EXAMPLE: Final = '{ history = "item" }'
 
@@ -124,7 +126,8 @@ class ModelSection(Section):
     top: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256],
         description="Hidden layer widths of the MLP that computes the logit; in shared_bottom, mmoe and ple"
-        " each label has one. In finalmlp the second stream; in autoint `[]` leaves the MLP out.",
+        " each label has one, in two_tower each tower. In finalmlp the second stream; in autoint `[]`"
+        " leaves the MLP out.",
     )
     output_bias: Literal["label_rate", "drawn"] | OutputBias = Field(
         default="label_rate",
@@ -195,8 +198,8 @@ class ModelSection(Section):
         " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
         " a sequence has a vector that is learned. autoint: `layers` (3), `heads` (2) and `head_dim` (16)."
         " finalmlp: `heads` (1). mmoe: `experts` (8). ple: `levels` (2), `experts` (2) and `shared_experts`"
-        " (2). two_tower: `dim` (32), `temperature` (0.05) and `normalized` (true). sequence: `blocks` (2),"
-        " `heads` (1), `temperature` (0.05) and `normalized` (true).",
+        " (2). two_tower: `dim` (32), the width of the vectors. sequence: `blocks` (2) and `heads` (1). Both:"
+        " `temperature` (0.05), `normalized` (true) and `frequency_rate` (0.01), see docs/retrieval.md.",
     )
 
     @model_validator(mode="before")
@@ -224,6 +227,10 @@ class ModelSection(Section):
             if (value == needed) != self.has_towers:
                 what = "has two towers" if self.has_towers else "has no towers"
                 raise ValueError(f'model.{key}: "{value}" given, and {self.name} {what}: leave it out')
+        if self.has_towers and not isinstance(self.output_bias, str):
+            raise ValueError(
+                f"model.output_bias: {self.output_bias:g} given; {self.name} has no logit: leave it out"
+            )
         if self.loss != "focal" and self.focal_gamma is not None:
             raise ValueError(f'model.focal_gamma: {self.focal_gamma:g} given; it needs model.loss = "focal"')
         if self.loss != "log" and self.label_smoothing:
@@ -261,6 +268,11 @@ class ModelSection(Section):
     def has_own_loss(self) -> bool:
         """Whether the model's class computes the loss from its outputs."""
         return self.loss in (IN_BATCH_SOFTMAX, "own")
+
+    @property
+    def needs_negatives(self) -> bool:
+        """Whether nothing is learned without rows of label 0, as where other items are no negatives."""
+        return self.loss != IN_BATCH_SOFTMAX
 
     @property
     def has_logits(self) -> bool:
@@ -382,3 +394,32 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
             f"model.item: {identity!r} is the first column, and no column of one id with a table; name the"
             " item's id first"
         )
+
+
+def label_of_towers(model: Any, columns: Any) -> dict[str, Any]:
+    """Return a column whose label is 1 wherever there is an item, for two towers without a label.
+
+    It is read from the column of the file that has the item's id, so a row without an item is malformed.
+
+    Args:
+        model: the section [model] of a job file, as it is.
+        columns: its [data.columns], as they are.
+
+    Returns {} for another model, if a column is a label already, and for what is no job.
+    """
+    if not (isinstance(model, dict) and isinstance(columns, dict) and model.get("name") in TOWER_MODELS):
+        return {}
+    items = model.get("item")
+    first = items[0] if isinstance(items, list) and items else None
+    sections = {
+        name: {"kind": column} if isinstance(column, str) else column for name, column in columns.items()
+    }
+    if first not in sections or not all(isinstance(section, dict) for section in sections.values()):
+        return {}
+    if _LABEL in sections or any(section.get("kind") == "label" for section in sections.values()):
+        return {}
+    # A cross is made of other columns.
+    source = sections[first].get("source") or (sections[first].get("columns") or [first])[0]
+    quoted = str(source).replace('"', '""')
+    rule = {"kind": "label", "source": source, "type": "text", "expression": f'"{quoted}" is not null'}
+    return {_LABEL: rule}

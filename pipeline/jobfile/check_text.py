@@ -20,7 +20,8 @@ def check_lines(job: Job, check: JobCheck) -> Iterator[str]:
         yield f"malformed: {check.bad:,} ({percent(check.bad / check.looked_at, 1)}), for example"
         yield from (f"  {sample}" for sample in check.bad_samples)
     for name, mean in check.label_means.items():
-        said = "" if 0 < mean < 1 else ": all the same, so nothing can be learned"
+        learns = 0 < mean < 1 or (mean == 1 and not job.model.needs_negatives)
+        said = "" if learns else ": all the same, so nothing can be learned"
         yield f"label {name}: mean {number(mean)}{said}"
     yield from _shown_rows(job, check.rows)
     yield from _shared(check)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from ..config.job import Job
+from ..config.model import TOWER_MODELS
 from ..config.sections import rows_that_count
 from ..config.trainer import MOST_LOOKUPS_AHEAD
 from ..types import TOPIC_PREFIX
@@ -19,7 +20,7 @@ WITH_CENTER: Final = ("downpour", "easgd", "easgd_symmetric")
 
 A test compares these with the algorithms themselves, which this package cannot import."""
 _USES_BOTTOM: Final = ("dlrm", "finalmlp", "mmoe", "ple", "shared_bottom")
-_USES_TOP: Final = (*_USES_BOTTOM, "autoint", "dcn_v2", "deepfm", "din", "sequence", "two_tower", "wide_deep")
+_USES_TOP: Final = (*_USES_BOTTOM, *TOWER_MODELS, "autoint", "dcn_v2", "deepfm", "din", "wide_deep")
 
 
 @dataclass(frozen=True)

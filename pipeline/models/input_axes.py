@@ -147,11 +147,27 @@ def _of_built_in(job: Job, name: str) -> Axes:
         parts = {rf"levels\.0\.({first})\.weight": of_first}
     elif model == "mmoe":
         parts = {r"experts\.\d+\.0\.weight|gates\.\d+\.weight": of_first}
+    elif job.model.has_towers:
+        parts = {
+            rf"{tower}\.top\.0\.weight": (None, _of_tower(columns, x))
+            for tower, columns in (("query", job.model.query), ("item", job.model.item))
+        }
     elif model == "shared_bottom":
         parts = {r"bottom\.0\.weight" if bottom else r"towers\.\d+\.0\.weight": of_first}
     else:
         parts = {r"top\.0\.weight": of_first}
     return next((axes for pattern, axes in parts.items() if re.fullmatch(pattern, name)), ())
+
+
+def _of_tower(columns: Sequence[str], labels: Sequence[Label]) -> list[Label]:
+    """Return the labels of a tower's input, as `TowerInputs` has its columns."""
+    return [
+        label
+        for kind in ("dense", "vector")
+        for column in columns
+        for label in labels
+        if label[:2] == (kind, column)
+    ]
 
 
 def _interactions(job: Job) -> list[Label]:

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from ..config.history import histories_of
 from ..config.job import Job
 from .attention import Block, ListBlocks, attend, attend_padded
+from .item_frequency import DEFAULT_RATE
 from .layers import mlp
 from .sequences import EmbeddedSequence, Embeddings, JaggedSequence, ModelInput
 from .two_tower import TowerInputs, TowerModel
@@ -191,7 +192,7 @@ class SequenceModel(TowerModel):
         dropout: probability.
         blocks: number of blocks of the transformer.
         heads: number of heads, a divisor of K.
-        temperature, normalized: see `TowerModel`.
+        temperature, normalized, frequency_rate: see `TowerModel`.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -214,6 +215,7 @@ class SequenceModel(TowerModel):
         heads: int = 1,
         temperature: float = 0.05,
         normalized: bool = True,
+        frequency_rate: float = DEFAULT_RATE,
     ) -> None:
         dim = embedding_dims[item.embeddings[0]]
         for name, number in (("blocks", blocks), ("heads", heads)):
@@ -221,7 +223,7 @@ class SequenceModel(TowerModel):
                 raise ValueError(f"{name}: {number} given; give their number, 1 or more")
         if dim % heads:
             raise ValueError(f"heads: {heads} given; give a divisor of the {dim} floats of a row")
-        super().__init__(temperature, normalized)
+        super().__init__(temperature, normalized, frequency_rate)
         self.query = HistoryTower(
             query,
             inputs,

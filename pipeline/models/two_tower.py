@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ..config.job import Job
+from ..config.tables import EmbeddedColumn
 from ..types import Int32Array, Int64Array, Uint64Array
+from .item_frequency import DEFAULT_RATE, LEAST_RATE, ItemFrequency
 from .layers import mlp
 from .own_loss import LossBatch
 from .sequences import Embeddings
@@ -53,7 +55,7 @@ class ItemIds:
 
     def __init__(self, job: Job) -> None:
         single = [column for column in job.embedded_columns if not column.pooling]
-        (column,) = [column for column in single if column.name == job.model.item[0]]
+        column = _item_column(job)
         self._grows = column.grows
         self._number = (
             [other.name for other in single if other.grows].index(column.name)
@@ -69,6 +71,18 @@ class ItemIds:
         return ids
 
 
+def _item_column(job: Job) -> EmbeddedColumn:
+    (column,) = [column for column in job.embedded_columns if column.name == job.model.item[0]]
+    return column
+
+
+def item_frequency_of(job: Job, module: nn.Module) -> ItemFrequency | None:
+    """Return an empty estimate for a model that is trained with the correction; None for others."""
+    if not (isinstance(module, TowerModel) and module.frequency_rate):
+        return None
+    return ItemFrequency(_item_column(job).table.rows, module.frequency_rate)
+
+
 class Tower(nn.Module):
     """An MLP over some of a model's inputs, side by side; its output is normalized if wanted."""
 
@@ -76,16 +90,27 @@ class Tower(nn.Module):
         self, inputs: TowerInputs, embedding_dims: Sequence[int], top: Sequence[int], dim: int
     ) -> None:
         super().__init__()
-        self._inputs = inputs
+        self._dense, self._embeddings = _runs(inputs.dense), inputs.embeddings
         self.width = len(inputs.dense) + sum(embedding_dims[number] for number in inputs.embeddings)
         self.top = mlp([self.width, *top, dim], last_relu=False)
 
     def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
         """Return float32 [B, dim] from dense [B, D] and T entries, of which others may be anything."""
-        columns = [dense[:, self._inputs.dense]] if self._inputs.dense else []
-        columns += [cast(torch.Tensor, embeddings[number]) for number in self._inputs.embeddings]
+        columns = [dense[:, run] for run in self._dense]
+        columns += [cast(torch.Tensor, embeddings[number]) for number in self._embeddings]
         vectors: torch.Tensor = self.top(torch.cat(columns, dim=1))
         return vectors
+
+
+def _runs(numbers: Sequence[int]) -> list[slice]:
+    """Return the numbers as slices: a list of them would be copied to a device in each step."""
+    runs: list[slice] = []
+    for number in numbers:
+        if runs and runs[-1].stop == number:
+            runs[-1] = slice(runs[-1].start, number + 1)
+        else:
+            runs.append(slice(number, number + 1))
+    return runs
 
 
 class TowerModel(nn.Module):
@@ -96,6 +121,7 @@ class TowerModel(nn.Module):
     Args:
         temperature: divisor of the product of two vectors.
         normalized: whether vectors have the length 1.
+        frequency_rate: rate of the items' frequencies, see `ItemFrequency`; 0 for no correction by them.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -103,11 +129,16 @@ class TowerModel(nn.Module):
     query: nn.Module
     item: nn.Module
 
-    def __init__(self, temperature: float, normalized: bool) -> None:
+    def __init__(self, temperature: float, normalized: bool, frequency_rate: float) -> None:
         super().__init__()
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature: {temperature} given; give a number above 0")
-        self.temperature, self.normalized = temperature, normalized
+        if frequency_rate and not LEAST_RATE <= frequency_rate <= 1:
+            raise ValueError(
+                f"frequency_rate: {frequency_rate} given; give a number from {LEAST_RATE:g} to 1, or 0 for no"
+                " correction"
+            )
+        self.temperature, self.normalized, self.frequency_rate = temperature, normalized, frequency_rate
 
     def query_vectors(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:
         """Return float32 [B, dim]; what belongs to items is not read."""
@@ -130,11 +161,13 @@ class TowerModel(nn.Module):
         """Return the mean in-batch softmax loss of the batch's positives."""
         assert batch.items is not None
         queries, items = outputs
-        return in_batch_softmax(
-            queries @ items.T / self.temperature, batch.items, _weights(batch), batch.log_frequency
-        )
+        # Each pass over [B, B] counts, so the smaller factor is divided.
+        scores = queries / self.temperature @ items.T
+        return in_batch_softmax(scores, batch.items, _weights(batch), batch.log_frequency)
 
     def _scaled(self, vectors: torch.Tensor) -> torch.Tensor:
+        # With products in bfloat16 they are not rounded once more.
+        vectors = vectors.float()
         return normalize(vectors, dim=1) if self.normalized else vectors
 
 
@@ -147,7 +180,7 @@ class TwoTower(TowerModel):
         query, item: the inputs of each tower.
         top: hidden widths of both.
         dim: width of the vectors.
-        temperature, normalized: see `TowerModel`.
+        temperature, normalized, frequency_rate: see `TowerModel`.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -163,8 +196,9 @@ class TwoTower(TowerModel):
         dim: int = 32,
         temperature: float = 0.05,
         normalized: bool = True,
+        frequency_rate: float = DEFAULT_RATE,
     ) -> None:
-        super().__init__(temperature, normalized)
+        super().__init__(temperature, normalized, frequency_rate)
         if type(dim) is not int or dim < 1:
             raise ValueError(f"dim: {dim} given; give the width of the vectors, 1 or more")
         self.query = Tower(query, embedding_dims, top, dim)
@@ -188,12 +222,11 @@ def in_batch_softmax(
         log_frequency: logarithm of the probability that a place of a batch has this item, float32 [B], which
             is taken from its scores (Section 4.1); None for no correction.
     """
-    if log_frequency is not None:
-        scores = scores - log_frequency
-    itself = torch.eye(len(items), dtype=torch.bool, device=items.device)
-    hits = (items[:, None] == items) & ~itself
-    scores = scores.masked_fill(hits, float("-inf"))
-    each = cross_entropy(scores, torch.arange(len(items), device=items.device), reduction="none")
+    hits = (items[:, None] == items).fill_diagonal_(0)
+    taken = scores.new_zeros(len(items)) if log_frequency is None else log_frequency
+    # A sum with what needs no gradient costs the backward pass nothing.
+    corrected = scores + (-taken).expand_as(scores).masked_fill(hits, float("-inf"))
+    each = cross_entropy(corrected, torch.arange(len(items), device=items.device), reduction="none")
     total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
     return (each * weights).sum() / total
 

@@ -85,10 +85,10 @@ def held_out_warnings(evaluation: Evaluation | None) -> list[str]:
     ]
 
 
-def one_class_warnings(hours: Sequence[TrainedHour]) -> list[str]:
-    """Return a warning if all labels in training were the same."""
+def one_class_warnings(hours: Sequence[TrainedHour], *, needs_negatives: bool = True) -> list[str]:
+    """Return a warning if all labels in training were the same; see `ModelSection.needs_negatives`."""
     rates = {hour.label_rate for hour in hours if hour.label_rate is not None}
-    if rates not in ({0.0}, {1.0}):
+    if rates != {0.0} and (rates != {1.0} or not needs_negatives):
         return []
     return [
         f"All labels in training were {number(rates.pop(), 0)}, from which nothing can be learned: check the"

@@ -111,3 +111,40 @@ def test_what_changes_the_training_learns_something_else(
     emulated = run_virtual(with_sync_nodes(load_job(job_file(control)), may_import=True), Timing()).ne
     assert emulated is not None
     assert abs(emulated - plain) > 10 * SAME_TO
+
+
+TOWERS: Settings = {
+    "model": {
+        "name": "two_tower",
+        "bottom": None,
+        "output_bias": None,
+        "query": [f"{kind}{number}" for kind, most in (("C", 27), ("I", 14)) for number in range(1, most, 2)],
+        "item": [f"{kind}{number}" for kind, most in (("C", 27), ("I", 14)) for number in range(2, most, 2)],
+        # So many that no two items have the same slots of the estimate of their frequencies.
+        "table_rows": 20_000,
+        "options": {"dim": 8, "temperature": 0.2},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ["hashed", pytest.param("growing", marks=pytest.mark.matrix)])
+def test_two_towers_learn_what_a_plain_loop_learns(
+    cluster: Callable[..., InProcessCluster], kind: str
+) -> None:
+    """The log has no items to retrieve; the same AUC to 1e-5 takes the same order of the scores."""
+    settings = {**one_trainer("none", lookups_ahead=4), **TOWERS}
+    settings["model"] = {**settings["model"], "table_kind": kind}
+    own = cluster(settings).start()
+    assert own.wait() == 0, own.coordinator.text()
+    evaluation = own.run.report.eval
+    assert evaluation is not None
+    wanted = plain_loop(own.job).test.auc
+    assert wanted is not None
+    assert evaluation.auc == pytest.approx(wanted, abs=SAME_TO)
+    assert run_virtual(own.job, Timing()).auc == pytest.approx(wanted, abs=SAME_TO)
+    # The control: without the correction the loop learns something else.
+    options = own.job.model.options | {"frequency_rate": 0}
+    model = own.job.model.model_copy(update={"options": options})
+    control = plain_loop(own.job.model_copy(update={"model": model})).test.auc
+    assert control is not None
+    assert abs(control - wanted) > 10 * SAME_TO

@@ -16,6 +16,7 @@ DIM, BATCH = 4, 16
 OLD = ("a", "price", "b", "age")
 NEW = ("new", "size", *reversed(OLD))
 DENSE = {"price", "age", "size"}
+ITEM = {"b", "size"}
 MODELS: list[dict[str, Any]] = [
     {"name": "wide_deep", "top": [8]},
     {"name": "dcn_v2", "top": [8]},
@@ -30,6 +31,7 @@ MODELS: list[dict[str, Any]] = [
     {"name": "shared_bottom", "bottom": [6], "top": [8]},
     {"name": "shared_bottom", "bottom": [], "top": [8]},
     {"name": "din", "top": [8], "options": {"positions": True}},
+    {"name": "two_tower", "top": [8]},
     {"name": f"{__name__}:Own"},
     {"name": f"{__name__}:Own", "options": {"backwards": True}},
 ]
@@ -71,6 +73,9 @@ def job_of(columns: tuple[str, ...], model: dict[str, Any]) -> Job:
     if model["name"] == "din":
         settings["past"] = {"kind": "multi_hot", "pooling": "none", "max_ids": 3}
         model["attention"] = {"past": "a"}
+    if model["name"] == "two_tower":
+        towers = [[name for name in columns if (name in ITEM) == of_item] for of_item in (False, True)]
+        model |= {"query": towers[0], "item": sorted(towers[1])}
     data = {"format": "csv", "path": ["x"], "columns": settings}
     data["columns"] = {name: {"kind": one} if isinstance(one, str) else one for name, one in settings.items()}
     return Job.model_validate({"data": data, "model": model})
@@ -86,6 +91,12 @@ def inputs(job: Job, values: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Emb
         else:
             vectors.append(given)
     return torch.stack(dense, dim=1), vectors
+
+
+def outputs(module: nn.Module, dense: torch.Tensor, vectors: Embeddings) -> torch.Tensor:
+    """What the module returns; the vectors of two towers behind each other."""
+    found: torch.Tensor | tuple[torch.Tensor, ...] = module(dense, vectors)
+    return found if isinstance(found, torch.Tensor) else torch.cat(found)
 
 
 def transferred(old: Job, new: Job, *, by_columns: bool = True) -> tuple[nn.Module, nn.Module, set[str]]:
@@ -137,10 +148,10 @@ def test_with_new_columns_of_zeros_it_gives_the_old_logits(model: dict[str, Any]
             parameter.data.mul_(keep)
         for name, parameter in second.named_parameters():
             assert parameter.data.count_nonzero() == dict(first.named_parameters())[name].count_nonzero()
-    wanted, found = first(*inputs(old, values)), second(*inputs(new, more))
+    wanted, found = outputs(first, *inputs(old, values)), outputs(second, *inputs(new, more))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     _, without, _ = transferred(old, new, by_columns=False)
-    assert (without(*inputs(new, more)) - wanted).abs().max() > 0.01, "the control: by place alone"
+    assert (outputs(without, *inputs(new, more)) - wanted).abs().max() > 0.01, "the control: by place alone"
 
 
 def test_autoint_takes_the_parts_of_each_field() -> None:
@@ -180,10 +191,10 @@ def test_columns_in_another_order_change_nothing(model: dict[str, Any]) -> None:
     values["past"] = torch.rand(BATCH, DIM)
     first, second, partly = transferred(old, new)
     assert not partly
-    wanted = first(*inputs(old, values))
-    torch.testing.assert_close(second(*inputs(new, values)), wanted, rtol=1e-4, atol=1e-5)
+    wanted = outputs(first, *inputs(old, values))
+    torch.testing.assert_close(outputs(second, *inputs(new, values)), wanted, rtol=1e-4, atol=1e-5)
     _, without, _ = transferred(old, new, by_columns=False)
-    assert (without(*inputs(new, values)) - wanted).abs().max() > 0.01, "the control: by place alone"
+    assert (outputs(without, *inputs(new, values)) - wanted).abs().max() > 0.01, "the control: by place alone"
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model['name'].rpartition(':')[2]}")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.model import TOWER_MODELS
+from shadowsync.pipeline.models.own_loss import scoring
 from shadowsync.pipeline.models.precision import DenseScorer
 from shadowsync.pipeline.models.registry import MODELS, build_model
 from torch import nn
@@ -21,13 +22,20 @@ def a_cpu_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
 
 
-@pytest.fixture(params=[name for name in MODELS if name not in TOWER_MODELS])
+@pytest.fixture(params=[name for name in MODELS if name != "sequence"])
 def module_and_job(request: pytest.FixtureRequest, make_job: Callable[..., Job]) -> tuple[nn.Module, Job]:
-    """Every model of the registry with logits, and layers that are large enough to be rounded."""
+    """Every model of the registry without sequences, with layers that are large enough to be rounded."""
+    towers = {"query": ["I1", "I2", "I3", "C1", "C2"], "item": ["C3", "C4", "I4", "I5"]}
     job = make_job(
-        name=request.param, dense=5, tables=TABLES, embedding_dim=DIM, bottom=[128, 128], top=[128, 64]
+        name=request.param,
+        dense=5,
+        tables=TABLES,
+        embedding_dim=DIM,
+        bottom=[128, 128],
+        top=[128, 64],
+        **(towers if request.param in TOWER_MODELS else {}),
     )
-    return build_model(job).eval().requires_grad_(False), job
+    return scoring(job, build_model(job)).eval().requires_grad_(False), job
 
 
 def test_logits_are_those_of_autocast(module_and_job: tuple[nn.Module, Job]) -> None:

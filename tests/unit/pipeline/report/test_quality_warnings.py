@@ -61,6 +61,8 @@ def test_labels_that_are_all_the_same_are_warned_of(rates: tuple[float | None, .
     (text,) = one_class_warnings(hours(*rates))
     assert text.startswith(f"All labels in training were {said}, from which nothing can be learned: check")
     assert one_class_warnings(hours(*rates, 0.5)) == []
+    # Where other items are the negatives, positives alone do.
+    assert bool(one_class_warnings(hours(*rates), needs_negatives=False)) == (said == "0")
     assert one_class_warnings(hours(0.0, 1.0)) == []
     assert one_class_warnings([]) == []
 

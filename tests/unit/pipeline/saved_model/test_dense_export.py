@@ -18,13 +18,22 @@ from shadowsync.pipeline.models.deepfm import DeepFM
 from shadowsync.pipeline.models.din import DIN
 from shadowsync.pipeline.models.finalmlp import FinalMLP
 from shadowsync.pipeline.models.multi_task import PLE
+from shadowsync.pipeline.models.own_loss import ScoringModule
 from shadowsync.pipeline.models.sequences import EmbeddedSequence, ModelInput
+from shadowsync.pipeline.models.two_tower import TowerInputs, TwoTower
 from shadowsync.pipeline.saved_model import dense_export
 from shadowsync.pipeline.saved_model.dense_export import Format, export_dense
 from torch import nn
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
-MODELS: dict[str, tuple[type[nn.Module], int, list[int], dict[str, Any]]] = {
+
+
+def scores_of_towers(dense_features: int, embedding_dims: list[int], **options: Any) -> nn.Module:
+    return ScoringModule(TwoTower(dense_features, embedding_dims, **options))
+
+
+TOWERS = {"query": TowerInputs([0, 1], [0]), "item": TowerInputs([2], [1])}
+MODELS: dict[str, tuple[Callable[..., nn.Module], int, list[int], dict[str, Any]]] = {
     "dlrm": (DLRM, 3, [4, 4], {"bottom": [8], "top": [8]}),
     "dlrm without numbers": (DLRM, 0, [4, 4], {"bottom": [8], "top": [8]}),
     "dlrm of several widths": (DLRM, 3, [4, 2], {"bottom": [8], "top": [8], "project": True}),
@@ -33,6 +42,7 @@ MODELS: dict[str, tuple[type[nn.Module], int, list[int], dict[str, Any]]] = {
     "autoint": (AutoInt, 3, [4, 4], {"top": [8]}),
     "finalmlp": (FinalMLP, 3, [4, 2], {"bottom": [8], "top": [8], "heads": 2}),
     "ple": (PLE, 3, [4, 2], {"bottom": [8], "top": [8]}),
+    "two_tower": (scores_of_towers, 3, [4, 2], {**TOWERS, "top": [8]}),
     "dcn_v2": (DCNv2, 3, [4, 2], {"top": [8], "rank": 2, "structure": "parallel"}),
 }
 
@@ -61,6 +71,7 @@ def opened(path: Path) -> Callable[[torch.Tensor, list[torch.Tensor]], Any]:
         *(("torch-export", name) for name in MODELS),
         ("onnx", "dlrm"),
         pytest.param("onnx", "dcn_v2", marks=pytest.mark.matrix),
+        pytest.param("onnx", "two_tower", marks=pytest.mark.matrix),
     ],
 )
 def test_an_exported_model_gives_the_same_logits(tmp_path: Path, form: Format, name: str) -> None:

@@ -102,6 +102,21 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
     assert "without synchronization" not in said(file, "--set", "sync.algorithm=none")
 
 
+def test_two_towers_learn_from_positives_alone(tmp_path: Path) -> None:
+    towers = '[model]\nname = "two_tower"\nquery = ["tags", "price"]\nitem = ["item"]\n'
+    file = job_file(tmp_path, more=towers)
+    file.write_text(file.read_text().replace('click = "label"', 'click = "ignored"'))
+    text = said(file)
+    assert "label label: mean 1.0000" in text
+    assert "nothing can be learned" not in text
+    always = """data.columns.click={kind="label", expression="click >= 0"}"""
+    assert "nothing can be learned" not in said(file, "--set", always)
+    never = """data.columns.click={kind="label", expression="click < 0"}"""
+    assert "mean 0.0000: all the same, so nothing can be learned" in said(file, "--set", never)
+    control = job_file(tmp_path)
+    assert "mean 1.0000: all the same, so nothing can be learned" in said(control, "--set", always)
+
+
 def test_what_does_not_fit_is_refused_as_at_the_start_of_a_job(tmp_path: Path) -> None:
     file = job_file(tmp_path)
     assert "no column 'itm'" in said(file, "--set", "data.columns.item.source=itm", code=3)

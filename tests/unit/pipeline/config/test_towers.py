@@ -1,0 +1,131 @@
+"""Two towers in a job file: what is refused, and what it says; and a job without a label."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.jobfile.ineffective import ineffective_keys
+from shadowsync.pipeline.jobfile.load import job_of_tree
+
+COLUMNS: dict[str, Any] = {
+    "y": "label",
+    "age": "dense",
+    "user": "categorical",
+    "item": "categorical",
+    "tags": {"kind": "multi_hot"},
+}
+TOWERS: dict[str, Any] = {"name": "two_tower", "query": ["user", "age"], "item": ["item", "tags"]}
+
+
+def job_of(model: dict[str, Any], columns: dict[str, Any] | None = None, **sections: Any) -> Job:
+    data = {"format": "csv", "path": ["x"], "columns": COLUMNS if columns is None else columns}
+    return job_of_tree({"data": data | sections.pop("data", {}), "model": model, **sections})
+
+
+def test_loss_scores_and_metric_are_those_of_towers() -> None:
+    job = job_of(TOWERS)
+    assert (job.model.loss, job.model.scores, job.validation.metric) == (
+        "in_batch_softmax",
+        "similarity",
+        "auc",
+    )
+    assert ineffective_keys(job_of(TOWERS | {"top": [8]})) == []
+    assert [found.key for found in ineffective_keys(job_of(TOWERS | {"bottom": [8]}))] == ["model.bottom"]
+
+
+SEVERAL = COLUMNS | {"z": "label"}
+SEQUENCE = COLUMNS | {"tags": {"kind": "multi_hot", "pooling": "none"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "columns", "said"),
+    [
+        ({"query": []}, None, "model.query: no columns given; give those of the query: there are age, user"),
+        ({"item": []}, None, "model.item: no columns given; give those of the item: there are age, user"),
+        ({"query": ["usr", "age"]}, None, "model.query: 'usr' is no column that a model sees; did you mean"),
+        ({"item": ["item", "y"]}, None, "model.item: 'y' is no column that a model sees; there are age,"),
+        ({"query": ["user"]}, None, "model.query, model.item: column age is named 0 times; each column"),
+        (
+            {"query": ["user", "age", "tags"]},
+            None,
+            "column tags is named 2 times; each column belongs",
+        ),
+        (
+            {"query": ["user", "age", "user"]},
+            None,
+            "column user is named 2 times; each column belongs",
+        ),
+        ({"item": ["tags", "item"]}, None, "model.item: 'tags' is the first column, and no column of one id"),
+        (
+            {"query": ["user", "tags"], "item": ["age", "item"]},
+            None,
+            "model.item: 'age' is the first column, and no column of one id with a table; name the item's id",
+        ),
+        ({}, SEQUENCE, 'model.item: column tags has pooling = "none", and two_tower takes no sequences: set'),
+        ({"loss": "log"}, None, 'model.loss: "log" given, and two_tower has two towers: leave it out'),
+        ({"scores": "logits"}, None, 'model.scores: "logits" given, and two_tower has two towers: leave it'),
+        ({"loss": "own"}, None, 'model.loss: "own" given; it is a method of your own model'),
+        ({"name": "dlrm"}, None, 'model.query: given; it is for model.name = "two_tower", this is "dlrm"'),
+        (
+            {"name": "dlrm", "query": [], "item": [], "loss": "in_batch_softmax"},
+            None,
+            'model.loss: "in_batch_softmax" given, and dlrm has no towers: leave it out',
+        ),
+        ({"output_bias": 0.5}, None, "model.output_bias: 0.5 given; two_tower has no logit: leave it out"),
+        ({"positive_weight": 2}, None, "model.positive_weight: 2 given; the in_batch_softmax loss has its"),
+        ({"label_smoothing": 0.1}, None, "model.label_smoothing: 0.1 given; the in_batch_softmax loss needs"),
+        ({"focal_gamma": 1}, None, 'model.focal_gamma: 1 given; it needs model.loss = "focal"'),
+        ({"attention": {"tags": "item"}}, None, 'model.attention: given; it is for model.name = "din"'),
+        ({}, SEVERAL, "data.columns has 2 labels (y, z)"),
+    ],
+)
+def test_what_does_not_fit(model: dict[str, Any], columns: dict[str, Any] | None, said: str) -> None:
+    with pytest.raises(JobFileError) as caught:
+        job_of(TOWERS | model, columns)
+    assert said in str(caught.value)
+    job_of(TOWERS)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"data": {"negative_share": 0.5}}, "data.negative_share: 0.5 given; scores of the in_batch_softmax"),
+        ({"validation": {"metric": "ne"}}, "validation.metric: 'ne' needs probabilities, which scores of"),
+        ({"validation": {"own": ["x"]}}, "validation.own: given; it is for a model of your own"),
+    ],
+)
+def test_what_such_scores_cannot_have(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(JobFileError) as caught:
+        job_of(TOWERS, **sections)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("item", "source"),
+    [
+        ("categorical", "item"),
+        ({"kind": "categorical", "source": 'the "item"'}, 'the "item"'),
+        ({"kind": "cross", "columns": ["user", "shop"]}, "user"),
+    ],
+)
+def test_without_a_label_each_row_with_an_item_is_a_positive(item: Any, source: str) -> None:
+    columns = {name: column for name, column in COLUMNS.items() if name != "y"}
+    columns |= {"shop": "categorical", "item": item}
+    job = job_of(TOWERS | {"item": ["item", "tags", "shop"]}, columns)
+    assert job.data.label_names == ("label",)
+    label = job.data.columns["label"]
+    quoted = source.replace('"', '""')
+    assert (label.source, label.expression) == (source, f'"{quoted}" is not null')
+    again = Job.model_validate(job.model_dump(mode="json", by_alias=True))
+    assert again.digest == job.digest
+
+
+def test_other_models_need_a_label() -> None:
+    columns = {name: column for name, column in COLUMNS.items() if name != "y"}
+    for model in ({"name": "dlrm"}, TOWERS | {"item": ["itme", "tags"]}):
+        with pytest.raises(JobFileError, match="no column is a label"):
+            job_of(model, columns)
+    assert job_of(TOWERS).data.label_names == ("y",)
