@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
@@ -86,6 +86,11 @@ class ScoringModule(nn.Module):
     def forward(self, dense: torch.Tensor, embeddings: Any) -> torch.Tensor:
         scores: torch.Tensor = self._module.scores(in_float32(self._module(dense, embeddings)))  # type: ignore[operator]
         return scores
+
+    def vectors(self, tower: Literal["query", "item"], dense: torch.Tensor, embeddings: Any) -> torch.Tensor:
+        """Return the vectors of one of the model's two towers, float32 [B, dim]."""
+        vectors: torch.Tensor = getattr(self._module, f"{tower}_vectors")(dense, embeddings)
+        return vectors.float()
 
 
 def scoring(job: Job, module: nn.Module) -> nn.Module:

@@ -93,6 +93,14 @@ class DenseScorer:
                 logits = self._module.forward_shared(dense, owner, embeddings)  # type: ignore[operator]
             return logits.float()
 
+    def vectors(
+        self, tower: Literal["query", "item"], dense: torch.Tensor, embeddings: Embeddings
+    ) -> torch.Tensor:
+        """Return the vectors of a tower, float32 [B, dim], without autograd; only for a model with towers."""
+        with torch.inference_mode(), self._products():
+            vectors: torch.Tensor = self._module.vectors(tower, dense, embeddings)  # type: ignore[operator]
+            return vectors
+
     @property
     def shares(self) -> bool:
         """Whether the module can compute once what rows of one owner share."""

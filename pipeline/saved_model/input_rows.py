@@ -6,7 +6,7 @@ columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +44,7 @@ class InputSchema:
         file_columns: columns of a file without a header, in order.
         data: format of files: delimiter, quotes and so on.
         id_classes: type of the ids that training saw in each column of a file, if known.
+        read: schema of those of `inputs` that are read; the others are as if they were missing in each row.
     """
 
     inputs: RecordSchema
@@ -51,6 +52,7 @@ class InputSchema:
     file_columns: list[str]
     data: DataSection
     id_classes: Mapping[str, IdClass]
+    read: RecordSchema
 
     @property
     def label_sources(self) -> list[str]:
@@ -78,18 +80,23 @@ class InputSchema:
         }
 
 
-def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
+def input_schema(
+    job: Job, id_classes: Mapping[str, IdClass], only: Collection[str] | None = None
+) -> InputSchema:
     """Build the schema of a job's input, with or without [data.columns].
 
-    The keys of `id_classes` are the columns' names in the job. Raises JobFileError if the label's expression
-    cannot be used.
+    The keys of `id_classes` are the columns' names in the job. With `only`, no other columns of the job are
+    read, but for what crosses among them combine. Raises JobFileError if the label's expression cannot be
+    used.
     """
     data = job.data if job.data.columns else _criteo_columns(job.data)
     needed = {name: column for name, column in data.columns.items() if column.of_kind.is_input}
+    inputs = RecordSchema(
+        data.model_copy(update={"columns": needed}), job.column_rows, growing=job.growing_columns
+    )
     return InputSchema(
-        inputs=RecordSchema(
-            data.model_copy(update={"columns": needed}), job.column_rows, growing=job.growing_columns
-        ),
+        inputs=inputs,
+        read=inputs if only is None else _reading(job, data, needed, only),
         labels=tuple(
             (column.source or name, RecordSchema(data.model_copy(update={"columns": {name: column}}), ()))
             for name, column in data.columns_as("label").items()
@@ -140,9 +147,9 @@ def rows_of_columns(
 
     Raises DataError for texts in a column where the model was trained on integers.
     """
-    records = schema.inputs.records(
-        {name: _as_trained(columns[name], name, schema, path) for name in schema.inputs.sources}
-    )
+    raw = {name: _as_trained(columns[name], name, schema, path) for name in schema.read.sources}
+    absent = dict.fromkeys(schema.inputs.sources, pa.nulls(len(numbers)))
+    records = schema.inputs.records(absent | raw)
     return InputRows(
         path=path,
         numbers=numbers,
@@ -170,6 +177,17 @@ def value_array(values: Sequence[Any]) -> pa.Array:
     raise ValueError("has integers that do not fit into 64 bits")
 
 
+def _reading(
+    job: Job, data: DataSection, needed: Mapping[str, ColumnSection], only: Collection[str]
+) -> RecordSchema:
+    """Return the schema of the columns `only`, and of those that crosses among them combine."""
+    parts = {part for name in only if name in needed for part in needed[name].columns}
+    columns = {name: column for name, column in needed.items() if name in only or name in parts}
+    embedded = [column for column in job.embedded_columns if column.name in columns]
+    rows = tuple(column.table.rows for column in embedded)
+    return RecordSchema(data.model_copy(update={"columns": columns}), rows)
+
+
 def _criteo_columns(data: DataSection) -> DataSection:
     """Add Criteo's columns: a label, numbers I1, I2, ... and ids C1, C2, ..."""
     columns = {LABEL: ColumnSection(kind="label")}
@@ -186,7 +204,7 @@ def _criteo_columns(data: DataSection) -> DataSection:
 
 def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
     def wanted(arrow: pa.Schema) -> list[str]:
-        check_parquet(span.path, arrow, schema.inputs)
+        check_parquet(span.path, arrow, schema.read)
         return _wanted(span.path, schema, arrow.names, keep)
 
     for done, rows in parquet_rows(span, wanted):
@@ -239,6 +257,8 @@ def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
         fields = parser.split_line(line)
     except ValueError as error:
         raise DataError(f"its first line has {error}: {printable(line)}", where=span.path) from error
+    if not data.header and len(fields) == len(schema.read.sources) and schema.read is not schema.inputs:
+        return schema.read.sources
     if not data.header:
         without = [name for name in schema.file_columns if name not in schema.label_sources]
         return without if len(fields) == len(without) else schema.file_columns
@@ -250,7 +270,7 @@ def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str
 
     Raises DataError for a needed column that the file lacks or has more than once.
     """
-    for name in (*schema.inputs.sources, *keep):
+    for name in (*schema.read.sources, *keep):
         if fault := column_fault(name, names):
             raise DataError(
                 f"has {fault}",
@@ -258,7 +278,7 @@ def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str
                 remedy="give a file with the columns of the job's [data]; the label is not needed",
             )
     labels = [source for source in schema.label_sources if names.count(source) == 1]
-    return list(dict.fromkeys([*schema.inputs.sources, *labels, *keep]))
+    return list(dict.fromkeys([*schema.read.sources, *labels, *keep]))
 
 
 def _labels(columns: Columns, source: str, label: RecordSchema, count: int) -> Float32Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,12 +18,13 @@ from ..checkpoint.reader import TensorReader
 from ..checkpoint.saved import Place, note_of, read_saved
 from ..checkpoint.stored_files import StoredFiles
 from ..config.job import Job
+from ..config.model import TOWER_MODELS
 from ..data.batch import Batch
 from ..data.formats.parquet import IdClass
 from ..embedding.storage.loaded_tables import LoadedTables
 from ..embedding.storage.saved_changes import RowChanges
 from ..embedding.storage.saved_tables import SavedTables
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DataError
 from ..jobfile.load import validate_saved_job
 from ..jobfile.named_code import code_of, require_trusted
 from ..models.constants import constant_tensors
@@ -213,6 +214,27 @@ class SavedModel:
         values: Float32Array = logits.numpy()
         return values + np.float32(self.job.logit_offset)
 
+    def query_vectors(self, batch: Batch) -> Float32Array:
+        """Compute the vectors of a batch's queries, float32 [B, dim]; columns of items are not read.
+
+        Raises DataError for a model without towers.
+        """
+        return self._vectors("query", batch)
+
+    def item_vectors(self, batch: Batch) -> Float32Array:
+        """Compute the vectors of a batch's items, as `query_vectors`; columns of queries are not read."""
+        return self._vectors("item", batch)
+
+    def _vectors(self, tower: Literal["query", "item"], batch: Batch) -> Float32Array:
+        require_towers(self)
+        with torch.inference_mode():
+            vectors = self._loaded.embeddings(batch)
+            embeddings = with_lengths(vectors.embeddings, vectors.lengths)
+            values: Float32Array = self._scorer.vectors(
+                tower, torch.from_numpy(batch.dense), embeddings
+            ).numpy()
+        return values
+
     def own_metrics(self) -> OwnMetrics:
         """Return new metrics of the model's own, those of `validation.own`, for one pass."""
         return OwnMetrics(self.job, find_model(self.job.model.name) if self.job.validation.own else None)
@@ -275,6 +297,16 @@ class ModelUpdate:
         """
         self._model._loaded.apply(self._changes or ())
         return self._model
+
+
+def require_towers(model: SavedModel) -> None:
+    """Raise DataError unless the model has a vector of the query and one of the item."""
+    if not model.job.model.has_towers:
+        raise DataError(
+            f"{model.job.model.name} has no vectors of queries and items",
+            where=str(model.folder),
+            remedy=f"give a model of {' or '.join(TOWER_MODELS)}",
+        )
 
 
 def load(
