@@ -138,6 +138,8 @@ def bpr(data: Data) -> Iterator[dict[str, Any]]:
 
 
 def _bpr_epochs(data: Data, seed: int, rate: float) -> Iterator[dict[str, Any]]:
+    # RecBole 1.2.1 uses names that NumPy 2 does not have any more.
+    vars(np).update(float_=np.float64, complex_=np.complex128, unicode_=np.str_, bool8=np.bool_)
     from recbole.config import Config
     from recbole.data import create_dataset, data_preparation
     from recbole.model.general_recommender.bpr import BPR

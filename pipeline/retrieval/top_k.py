@@ -9,8 +9,9 @@ import numpy as np
 
 from ..types import Float32Array, Int64Array
 
-QUERY_BLOCK: Final = 512
-ITEM_BLOCK: Final = 1 << 14
+QUERY_BLOCK: Final = 256
+ITEM_BLOCK: Final = 1 << 13
+_FIRST_BLOCK: Final = 1 << 10
 
 
 def blocks(count: int, size: int) -> Iterator[slice]:
@@ -31,7 +32,7 @@ def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[I
     """Return for each query the numbers of the k items with the highest products, and these, best first.
 
     Of equal products the item with the lower number is first. Memory beside the arguments and the result is
-    bounded: a block has QUERY_BLOCK times ITEM_BLOCK products, about 200 MB with what sorts them.
+    bounded: that of QUERY_BLOCK times ITEM_BLOCK products, at most 200 MB with what sorts them.
 
     Args:
         queries: float32 [Q, dim].
@@ -54,23 +55,28 @@ def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[I
 
 
 def _of_block(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
-    numbers = np.zeros((len(queries), 0), np.int64)
-    scores = np.zeros((len(queries), 0), np.float32)
-    for items in blocks(len(vectors), max(ITEM_BLOCK, k)):
-        of_items = np.arange(items.start, items.stop)[np.newaxis].repeat(len(queries), axis=0)
-        numbers = np.concatenate([numbers, of_items], axis=1)
-        scores = np.concatenate([scores, products(queries, vectors[items])], axis=1)
-        numbers, scores = _highest(numbers, scores, k)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(scores, order, axis=1)
+    first = min(len(vectors), max(_FIRST_BLOCK, k))
+    scores = products(queries, vectors[:first])
+    numbers: Int64Array = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    scores = np.take_along_axis(scores, numbers, axis=1)
+    for items in blocks(len(vectors) - first, ITEM_BLOCK):
+        start, stop = first + items.start, first + items.stop
+        numbers, scores = _with_better(numbers, scores, products(queries, vectors[start:stop]), start)
+    return numbers, scores
 
 
-def _highest(numbers: Int64Array, scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
-    """Return the k highest of each row in their order, of equal ones the first."""
-    if scores.shape[1] <= k:
-        return numbers, scores
-    least = -np.partition(-scores, k - 1, axis=1)[:, k - 1 : k]
-    above, equal = scores > least, scores == least
-    wanted = k - above.sum(axis=1, keepdims=True)
-    kept = above | (equal & (np.cumsum(equal, axis=1, dtype=np.int32) <= wanted))
-    return numbers[kept].reshape(-1, k), scores[kept].reshape(-1, k)
+def _with_better(
+    numbers: Int64Array, scores: Float32Array, others: Float32Array, start: int
+) -> tuple[Int64Array, Float32Array]:
+    """Return the best of [Q, k], and of the scores [Q, n] of the items `start` and on, in order."""
+    k = numbers.shape[1]
+    # Few are better than the worst so far; one that equals it has a higher number.
+    query, place = np.nonzero(others > scores[:, -1:])
+    of_query = np.concatenate([np.repeat(np.arange(len(scores)), k), query])
+    every = np.concatenate([scores.ravel(), others[query, place]])
+    named = np.concatenate([numbers.ravel(), start + place])
+    order = np.lexsort((named, -every, of_query))
+    counts = np.bincount(of_query, minlength=len(scores))
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    best = order[rank < k]
+    return named[best].reshape(-1, k), every[best].reshape(-1, k)

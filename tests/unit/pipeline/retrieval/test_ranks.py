@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from shadowsync.pipeline.errors import ResourceError
@@ -25,6 +28,7 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     for module in (top_k, ranks):
         monkeypatch.setattr(module, "QUERY_BLOCK", request.param[0])
         monkeypatch.setattr(module, "ITEM_BLOCK", request.param[1])
+    monkeypatch.setattr(top_k, "_FIRST_BLOCK", request.param[1] // 2)
 
 
 def brute_ranks(
@@ -85,6 +89,35 @@ def test_equal_vectors_gain_nothing() -> None:
     targets = np.arange(QUERIES)
     assert set(ranks_of(queries, targets, same).tolist()) == {ITEMS}
     assert (ranks_of(queries, targets, vectors_of(8, ITEMS)) < ITEMS).any(), "the control"
+
+
+def test_memory_is_that_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each item is better than all before it."""
+    items, queries = 1 << 15, 300
+    for module in (top_k, ranks):
+        monkeypatch.setattr(module, "ITEM_BLOCK", 1 << 11)
+        monkeypatch.setattr(module, "QUERY_BLOCK", 64)
+    one = np.ones((queries, 1), np.float32)
+    rising = np.arange(items, dtype=np.float32)[:, np.newaxis]
+    whole = 4 * queries * items
+
+    def peak(work: Callable[[], object]) -> int:
+        tracemalloc.start()
+        try:
+            work()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    targets = np.arange(queries)
+    assert peak(lambda: exact_top_k(one, rising, 10)) < 15e6 < whole
+    assert peak(lambda: ranks_of(one, targets, rising)) < 15e6
+    numbers, _ = exact_top_k(one[:2], rising, 3)
+    assert numbers.tolist() == [[items - 1, items - 2, items - 3]] * 2
+    for module in (top_k, ranks):
+        monkeypatch.setattr(module, "ITEM_BLOCK", items)
+        monkeypatch.setattr(module, "QUERY_BLOCK", queries)
+    assert peak(lambda: ranks_of(one, targets, rising)) > whole, "the control"
 
 
 def test_a_vector_that_is_not_finite_is_refused() -> None:
