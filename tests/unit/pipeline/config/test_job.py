@@ -150,6 +150,8 @@ OTHER: dict[str, Any] = {
     "validation.every_epochs": 2,
     "validation.metric": "auc",
     "validation.group": "user",
+    "validation.items": "training",
+    "validation.exclude_trained": True,
     "validation.own": ["pairs"],
     "validation.patience": 9,
     "validation.wait": True,
@@ -162,6 +164,12 @@ OTHER: dict[str, Any] = {
     "report.pictures": False,
 }
 # What another value of a setting needs beside it.
+TOWERS = (
+    'data.columns={y="label", user="categorical", item="categorical", of={kind="group", source="user"}}',
+    "model.name=two_tower",
+    'model.query=["user"]',
+    'model.item=["item"]',
+)
 NEEDED = {
     "model.focal_gamma": ("model.loss=focal",),
     "model.attention": (
@@ -183,6 +191,8 @@ NEEDED = {
     "start.resume": ("start.checkpoint=/run",),
     "validation.patience": ("validation.every_seconds=60",),
     "validation.group": ('data.columns={y="label", item="categorical", user="group"}',),
+    "validation.items": TOWERS,
+    "validation.exclude_trained": (*TOWERS, "validation.items=training", "validation.group=of"),
     "validation.own": ("model.name=./own.py:Own",),
     "model.scores": ("model.name=./own.py:Own", "model.loss=own", "validation.metric=auc"),
     "validation.wait": ("validation.every_seconds=60",),
