@@ -44,8 +44,8 @@ def scored(
 ) -> RetrievalQuality:
     sums = RetrievalSums(k, ITEMS, limit)
     for start in range(0, len(rows[0]), 97):
-        ranks, items, groups = (values[start : start + 97] for values in rows)
-        sums.add(ranks, items, groups)
+        here = slice(start, start + 97)
+        sums.add(rows[0][here], rows[1][here], rows[2][here])
     return sums.result()
 
 
