@@ -28,8 +28,12 @@ MAX_LABELS: Final = 8
 MOST_TOP_ROWS: Final = 1000
 GROUP_METRICS: Final = ("ndcg", "recall", "map")
 """Metrics of the first k rows of each group; "ndcg@10" names one with its k."""
+RANKED_METRICS: Final = ("recall", "ndcg", "hit")
+"""Metrics of the first k items of a catalogue, named in the same way; "mrr" is one without a k."""
 NEED_PROBABILITIES: Final = ("ne", "logloss", "calibration", "calibration_error")
 """Metrics that have a meaning for probabilities alone."""
+TRAINING_ITEMS: Final = "training"
+"""Where files of items are named, the items of the training part."""
 # Paths of Kafka topics begin with it.
 TOPIC_PREFIX: Final = "kafka://"
 """Positions in another array."""
@@ -75,6 +79,27 @@ class RankingSettings(NamedTuple):
     k: int
     group: int
     label: int
+
+
+class RetrievalSettings(NamedTuple):
+    """What is ranked among a whole catalogue.
+
+    Attributes:
+        k: how many items count.
+        items: file, glob or URL of the catalogue's items; "training" for those of the training part.
+        group: place of the column of queries among those of kind "group"; None if each row is a query.
+        exclude_trained: whether a group's items in the training part are left out.
+    """
+
+    k: int
+    items: str
+    group: int | None
+    exclude_trained: bool
+
+    @property
+    def needs_training_part(self) -> bool:
+        """Whether the training part is read."""
+        return self.items == TRAINING_ITEMS or self.exclude_trained
 
 
 class BatchId(NamedTuple):

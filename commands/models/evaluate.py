@@ -32,10 +32,17 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--top",
-    default=10,
-    show_default=True,
+    default=None,
+    show_default="10",
     type=click.IntRange(1),
-    help="Rows of a value that count for NDCG, recall and MAP with --by.",
+    help="Rows of a value that count for NDCG, recall and MAP with --by, and items with --items.",
+)
+@click.option(
+    "--items",
+    default="",
+    metavar="FILE",
+    help="Two towers: also rank each positive row's item among the items of this file or glob, in the job's"
+    ' format, or, with "training", of the training part.  [default: validation.items]',
 )
 @click.option(
     "--label", default="", metavar="LABEL", help="With --by: one of several labels; by default the first."
@@ -51,7 +58,8 @@ def evaluate(
     run: str,
     data: tuple[str, ...],
     by: str,
-    top: int,
+    top: int | None,
+    items: str,
     label: str,
     slices: int,
     as_json: bool,
@@ -63,13 +71,18 @@ def evaluate(
 
     Of a job with several labels the figures are those of the first, with those of each label after them.
 
+    With --items, recall, NDCG and hit rate of the first items, and MRR, are over all of these items. What is
+    a query, and whether items of the training part are left out, is as in the job's [validation].
+
     With --by COLUMN, also score each value of that column, worst first (by excess logloss over a constant
     prediction).
     """
     yield_to_training(run)
     import json
 
+    from ...pipeline.config.sections import TOP_ROWS
     from ...pipeline.data.files.paths import absolute_path
+    from ...pipeline.retrieval.evaluate import evaluate_retrieval, retrieval_settings
     from ...pipeline.saved_model.evaluate import evaluate_model
     from ...pipeline.saved_model.model import SavedModel
     from ...pipeline.saved_model.slices import score_slices
@@ -78,18 +91,20 @@ def evaluate(
 
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
-    if top > MOST_TOP_ROWS:
+    if top is not None and top > MOST_TOP_ROWS:
         raise click.UsageError(f"--top is {top}; give 1 to {MOST_TOP_ROWS}")
     patterns = [absolute_path(pattern) for pattern in data]
     model = SavedModel.open(run, which, precision, trust=trust)
     scores = evaluate_model(model, patterns)
-    by_value = score_slices(model, patterns, by, label, top) if by else None
+    if (retrieval := retrieval_settings(model.job, _absolute(items), top)) is not None:
+        scores["retrieval"] = evaluate_retrieval(model, patterns, retrieval).as_dict()
+    by_value = score_slices(model, patterns, by, label, top or TOP_ROWS) if by else None
     if as_json:
         click.echo(json.dumps(scores if by_value is None else {**scores, "by": by_value.as_dict(slices)}))
         return
     curve, labels = scores.pop("calibration_curve", []), scores.pop("labels", {})
     untrained, groups = scores.pop("untrained_ids"), scores.pop("groups", None)
-    own = scores.pop("own", {})
+    own, ranked = scores.pop("own", {}), scores.pop("retrieval", None)
     for key, value in scores.items():
         undefined = "not defined, since all labels are the same"
         shown = f"{value:.6f}" if isinstance(value, float) else undefined if value is None else value
@@ -98,6 +113,8 @@ def evaluate(
         click.echo(f"{name:>17}  {'not defined' if value is None else f'{value:.6f}'}")
     if groups is not None:
         _print_ranking(groups)
+    if ranked is not None:
+        _print_retrieval(ranked)
     for line in untrained_lines(untrained):
         click.echo(f"{'ids':>17}  {line}")
     if curve:
@@ -108,6 +125,14 @@ def evaluate(
         _print_labels(labels)
     if by_value is not None:
         _print_slices(by_value, slices)
+
+
+def _absolute(items: str) -> str:
+    """Return a file of items as a path from the root; "training", and nothing, as they are."""
+    from ...pipeline.data.files.paths import absolute_path
+    from ...pipeline.types import TRAINING_ITEMS
+
+    return absolute_path(items) if items not in ("", TRAINING_ITEMS) else items
 
 
 def _print_curve(curve: list[dict[str, float]]) -> None:
@@ -148,6 +173,18 @@ def _print_ranking(ranking: dict[str, Any]) -> None:
     for name in ("rows_without_group", "rows_left_out"):
         if ranking[name]:
             click.echo(f"{name:>17}  {ranking[name]:,}")
+
+
+def _print_retrieval(ranked: dict[str, Any]) -> None:
+    from ...pipeline.text.format import counted, number
+
+    over = f"over {counted(ranked['queries'], 'query', 'queries')} and {counted(ranked['items'], 'item')}"
+    for name, value in ranked.items():
+        if "@" in name or name == "mrr":
+            click.echo(f"{name:>17}  {number(value, 6)} {over}")
+    for name in ("rows_not_in_catalogue", "rows_without_group", "rows_left_out"):
+        if ranked[name]:
+            click.echo(f"{name:>17}  {ranked[name]:,}")
 
 
 def _print_slices(slices: Slices, most: int) -> None:

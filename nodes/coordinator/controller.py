@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
+from ...pipeline.metrics.retrieval import RetrievalQuality
 from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import count, counted, duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, SyncReplaced
@@ -53,12 +54,13 @@ class JobController:
         eval_spans: list[Span],
         validation_spans: list[Span],
         admit_waiting: Callable[[], None],
+        train_spans: Sequence[Span] = (),
     ) -> None:
         self._server = server
         self._state = server.state
         self._job = server.state.job
         self._eval_spans = eval_spans
-        self._validation_spans = validation_spans
+        self._validation_spans, self._train_spans = validation_spans, train_spans
         self._admit_waiting = admit_waiting
         self._checkpoints: CheckpointManager | None = None
         self._profiler: Profiler | None = None
@@ -191,7 +193,9 @@ class JobController:
         if self._state.lifecycle.training_began is None:
             await self._begin_training()
         self._coordinator_cpu_at_start = time.process_time()
-        manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
+        manager = self._checkpoints = CheckpointManager(
+            self._server, self._model, self._validation_spans, self._train_spans
+        )
         state, profile = self._state, None
         if state.lifecycle.training_ended is None:
             profile = await self._follow_training(manager)
@@ -388,7 +392,10 @@ class JobController:
             return False
         self._state.lifecycle.enter(JobPhase.EVALUATING)
         evaluator = Evaluator(self._server, self._model, self._eval_spans, self._notes.append)
-        self._outcome = replace(self._outcome, score=await evaluator.run())
+        score = await evaluator.run()
+        if score is not None and (retrieval := await self._rank_items()) is not None:
+            score = replace(score, retrieval=retrieval)
+        self._outcome = replace(self._outcome, score=score)
         self._outcome = replace(self._outcome, best_score=await self._score_best())
         return True
 
@@ -423,6 +430,18 @@ class JobController:
         saved = SavedCheckpoints(manager.written, manager.failed, validation, manager.best_is_last)
         self._outcome = replace(self._outcome, saved_checkpoints=saved)
 
+    async def _rank_items(self) -> RetrievalQuality | None:
+        """Rank the held-out items by the last checkpoint; trainers have no catalogue."""
+        manager = self._checkpoints
+        if self._job.retrieval is None or manager is None or self._outcome.model_saved is None:
+            return None
+        try:
+            score = await self._server.unless_stopped(manager.score_last(self._eval_spans))
+        except ShadowSyncError as error:
+            self._notes.append(f"the held-out items could not be ranked: {error}")
+            return None
+        return None if score is None else score.retrieval
+
     async def _score_best(self) -> Score | None:
         """Score the best checkpoint on the held-out files, unless it is the last."""
         manager = self._checkpoints
@@ -439,4 +458,5 @@ class JobController:
             return None
         model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
         bad_rows = own_bad_rows(self._eval_spans, score.bad_rows)
-        return Score(model, [score.sums], bad_rows, [score.ranking] if score.ranking else [])
+        rankings = [score.ranking] if score.ranking else []
+        return Score(model, [score.sums], bad_rows, rankings, score.retrieval)

@@ -11,8 +11,15 @@ from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.metrics.quality import QualitySums, gain_ratio
 from ...pipeline.metrics.ranking import calibration_curve, metrics_of, ranking_metrics
+from ...pipeline.metrics.retrieval import RetrievalQuality
 from ...pipeline.metrics.top_k import GroupRanking
-from ...pipeline.report.quality import CalibrationPart, Evaluation, GroupQuality, LabelQuality
+from ...pipeline.report.quality import (
+    CalibrationPart,
+    Evaluation,
+    GroupQuality,
+    LabelQuality,
+    RetrievalFigures,
+)
 from ...pipeline.types import GROUP_METRICS
 from .state.outcome import Score
 
@@ -34,8 +41,21 @@ def held_out_quality(score: Score | None, eval_files: list[str], job: Job) -> Ev
         "gain_ratio": gain_ratio(means["ne"], teacher),
         "labels": _by_label(sums_of_models, labels, of_logits=of_logits),
         "within_groups": _within_groups(score.rankings, job),
+        "retrieval": _retrieval(score.retrieval, job),
     }
     return Evaluation.model_validate(means | others)
+
+
+def _retrieval(quality: RetrievalQuality | None, job: Job) -> RetrievalFigures | None:
+    if quality is None:
+        return None
+    settings = job.validation
+    return RetrievalFigures(
+        **asdict(quality),
+        catalogue=settings.items,
+        column=settings.group,
+        without_trained=settings.exclude_trained,
+    )
 
 
 def _within_groups(rankings: Sequence[GroupRanking], job: Job) -> GroupQuality | None:

@@ -37,8 +37,10 @@ from ...pipeline.report.run_folder import (
     write_address,
 )
 from ...pipeline.report.write import write_report
+from ...pipeline.retrieval.items import items_of_files
 from ...pipeline.text import wall_clock
 from ...pipeline.text.format import counted
+from ...pipeline.types import TRAINING_ITEMS
 from ...pipeline.wire.segment import running_kernel
 from ..control.monitoring import Monitoring
 from ..control.progress import InputFacts, InputSize
@@ -105,12 +107,19 @@ def _require_torch_for_validation(job: Job) -> None:
     The coordinator itself needs no torch.
     """
     split = job.data.split
-    has_data = job.data.validation_path or split.has_validation
+    has_data = job.data.validation_path or split.has_validation or job.retrieval is not None
     if (job.validation.enabled or has_data) and find_spec("torch") is None:
         raise JobFileError(
             "the job has validation data, but there is no torch on the coordinator's machine to score with",
             remedy="install torch there, use the image for all roles, or remove the data and [validation]",
         )
+
+
+def _require_catalogue(job: Job, plan: InputPlan) -> None:
+    """Raise DataError for a file of items that validations could not use."""
+    retrieval = job.retrieval
+    if retrieval is not None and retrieval.items != TRAINING_ITEMS:
+        items_of_files(job, plan.id_classes, [retrieval.items])
 
 
 async def run_coordinator(
@@ -135,6 +144,7 @@ async def run_coordinator(
             "[validation] is set, but the job has no data for it",
             remedy="set data.validation_path, or data.split.validation for a part of data.path",
         )
+    await asyncio.to_thread(_require_catalogue, job, plan)
     state, store, restored = await make_state(settings, plan, takeover)
     process.log_to(state.folder, "coordinator")
     for warning in job_warnings(job):
@@ -157,7 +167,9 @@ async def run_coordinator(
             requests.take_over()
         server.spawn(watching.run())
         _announce(settings, endpoint, state.folder, state.page)
-        controller = JobController(server, plan.test, plan.validation, requests.start.admit_waiting)
+        controller = JobController(
+            server, plan.test, plan.validation, requests.start.admit_waiting, plan.train
+        )
         if state.lifecycle.conclusion is not None:
             return await _finish(controller, server, state.lifecycle.conclusion, took_over=True)
         outcome = await controller.run()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import ConfigDict, Field, model_validator
 
 from ..codecs.choices import AUTO
-from ..types import NEED_PROBABILITIES, RankingSettings
+from ..types import NEED_PROBABILITIES, TRAINING_ITEMS, RankingSettings, RetrievalSettings
 from .columns import suggest
 from .data import DataSection
 from .history import check_history
@@ -109,7 +109,8 @@ class Job(Section):
             return tree
         ranks = model.get("scores") == "own" or model.get("name") in TOWER_MODELS
         chosen = ranks and "metric" not in validation
-        return tree | {"validation": {"metric": "auc"} | validation} if chosen else tree
+        metric = f"recall@{TOP_ROWS}" if validation.get("items") else "auc"
+        return tree | {"validation": {"metric": metric} | validation} if chosen else tree
 
     @model_validator(mode="before")
     @classmethod
@@ -205,6 +206,23 @@ class Job(Section):
             )
             raise ValueError(
                 f'validation.group: {self.validation.group!r} is no column of kind "group"; {remedy}'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _catalogue(self) -> Job:
+        """Raise ValueError for a catalogue that a model, or a job that follows its input, cannot have."""
+        items = self.validation.items
+        if items and not self.model.has_towers:
+            raise ValueError(
+                f"validation.items: {items!r} given; it is for {' or '.join(TOWER_MODELS)}, and model.name is"
+                f' "{self.model.name}": leave it out'
+            )
+        if self.data.follow and self.retrieval is not None and self.retrieval.needs_training_part:
+            key = "items" if items == TRAINING_ITEMS else "exclude_trained"
+            raise ValueError(
+                f"validation.{key}: {getattr(self.validation, key)!r} given; with data.follow the training"
+                " part has no end: " + ("give a file of items" if items == TRAINING_ITEMS else "leave it out")
             )
         return self
 
@@ -339,12 +357,26 @@ class Job(Section):
     @property
     def ranking(self) -> RankingSettings | None:
         """What scorers rank within groups; None for nothing."""
-        if not self.validation.group:
+        if not self.validation.group or self.validation.items:
             return None
         metric, labels = self.validation.metric, self.data.label_names
         rows, further = rows_that_count(metric), metric.partition("/")[2]
         group = list(self.data.columns_as("group")).index(self.validation.group)
         return RankingSettings(rows or TOP_ROWS, group, labels.index(further) if rows and further else 0)
+
+    @property
+    def retrieval(self) -> RetrievalSettings | None:
+        """What validations rank among a whole catalogue; None for nothing."""
+        validation = self.validation
+        if not validation.items:
+            return None
+        groups = list(self.data.columns_as("group"))
+        return RetrievalSettings(
+            rows_that_count(validation.metric) or TOP_ROWS,
+            validation.items,
+            groups.index(validation.group) if validation.group in groups else None,
+            validation.exclude_trained,
+        )
 
     @property
     def ranking_label(self) -> str:

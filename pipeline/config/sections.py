@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from ..types import GROUP_METRICS, MAX_PORT, MOST_TOP_ROWS
+from ..types import GROUP_METRICS, MAX_PORT, MOST_TOP_ROWS, RANKED_METRICS
 from .storage_url import storage_fault
 
 # Strict types, frozen, no unknown keys. An option that is inf must reach the other nodes as inf; pydantic
@@ -299,10 +299,12 @@ VALIDATION_METRICS: Final = {
 }
 """The metrics that a best checkpoint is chosen by, and whether a higher value is better.
 
-Beside them are GROUP_METRICS with a number of rows, as in "ndcg@10"; their higher values are better."""
+Beside them are GROUP_METRICS and RANKED_METRICS with a number of rows, as in "ndcg@10", and "mrr"; their
+higher values are better."""
 
 TOP_ROWS: Final = 10
-"""Rows of a group that count where `validation.metric` names no number of them."""
+"""Rows of a group, or items, that count where `validation.metric` names no number of them."""
+MRR: Final = "mrr"
 
 
 def rows_that_count(metric: str) -> int | None:
@@ -311,7 +313,7 @@ def rows_that_count(metric: str) -> int | None:
     Raises ValueError for a k that is not a number from 1 to MOST_TOP_ROWS.
     """
     name, at, rows = metric.partition("/")[0].partition("@")
-    if not at or name not in GROUP_METRICS:
+    if not at or name not in (*GROUP_METRICS, *RANKED_METRICS):
         return None
     if not (rows.isascii() and rows.isdigit() and 1 <= int(rows[:9]) <= MOST_TOP_ROWS):
         raise ValueError(
@@ -347,13 +349,27 @@ class ValidationSection(BaseModel):
         description='The metric that decides which checkpoint is the best: the lowest "ne", "logloss" or'
         ' "calibration_error", or the highest "auc", "pr_auc" or "lift"; of a further label as in'
         ' "auc/bought". With `group` also the highest "ndcg@K", "recall@K" or "map@K" of the K rows of each'
-        ' group with the highest scores, such as "ndcg@10". With `model.scores = "own"` it is "auc" if it is'
-        " left out.",
+        ' group with the highest scores, such as "ndcg@10". With `items` the highest "recall@K", "ndcg@K" or'
+        ' "hit@K" of the first K items, or "mrr"; "recall@10" if it is left out. With `model.scores = "own"`'
+        ' it is "auc" if it is left out.',
     )
     group: str = Field(
         default="",
         description='Column of kind "group": validations, held-out files and `shadowsync eval` have NDCG,'
-        " recall and MAP of the first K rows of each of its groups, with the K of `metric`, else 10.",
+        " recall and MAP of the first K rows of each of its groups, with the K of `metric`, else 10. With"
+        " `items` a group is one query, to which the items of all its positive rows are relevant.",
+    )
+    items: str = Field(
+        default="",
+        description="two_tower: the catalogue, a file, glob or URL of items in the job's format, or"
+        ' "training", the items of the training part. Validations, held-out files and `shadowsync eval` then'
+        " have recall, NDCG and hit rate of the first K items, and MRR: each positive row's item is ranked"
+        " among all items, and each row is a query unless `group` is given.",
+    )
+    exclude_trained: bool = Field(
+        default=False,
+        description="`items`: a group's items that are in its positive rows of the training part are not"
+        " ranked, but for the row's own. It needs `group`, and 8 bytes of memory for each such pair.",
     )
     own: Annotated[list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]], Field(max_length=64)] = (
         Field(
@@ -385,11 +401,13 @@ class ValidationSection(BaseModel):
                 f"validation.own: {self.own} given; give each name once, and none of a built-in metric"
             )
         metric, name = self.metric, self.metric.partition("/")[0]
-        if rows_that_count(metric) is None and name not in VALIDATION_METRICS and metric not in self.own:
+        plain = (*VALIDATION_METRICS, *((MRR,) if self.items else ()))
+        if rows_that_count(metric) is None and name not in plain and metric not in self.own:
             of_groups = ", ".join(f"{group_metric}@{TOP_ROWS}" for group_metric in GROUP_METRICS)
             raise ValueError(
                 f"validation.metric: {metric!r} given; give one of"
-                f" {', '.join((*VALIDATION_METRICS, *self.own))}, or with validation.group {of_groups}"
+                f" {', '.join((*VALIDATION_METRICS, *self.own))}, or with validation.group {of_groups}, or"
+                f" with validation.items {', '.join((*(f'{of}@{TOP_ROWS}' for of in RANKED_METRICS), MRR))}"
             )
 
     @property
@@ -406,12 +424,33 @@ class ValidationSection(BaseModel):
                     f"validation.{key}: {value} given; set validation.every_examples, every_seconds or"
                     f" every_epochs of [validation], or leave {key} out: the end is validated in any case"
                 )
-        if rows_that_count(self.metric) is not None and not self.group:
+        self._require_ranked()
+        return self
+
+    def _require_ranked(self) -> None:
+        """Raise ValueError for a metric, or an exclusion, without what it is of."""
+        name, ranked = self.metric.partition("@")[0], rows_that_count(self.metric) is not None
+        if self.items and ranked and name not in RANKED_METRICS:
+            raise ValueError(
+                f"validation.metric: {self.metric!r} given, and with validation.items whole catalogues are"
+                f" ranked; give one of {', '.join(f'{of}@{TOP_ROWS}' for of in RANKED_METRICS)} or {MRR}"
+            )
+        if not self.items and name in RANKED_METRICS and name not in GROUP_METRICS:
+            raise ValueError(
+                f"validation.metric: {self.metric!r} given without a catalogue; name its items in"
+                " validation.items"
+            )
+        if ranked and not self.items and not self.group:
             raise ValueError(
                 f"validation.metric: {self.metric!r} given without groups; name a column of kind"
                 ' "group" in validation.group'
             )
-        return self
+        for key, value in (("items", self.items), ("group", self.group)):
+            if self.exclude_trained and not value:
+                raise ValueError(
+                    f"validation.exclude_trained: true given without validation.{key}; give that, or leave it"
+                    " out"
+                )
 
     @property
     def enabled(self) -> bool:

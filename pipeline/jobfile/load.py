@@ -26,6 +26,7 @@ from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
 from ..text.format import is_unicode
+from ..types import TRAINING_ITEMS
 from .boundaries import compute_boundaries, fill_boundaries
 from .patterns import expand_by_files, expand_patterns
 
@@ -337,6 +338,10 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
     checkpoint = start.get("checkpoint") if isinstance(start, dict) else None
     if isinstance(start, dict) and isinstance(checkpoint, str) and checkpoint and not is_url(checkpoint):
         start["checkpoint"] = str((base / checkpoint).resolve())
+    validation = tree.get("validation")
+    items = validation.get("items") if isinstance(validation, dict) else None
+    if isinstance(validation, dict) and isinstance(items, str) and items and items != TRAINING_ITEMS:
+        validation["items"] = _absolute(base, items)
     data = tree.get("data")
     if not isinstance(data, dict):
         return

@@ -130,13 +130,36 @@ class GroupQuality(ResultModel):
     rows_left_out: NonNegativeInt
 
 
+class RetrievalFigures(ResultModel):
+    """Retrieval on the held-out files by the saved model; see `metrics.retrieval.RetrievalQuality`.
+
+    `catalogue` is `validation.items`, `column` is `validation.group`, and `without_trained` is
+    `validation.exclude_trained`.
+    """
+
+    catalogue: str
+    column: str = ""
+    without_trained: bool
+    k: Annotated[int, Field(ge=1)]
+    recall: NonNegativeFloat | None
+    ndcg: NonNegativeFloat | None
+    hit: NonNegativeFloat | None
+    mrr: NonNegativeFloat | None
+    queries: NonNegativeInt
+    items: NonNegativeInt
+    rows: NonNegativeInt
+    rows_not_in_catalogue: NonNegativeInt
+    rows_without_group: NonNegativeInt
+    rows_left_out: NonNegativeInt
+
+
 class Evaluation(LabelQuality):
     """Quality on the held-out files, of the model that `model` names.
 
     Of a job with several labels it is that of the first, and `labels` has that of each label by name;
-    otherwise `labels` is empty. `within_groups` is there for a job with `validation.group`. `bad_rows` were
-    malformed, and training did not count them already. `teacher_ne` and `gain_ratio` exist for generated logs
-    only.
+    otherwise `labels` is empty. `within_groups` is there for a job with `validation.group`, and `retrieval`
+    for one with `validation.items`. `bad_rows` were malformed, and training did not count them already.
+    `teacher_ne` and `gain_ratio` exist for generated logs only.
     """
 
     model: str
@@ -144,6 +167,7 @@ class Evaluation(LabelQuality):
     bad_rows: NonNegativeInt = 0
     labels: dict[str, LabelQuality] = {}
     within_groups: GroupQuality | None = None
+    retrieval: RetrievalFigures | None = None
     teacher_ne: NonNegativeFloat | None = None
     gain_ratio: float | None = None
 

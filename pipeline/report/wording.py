@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from ..codecs.choices import CHOOSABLE
 from ..config.network import SlowNetwork
@@ -11,7 +13,7 @@ from ..text import format
 from .adaptation import Control
 from .ledger import Identity
 from .model import ExampleCounts, LinkTraffic, Report, Staleness
-from .quality import Evaluation, GroupQuality
+from .quality import Evaluation, GroupQuality, RetrievalFigures
 
 NOT_MEASURED = "not measured"
 _METRIC_NAMES = {"ne": "NE", "auc": "AUC", "pr_auc": "PR-AUC", "calibration_error": "calibration error"}
@@ -300,7 +302,39 @@ def held_out(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, st
     return [
         *((what, value) for is_known, what, value in rows if is_known),
         *_within_groups(evaluation.within_groups, of),
+        *_retrieval(evaluation.retrieval, of),
     ]
+
+
+def _retrieval(figures: RetrievalFigures | None, of: str) -> list[tuple[str, str]]:
+    """Return the row on the ranks among a catalogue; none for a job without."""
+    if figures is None:
+        return []
+    values = ", ".join(map(number, (figures.recall, figures.ndcg, figures.hit, figures.mrr)))
+    over = f"over {counted(figures.queries, 'query', 'queries')} and {counted(figures.items, 'item')}"
+    trained = ", those trained left out" if figures.without_trained else ""
+    rest = _not_counted(
+        [
+            (figures.rows_without_group, "row without a group", "rows without a group"),
+            (figures.rows_left_out, *_NO_ROOM),
+        ]
+    )
+    missed = counted(figures.rows_not_in_catalogue, "item")
+    absent = f"; missed, as the catalogue lacks them: {missed}" if figures.rows_not_in_catalogue else ""
+    what = f"recall, NDCG, hit rate @{figures.k} and MRR, {of}"
+    return [(what, f"{values} {over}{trained}{absent}{rest}")]
+
+
+_NO_ROOM: Final = (
+    "row of groups for which memory had no room",
+    "rows of groups for which memory had no room",
+)
+
+
+def _not_counted(counts: Sequence[tuple[int, str, str]]) -> str:
+    """Return the end of a row of figures: what is in none of them, as a number and its two words."""
+    rest = [f"{count(many)} {one if many == 1 else more}" for many, one, more in counts if many]
+    return f"; left out: {', '.join(rest)}" if rest else ""
 
 
 def _within_groups(quality: GroupQuality | None, of: str) -> list[tuple[str, str]]:
@@ -310,15 +344,11 @@ def _within_groups(quality: GroupQuality | None, of: str) -> list[tuple[str, str
     by = quality.column + (f" of {quality.label}" if quality.label else "")
     figures = ", ".join(map(number, (quality.ndcg, quality.recall, quality.map)))
     over = f"over {counted(quality.groups, 'group')} with a positive"
-    not_counted = [
-        (quality.groups_without_positive, "group without one", "groups without one"),
-        (quality.rows_without_group, "row without a group", "rows without a group"),
-        (
-            quality.rows_left_out,
-            "row of groups for which memory had no room",
-            "rows of groups for which memory had no room",
-        ),
-    ]
-    rest = [f"{count(many)} {one if many == 1 else more}" for many, one, more in not_counted if many]
-    left_out = f"; left out: {', '.join(rest)}" if rest else ""
+    left_out = _not_counted(
+        [
+            (quality.groups_without_positive, "group without one", "groups without one"),
+            (quality.rows_without_group, "row without a group", "rows without a group"),
+            (quality.rows_left_out, *_NO_ROOM),
+        ]
+    )
     return [(f"NDCG, recall, MAP @{quality.k} by {by}, {of}", f"{figures} {over}{left_out}")]

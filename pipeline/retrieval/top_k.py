@@ -10,8 +10,8 @@ import torch
 
 from ..types import Float32Array, Float64Array, Int64Array
 
-QUERY_BLOCK: Final = 512
-ITEM_BLOCK: Final = 1 << 14
+QUERY_BLOCK: Final = 256
+ITEM_BLOCK: Final = 1 << 13
 _DIVERGED: Final = "a vector is not finite: the model has diverged"
 
 
@@ -88,7 +88,7 @@ def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[I
     """Return for each query the numbers of the k items with the highest products, and these, best first.
 
     Of equal products the item with the lower number is first. Memory beside the arguments and the result is
-    bounded: QUERY_BLOCK times ITEM_BLOCK products, 32 MB, or those of one query, and a copy.
+    bounded: QUERY_BLOCK times ITEM_BLOCK products, 8 MB, or those of one query, and a copy.
 
     Args:
         queries: float32 [Q, dim].

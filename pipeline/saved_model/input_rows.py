@@ -248,7 +248,8 @@ def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str
 def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
     """Find the columns of a text file, or of a topic, in order.
 
-    The labels' columns may be missing from a file without a header, all of them.
+    The labels' columns may be missing from a file without a header, all of them; and where only some columns
+    of the job are read, all others.
     """
     data = schema.data
     line = first_line(span, data.encoding, data.kafka)
@@ -260,6 +261,9 @@ def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
     if not data.header and len(fields) == len(schema.read.sources) and schema.read is not schema.inputs:
         return schema.read.sources
     if not data.header:
+        read = [name for name in schema.file_columns if name in schema.read.sources]
+        if schema.read is not schema.inputs and len(fields) == len(read):
+            return read
         without = [name for name in schema.file_columns if name not in schema.label_sources]
         return without if len(fields) == len(without) else schema.file_columns
     return [name.strip() for name in fields] if data.strip else fields

@@ -84,6 +84,7 @@ class CheckpointManager:
 
     Args:
         spans: the spans of the validation part.
+        trained: those of the training part.
 
     Attributes:
         ended_early: why training should end, once patience is exhausted.
@@ -91,7 +92,13 @@ class CheckpointManager:
         failed: number of checkpoints that failed during training.
     """
 
-    def __init__(self, server: CoordinatorServer, model: FinalModel, spans: Sequence[Span]) -> None:
+    def __init__(
+        self,
+        server: CoordinatorServer,
+        model: FinalModel,
+        spans: Sequence[Span],
+        trained: Sequence[Span] = (),
+    ) -> None:
         self._server = server
         self._state = server.state
         self._spans = spans
@@ -108,7 +115,11 @@ class CheckpointManager:
         self._models: dict[str, _Model] = {}
         self._scored_model: _Model | None = None
         self._yields = job.run.background_priority == "low"
-        self._scorer = CheckpointScorer(BACKGROUND_NICE if self._yields and not every.wait else 0)
+        retrieval = job.retrieval
+        self._scorer = CheckpointScorer(
+            BACKGROUND_NICE if self._yields and not every.wait else 0,
+            trained if retrieval is not None and retrieval.needs_training_part else (),
+        )
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         # What a coordinator that died had taken over, and scored.
@@ -177,6 +188,15 @@ class CheckpointManager:
         """Score the best checkpoint on other spans, once training has ended; raises as `CheckpointScorer`."""
         best = await asyncio.to_thread(lambda: self._checkpoints.best)
         return await self._scorer.score(best, spans)
+
+    async def score_last(self, spans: Sequence[Span]) -> CheckpointScore:
+        """Score the last checkpoint on other spans, as `score_best`."""
+        self._pinned += 1
+        last = await self._calls.run(self._checkpoints.pin, self._pinned)
+        try:
+            return await self._scorer.score(last, spans)
+        finally:
+            await self._calls.clean_up(partial(self._checkpoints.drop, last))
 
     @property
     def _validates(self) -> bool:
@@ -344,6 +364,7 @@ class CheckpointManager:
             if score.ranking is not None:
                 further = job.ranking_label
                 metrics |= {f"{name}{further}": of for name, of in score.ranking.metrics().items()}
+            metrics |= {} if score.retrieval is None else score.retrieval.metrics()
             metrics |= score.own
             value = metrics.get(self.validation.settings.metric)
             if value is None:
@@ -408,6 +429,8 @@ class CheckpointManager:
 
 
 def _why_undefined(score: CheckpointScore) -> str:
+    if score.retrieval is not None and not score.retrieval.queries:
+        return "the validation part has no positive row to rank, so its metrics are not defined"
     if score.ranking is not None and not score.ranking.groups:
         return "no group of the validation part has a positive label, so its metrics are not defined"
     if score.own:

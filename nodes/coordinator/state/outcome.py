@@ -11,6 +11,7 @@ from ....pipeline.checkpoint.manifest import AVERAGE
 from ....pipeline.config.sections import ValidationSection
 from ....pipeline.errors import ExitCode
 from ....pipeline.metrics.quality import QualitySums
+from ....pipeline.metrics.retrieval import RetrievalQuality
 from ....pipeline.metrics.top_k import GroupRanking
 from ....pipeline.performance.document import Profile
 from ....pipeline.types import BatchId
@@ -71,13 +72,14 @@ class Score:
     """An evaluation: its model, and the sums of each scored replica.
 
     `bad_rows` were malformed, and training has not counted them. `rankings` has the figures within groups of
-    each replica, of a job that has groups.
+    each replica, of a job that has groups; `retrieval` those of the saved model, of a job with a catalogue.
     """
 
     model: str
     sums: Sequence[QualitySums]
     bad_rows: int = 0
     rankings: Sequence[GroupRanking] = ()
+    retrieval: RetrievalQuality | None = None
 
 
 @dataclass(frozen=True, slots=True)

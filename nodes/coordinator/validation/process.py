@@ -1,10 +1,10 @@
 """The process that scores checkpoints beside a running job, one after the other.
 
-A request is a line of JSON on standard input: `checkpoint` (its folder or URL), `spans`, and `nice`, by how
-much the priority of this score is lower than that of threads that train. The reply is a line of JSON on
-standard output: the score, or `error`. The line URGENT says that something waits for the current score, which
-goes on at the usual priority. When standard input closes, the coordinator is gone, and this process ends at
-once.
+A request is a line of JSON on standard input: `checkpoint` (its folder or URL), `spans`, `trained`, the spans
+of the training part if `validation` needs them, and `nice`, by how much the priority of this score is lower
+than that of threads that train. The reply is a line of JSON on standard output: the score, or `error`. The
+line URGENT says that something waits for the current score, which goes on at the usual priority. When
+standard input closes, the coordinator is gone, and this process ends at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ import sys
 import threading
 from collections.abc import Generator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
 from ....pipeline.performance.priority import at_priority
 from ...runtime.process import importing_torch
 from .scoring import URGENT
+
+if TYPE_CHECKING:
+    from ....pipeline.metrics.retrieval import RetrievalQuality
+    from ....pipeline.retrieval.evaluate import RetrievalScorer
+    from ....pipeline.saved_model.model import SavedModel
+
+    Kept: TypeAlias = dict[str, RetrievalScorer]
 
 
 def main() -> None:
@@ -31,15 +38,16 @@ def main() -> None:
     os.dup2(2, 1)
     requests: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
     threading.Thread(target=read_requests, args=(requests,), name="stdin", daemon=True).start()
+    kept: Kept = {}
     while True:
         line, urgent = requests.get()
-        print(json.dumps(reply(json.loads(line), urgent)), file=replies, flush=True)
+        print(json.dumps(reply(json.loads(line), urgent, kept)), file=replies, flush=True)
 
 
-def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
+def score(request: dict[str, Any], kept: Kept | None = None) -> Generator[None, None, dict[str, Any]]:
     """Return the checkpoint's metrics on the spans; yield where another thread may go on.
 
-    Raises CheckpointError, DataError or ResourceError.
+    `kept` has what was read for the checkpoint before. Raises CheckpointError, DataError or ResourceError.
     """
     with importing_torch():
         import torch
@@ -54,6 +62,7 @@ def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
     yield
     scores = yield from score_in_pieces(model, [record_of(Span, values) for values in request["spans"]])
     sums = scores.sums
+    retrieval = yield from _retrieval(model, request, {} if kept is None else kept)
     return {
         "model": model.manifest.model,
         "examples_trained": model.manifest.examples_trained,
@@ -62,13 +71,34 @@ def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
         "sums": sums.to_array().tolist(),
         "own": scores.own,
         "ranking": None if scores.ranking is None else asdict(scores.ranking),
+        "retrieval": None if retrieval is None else asdict(retrieval),
     }
 
 
-def reply(request: dict[str, Any], urgent: threading.Event) -> dict[str, Any]:
+def _retrieval(
+    model: SavedModel, request: dict[str, Any], kept: Kept
+) -> Generator[None, None, RetrievalQuality | None]:
+    """Return the ranks of held-out items among the job's catalogue; None for a job without."""
+    from ....pipeline.data.span import Span
+    from ....pipeline.retrieval.evaluate import RetrievalScorer
+    from ....pipeline.wire.field_checks import record_of
+
+    settings = model.job.retrieval
+    if settings is None:
+        return None
+    key = f"{model.job.digest} {request['trained']}"
+    if key not in kept:
+        kept.clear()
+        trained = [record_of(Span, values) for values in request["trained"]]
+        kept[key] = RetrievalScorer(model.job, settings, trained)
+    spans = [record_of(Span, values) for values in request["spans"]]
+    return (yield from kept[key].score_in_pieces(model, spans))
+
+
+def reply(request: dict[str, Any], urgent: threading.Event, kept: Kept | None = None) -> dict[str, Any]:
     """Score what a request names, at the priority that it asks for; return the reply."""
     try:
-        return at_priority(int(request["nice"]), score(request), urgent)
+        return at_priority(int(request["nice"]), score(request, kept), urgent)
     except ShadowSyncError as error:
         return {"error": str(error)}
 

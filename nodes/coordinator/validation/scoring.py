@@ -18,6 +18,7 @@ from ....pipeline.checkpoint.saved import Location
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError
 from ....pipeline.metrics.quality import QualitySums
+from ....pipeline.metrics.retrieval import RetrievalQuality
 from ....pipeline.metrics.top_k import GroupRanking
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
@@ -37,7 +38,8 @@ class CheckpointScore:
     """The sums of a checkpoint's scores.
 
     `model` describes its model, with the number of trained examples; `first_bad_row` the first malformed row.
-    `ranking` has the figures within groups, of a job that has groups; `own` the metrics of `validation.own`.
+    `ranking` has the figures within groups, of a job that has groups; `retrieval` those over a catalogue, of
+    a job that has one; `own` the metrics of `validation.own`.
     """
 
     model: str
@@ -46,6 +48,7 @@ class CheckpointScore:
     sums: QualitySums
     first_bad_row: str = ""
     ranking: GroupRanking | None = None
+    retrieval: RetrievalQuality | None = None
     own: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -57,10 +60,11 @@ class CheckpointScorer:
 
     Args:
         nice: how much lower the priority of the scores is than that of threads that train.
+        trained: spans of the training part, if the job's catalogue is made of them.
     """
 
-    def __init__(self, nice: int) -> None:
-        self._nice = nice
+    def __init__(self, nice: int, trained: Sequence[Span] = ()) -> None:
+        self._nice, self._trained = nice, trained
         self._process: Process | None = None
         self._errors: asyncio.Task[str] | None = None
 
@@ -82,6 +86,7 @@ class CheckpointScorer:
         request = {
             "checkpoint": fspath(checkpoint),
             "spans": [values_of(span) for span in spans],
+            "trained": [values_of(span) for span in self._trained],
             "nice": self._nice,
         }
         process = await self._started()
@@ -163,4 +168,5 @@ def _score_of(reply: dict[str, Any]) -> CheckpointScore:
         first_bad_row=reply["first_bad_row"],
         own=reply["own"],
         ranking=None if reply["ranking"] is None else GroupRanking(**reply["ranking"]),
+        retrieval=None if reply["retrieval"] is None else RetrievalQuality(**reply["retrieval"]),
     )

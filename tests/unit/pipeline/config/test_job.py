@@ -152,6 +152,8 @@ OTHER: dict[str, Any] = {
     "validation.every_epochs": 2,
     "validation.metric": "auc",
     "validation.group": "user",
+    "validation.items": "training",
+    "validation.exclude_trained": True,
     "validation.own": ["pairs"],
     "validation.patience": 9,
     "validation.wait": True,
@@ -169,6 +171,12 @@ _TOWERS = (
     'data.columns={y="label", item="categorical", brand="categorical", shop="categorical", '
     'user="categorical"}',
     "model.name=two_tower",
+)
+_CATALOGUE = (
+    'data.columns={y="label", user="categorical", item="categorical", of={kind="group", source="user"}}',
+    "model.name=two_tower",
+    'model.query=["user"]',
+    'model.item=["item"]',
 )
 NEEDED = {
     "model.query": (*_TOWERS, 'model.query=["user", "shop"]', 'model.item=["item", "brand"]'),
@@ -193,6 +201,8 @@ NEEDED = {
     "start.resume": ("start.checkpoint=/run",),
     "validation.patience": ("validation.every_seconds=60",),
     "validation.group": ('data.columns={y="label", item="categorical", user="group"}',),
+    "validation.items": _CATALOGUE,
+    "validation.exclude_trained": (*_CATALOGUE, "validation.items=training", "validation.group=of"),
     "validation.own": ("model.name=./own.py:Own",),
     "model.scores": ("model.name=./own.py:Own", "model.loss=own", "validation.metric=auc"),
     "validation.wait": ("validation.every_seconds=60",),

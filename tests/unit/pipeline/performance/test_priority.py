@@ -143,7 +143,7 @@ def test_what_becomes_urgent_goes_on_at_the_usual_priority() -> None:
 
 @of_threads
 def test_a_checkpoint_is_scored_at_the_priority_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring_process, "score", lambda _: whole(lambda: {"nice": thread_nice()}))
+    monkeypatch.setattr(scoring_process, "score", lambda *_: whole(lambda: {"nice": thread_nice()}))
     usual, urgent = thread_nice(), threading.Event()
     assert scoring_process.reply({"nice": BACKGROUND_NICE}, urgent) == {"nice": usual + BACKGROUND_NICE}
     assert scoring_process.reply({"nice": 0}, urgent) == {"nice": usual}

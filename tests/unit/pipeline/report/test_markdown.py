@@ -6,7 +6,13 @@ import re
 
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Event, Report
-from shadowsync.pipeline.report.quality import CalibrationPart, GroupQuality, HourOfLabel, TrainedHour
+from shadowsync.pipeline.report.quality import (
+    CalibrationPart,
+    GroupQuality,
+    HourOfLabel,
+    RetrievalFigures,
+    TrainedHour,
+)
 
 
 def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None:
@@ -54,6 +60,34 @@ def test_ranking_within_groups_says_what_is_left_out(full_report: Report) -> Non
     rest = "left out: 1 group without one, 12 rows without a group"
     assert f"| NDCG, recall, MAP @10 by user, held-out | {figures}; {rest} |" in text
     assert "NDCG" not in render_markdown(full_report)
+
+
+def test_ranks_among_a_catalogue_say_what_is_missed_and_left_out(full_report: Report) -> None:
+    assert full_report.eval is not None
+    ranked = RetrievalFigures(
+        catalogue="training",
+        column="user",
+        without_trained=True,
+        k=10,
+        recall=0.25,
+        ndcg=0.125,
+        hit=0.5,
+        mrr=0.0625,
+        queries=4_000,
+        items=1_682,
+        rows=8_013,
+        rows_not_in_catalogue=3,
+        rows_without_group=12,
+        rows_left_out=0,
+    )
+    report = full_report.model_copy(
+        update={"eval": full_report.eval.model_copy(update={"retrieval": ranked})}
+    )
+    text = render_markdown(report)
+    figures = "0.2500, 0.1250, 0.5000, 0.0625 over 4,000 queries and 1,682 items, those trained left out"
+    rest = "; missed, as the catalogue lacks them: 3 items; left out: 12 rows without a group"
+    assert f"| recall, NDCG, hit rate @10 and MRR, held-out | {figures}{rest} |" in text
+    assert "hit rate" not in render_markdown(full_report)
 
 
 def test_scores_that_are_no_probabilities_have_no_log_loss(full_report: Report) -> None:

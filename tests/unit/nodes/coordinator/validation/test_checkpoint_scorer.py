@@ -20,6 +20,7 @@ REPLY = {
     "first_bad_row": "",
     "sums": QualitySums().to_array().tolist(),
     "ranking": None,
+    "retrieval": None,
     "own": {},
 }
 # It says in a file that it began to score, and is killed if it is one of the first.

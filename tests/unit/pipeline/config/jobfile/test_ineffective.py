@@ -193,7 +193,7 @@ codecs: vectors gradients
 network: transport shared_memory bind advertise delay bandwidth
 start: checkpoint resume
 checkpoint: every_examples every_seconds
-validation: group own
+validation: group own items exclude_trained
 watch: web tensorboard mlflow wandb metrics_port
 report: pictures
 """

@@ -1,0 +1,226 @@
+"""Retrieval on MovieLens 100k, leave-one-out: two towers beside ALS of `implicit` and BPR of RecBole.
+
+The last film of each user is the test, the one before it validation, and each is ranked among all 1,682 films
+without those that the user has in training. All have the same parts and the same code for the figures:
+`pipeline.retrieval`. Each model's settings are those with the best recall@10 on validation.
+
+    python benchmarks/quality/retrieval.py two_tower|als|bpr OUT.json [--set KEY=VALUE ...]
+
+Needs SHADOWSYNC_DATA, a folder with ml-100k.inter.gz and ml-100k.item.gz. `als` needs the package implicit,
+and `bpr` recbole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.metrics.retrieval import RetrievalSums
+from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.retrieval.items import ItemReader, examples_of, items_of_files
+from shadowsync.pipeline.retrieval.ranks import ItemNumbers, Pairs, ranks_of
+
+SEEDS = (1, 2, 3)
+JOB = Path(__file__).with_name("retrieval.toml")
+BPR_RATES = (0.001, 0.003)
+BPR_EPOCHS = 40
+ALS = [(factors, reg, alpha) for factors in (32, 64, 128) for reg in (0.01, 1, 10) for alpha in (1, 5, 20)]
+
+
+@dataclass
+class Part:
+    """Rows of a part: int64, the numbers of users and of items."""
+
+    users: np.ndarray[Any, np.dtype[np.int64]]
+    items: np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass
+class Data:
+    """The parts of the job, and the numbers of its users and items."""
+
+    parts: dict[str, Part]
+    users: int
+    items: int
+
+    @classmethod
+    def of(cls, job: Job) -> Data:
+        plan = plan_input(job)
+        items = items_of_files(job, plan.id_classes, [job.validation.items])
+        numbers, identity = ItemNumbers(items.identities), ItemReader(job)
+
+        def read(spans: list[Span]) -> tuple[Any, Any]:
+            rows = list(examples_of(job, spans))
+            users = np.concatenate([part.groups[0] for part in rows])
+            return users, numbers.of(np.concatenate([identity(part) for part in rows]))
+
+        raw = {"train": read(plan.train), "validation": read(plan.validation), "test": read(plan.test)}
+        known = np.unique(np.concatenate([users for users, _ in raw.values()]))
+        parts = {name: Part(np.searchsorted(known, users), of) for name, (users, of) in raw.items()}
+        return cls(parts, len(known), len(items))
+
+    def figures(self, part: str, users: Any, items: Any) -> dict[str, float | None]:
+        """Return the figures of vectors of all users and items, float32, on a part."""
+        held, train = self.parts[part], self.parts["train"]
+        order = np.argsort(held.users)
+        place = np.searchsorted(held.users, train.users, sorter=order)
+        found = held.users[order[np.minimum(place, len(order) - 1)]] == train.users
+        pairs = Pairs(order[place[found]], train.items[found])
+        ranks = ranks_of(users[held.users], held.items, items, pairs)
+        sums = RetrievalSums(10, self.items)
+        sums.add(ranks, held.items)
+        return sums.result().metrics()
+
+
+def two_towers(settings: list[str]) -> Iterator[dict[str, Any]]:
+    """Run the job with each seed; the figures are of the best checkpoint by validation."""
+    for seed in SEEDS:
+        with tempfile.TemporaryDirectory() as runs:
+            sets = [f"run.directory={runs}", f"run.seed={seed}", f"run.name=s{seed}", *inputs(), *settings]
+            options = [word for text in sets for word in ("--set", text)]
+            began = time.monotonic()
+            subprocess.run([sys.executable, "-m", "shadowsync", "run", str(JOB), *options], check=True)
+            report = read_report(Path(runs) / f"s{seed}" / "report.json")
+            assert report.eval is not None
+            assert report.eval.retrieval is not None
+            assert report.validation is not None
+            yield {
+                "seed": seed,
+                "seconds": time.monotonic() - began,
+                "validation": report.validation.best_metrics,
+                "test": report.eval.retrieval.model_dump(),
+            }
+
+
+def als(data: Data) -> Iterator[dict[str, Any]]:
+    """Choose the settings of ALS on validation with the first seed; then fit with each."""
+    from implicit.als import AlternatingLeastSquares
+    from scipy.sparse import csr_matrix
+
+    train = data.parts["train"]
+    seen = csr_matrix(
+        (np.ones(len(train.users), np.float32), (train.users, train.items)), (data.users, data.items)
+    )
+
+    def fitted(setting: tuple[int, float, float], seed: int, part: str) -> dict[str, float | None]:
+        factors, reg, alpha = setting
+        model = AlternatingLeastSquares(
+            factors=factors, regularization=reg, alpha=alpha, iterations=15, num_threads=1, random_state=seed
+        )
+        model.fit(seen, show_progress=False)
+        return data.figures(part, model.user_factors, model.item_factors)
+
+    scores = {setting: fitted(setting, SEEDS[0], "validation") for setting in ALS}
+    best = max(ALS, key=lambda setting: (scores[setting]["recall@10"], scores[setting]["ndcg@10"]))
+    for seed in SEEDS:
+        yield {"seed": seed, "setting": best, "validation": scores[best], "test": fitted(best, seed, "test")}
+
+
+def bpr(data: Data) -> Iterator[dict[str, Any]]:
+    """Train RecBole's BPR with its own trainer; each rate and the epoch are chosen on validation."""
+    for seed in SEEDS:
+        tried = [run for rate in BPR_RATES for run in _bpr_epochs(data, seed, rate)]
+        yield max(tried, key=lambda run: (run["validation"]["recall@10"], run["validation"]["ndcg@10"]))
+
+
+def _bpr_epochs(data: Data, seed: int, rate: float) -> Iterator[dict[str, Any]]:
+    # RecBole 1.2.1 uses names that NumPy 2 does not have any more.
+    vars(np).update(float_=np.float64, complex_=np.complex128, unicode_=np.str_, bool8=np.bool_)
+    from recbole.config import Config
+    from recbole.data import create_dataset, data_preparation
+    from recbole.model.general_recommender.bpr import BPR
+    from recbole.trainer import Trainer
+    from recbole.utils import init_seed
+
+    train = data.parts["train"]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "ml").mkdir()
+        rows = [f"{user}\t{item}" for user, item in zip(train.users, train.items, strict=True)]
+        text = "\n".join(["user_id:token\titem_id:token", *rows])
+        (Path(folder) / "ml" / "ml.inter").write_text(text + "\n", encoding="utf-8")
+        settings = {
+            "data_path": folder,
+            "checkpoint_dir": folder,
+            "seed": seed,
+            "learning_rate": rate,
+            "embedding_size": 64,
+            "train_batch_size": 1024,
+            "use_gpu": False,
+            "load_col": {"inter": ["user_id", "item_id"]},
+            "eval_args": {"split": {"RS": [1, 0, 0]}, "order": "RO", "group_by": "user", "mode": "full"},
+        }
+        config = Config(model="BPR", dataset="ml", config_dict=settings)
+        init_seed(seed, True)
+        dataset = create_dataset(config)
+        batches, _, _ = data_preparation(config, dataset)
+        model = BPR(config, dataset)
+        trainer = Trainer(config, model)
+        for epoch in range(1, BPR_EPOCHS + 1):
+            trainer._train_epoch(batches, epoch)
+            if epoch % 5 == 0:
+                users, items = _vectors(data, dataset, model)
+                yield {
+                    "seed": seed,
+                    "setting": [rate, epoch],
+                    "validation": data.figures("validation", users, items),
+                    "test": data.figures("test", users, items),
+                }
+
+
+def _vectors(data: Data, dataset: Any, model: Any) -> tuple[Any, Any]:
+    """Return RecBole's vectors of all users and items by our numbers; 0 for one that it has not seen."""
+    found = []
+    for field, count, table in (
+        ("user_id", data.users, model.user_embedding),
+        ("item_id", data.items, model.item_embedding),
+    ):
+        weights, tokens = table.weight.detach().numpy(), dataset.field2token_id[field]
+        vectors = np.zeros((count, weights.shape[1]), np.float32)
+        for token, row in tokens.items():
+            if token != "[PAD]":
+                vectors[int(token)] = weights[row]
+        found.append(vectors)
+    return found[0], found[1]
+
+
+def inputs() -> list[str]:
+    """Return the settings that name the data."""
+    folder = os.environ["SHADOWSYNC_DATA"]
+    return [f"data.path={folder}/ml-100k.inter.gz", f"validation.items={folder}/ml-100k.item.gz"]
+
+
+def main() -> None:
+    """Measure one model, and write its figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model", choices=("two_tower", "als", "bpr"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    given = parser.parse_args()
+    if given.model == "two_tower":
+        results = list(two_towers(given.settings))
+    else:
+        data = Data.of(load_job(JOB, inputs()))
+        measured = {"als": als, "bpr": bpr}[given.model]
+        results = list(measured(data))
+    given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for name in ("recall", "ndcg"):
+        values = [run["test"].get(name, run["test"].get(f"{name}@10")) for run in results]
+        print(f"{name}@10 {np.mean(values):.4f} +- {np.std(values, ddof=1):.4f}: {values}")
+
+
+if __name__ == "__main__":
+    main()
