@@ -258,8 +258,6 @@ def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
         fields = parser.split_line(line)
     except ValueError as error:
         raise DataError(f"its first line has {error}: {printable(line)}", where=span.path) from error
-    if not data.header and len(fields) == len(schema.read.sources) and schema.read is not schema.inputs:
-        return schema.read.sources
     if not data.header:
         read = [name for name in schema.file_columns if name in schema.read.sources]
         if schema.read is not schema.inputs and len(fields) == len(read):

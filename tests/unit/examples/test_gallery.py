@@ -234,7 +234,7 @@ def test_the_plain_loop_is_scored_at_its_best_epoch(tmp_path: Path) -> None:
     assert last.ne is not None
     assert best.ne == stopped.ne
     assert best.ne < last.ne - 0.02
-    with pytest.raises(ValueError, match="validation of NE by the epoch"):
+    with pytest.raises(ValueError, match="and validation by the epoch"):
         plain_loop(_job(tmp_path, learnable=False, extra=epochs.replace("epochs = 1", "examples = 100")))
 
 

@@ -74,7 +74,10 @@ def test_which_jobs_need_the_training_part(settings: dict[str, Any], training: b
         ({"items": "training", "exclude_trained": True}, "true given without validation.group"),
         ({"exclude_trained": True, "group": "of"}, "true given without validation.items"),
         ({"items": "training", "group": "user"}, "is no column of kind"),
-        ({"items": "training", "model": {"name": "dlrm"}}, 'it is for two_tower, and model.name is "dlrm"'),
+        (
+            {"items": "training", "model": {"name": "dlrm"}},
+            'it is for sequence or two_tower, and model.name is "dlrm"',
+        ),
         ({"items": "training", "data": {"follow": True}}, "give a file of items"),
         (
             {"items": "/i.csv", "group": "of", "exclude_trained": True, "data": {"follow": True}},

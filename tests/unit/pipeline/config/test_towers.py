@@ -68,7 +68,11 @@ SEQUENCE = COLUMNS | {"tags": {"kind": "multi_hot", "pooling": "none"}}
         ({"loss": "log"}, None, 'model.loss: "log" given, and two_tower has two towers: leave it out'),
         ({"scores": "logits"}, None, 'model.scores: "logits" given, and two_tower has two towers: leave it'),
         ({"loss": "own"}, None, 'model.loss: "own" given; it is a method of your own model'),
-        ({"name": "dlrm"}, None, 'model.query: given; it is for model.name = "two_tower", this is "dlrm"'),
+        (
+            {"name": "dlrm"},
+            None,
+            'model.query: given; it is for model.name = "two_tower" or "sequence", this is "dlrm"',
+        ),
         (
             {"name": "dlrm", "query": [], "item": [], "loss": "in_batch_softmax"},
             None,

@@ -28,7 +28,6 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     for module in (top_k, ranks):
         monkeypatch.setattr(module, "QUERY_BLOCK", request.param[0])
         monkeypatch.setattr(module, "ITEM_BLOCK", request.param[1])
-    monkeypatch.setattr(top_k, "_FIRST_BLOCK", request.param[1] // 2)
 
 
 def brute_ranks(
