@@ -12,7 +12,6 @@ from functools import cached_property
 from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
-from ...pipeline.metrics.retrieval import RetrievalQuality
 from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import count, counted, duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, SyncReplaced
@@ -37,6 +36,7 @@ from .state.outcome import (
 )
 from .state.phases import JobPhase
 from .state.verdicts import lost_trainers, missing_nodes
+from .validation.scoring import CheckpointScore
 
 log = logging.getLogger(__name__)
 
@@ -393,8 +393,8 @@ class JobController:
         self._state.lifecycle.enter(JobPhase.EVALUATING)
         evaluator = Evaluator(self._server, self._model, self._eval_spans, self._notes.append)
         score = await evaluator.run()
-        if score is not None and (retrieval := await self._rank_items()) is not None:
-            score = replace(score, retrieval=retrieval)
+        if score is not None and (last := await self._score_last()) is not None:
+            score = replace(score, retrieval=last.retrieval, own=last.own)
         self._outcome = replace(self._outcome, score=score)
         self._outcome = replace(self._outcome, best_score=await self._score_best())
         return True
@@ -430,17 +430,19 @@ class JobController:
         saved = SavedCheckpoints(manager.written, manager.failed, validation, manager.best_is_last)
         self._outcome = replace(self._outcome, saved_checkpoints=saved)
 
-    async def _rank_items(self) -> RetrievalQuality | None:
-        """Rank the held-out items by the last checkpoint; trainers have no catalogue."""
-        manager = self._checkpoints
-        if self._job.retrieval is None or manager is None or self._outcome.model_saved is None:
+    async def _score_last(self) -> CheckpointScore | None:
+        """Score the last checkpoint for ranks among a catalogue and own metrics, which trainers have not."""
+        manager, job = self._checkpoints, self._job
+        if manager is None or self._outcome.model_saved is None:
+            return None
+        if job.retrieval is None and not job.validation.own:
             return None
         try:
-            score = await self._server.unless_stopped(manager.score_last(self._eval_spans))
+            return await self._server.unless_stopped(manager.score_last(self._eval_spans))
         except ShadowSyncError as error:
-            self._notes.append(f"the held-out items could not be ranked: {error}")
+            what = "metrics of validation.own" if job.retrieval is None else "ranks of the held-out items"
+            self._notes.append(f"there are no {what}: {error}")
             return None
-        return None if score is None else score.retrieval
 
     async def _score_best(self) -> Score | None:
         """Score the best checkpoint on the held-out files, unless it is the last."""
@@ -459,4 +461,4 @@ class JobController:
         model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
         bad_rows = own_bad_rows(self._eval_spans, score.bad_rows)
         rankings = [score.ranking] if score.ranking else []
-        return Score(model, [score.sums], bad_rows, rankings, score.retrieval)
+        return Score(model, [score.sums], bad_rows, rankings, score.retrieval, score.own)

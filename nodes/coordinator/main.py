@@ -107,7 +107,8 @@ def _require_torch_for_validation(job: Job) -> None:
     The coordinator itself needs no torch.
     """
     split = job.data.split
-    has_data = job.data.validation_path or split.has_validation or job.retrieval is not None
+    has_data = job.data.validation_path or split.has_validation
+    has_data = has_data or job.retrieval is not None or job.validation.own
     if (job.validation.enabled or has_data) and find_spec("torch") is None:
         raise JobFileError(
             "the job has validation data, but there is no torch on the coordinator's machine to score with",

@@ -375,7 +375,8 @@ class ValidationSection(BaseModel):
         Field(
             default=[],
             description="Metrics of your own model, by their names in the attribute `metrics` of its class."
-            " Validations and `shadowsync eval` have them, and `metric` may be one; higher is better.",
+            " Validations, `shadowsync eval` and the report's held-out figures have them, and `metric` may be"
+            " one; higher is better.",
         )
     )
     patience: Annotated[int, Field(ge=0)] = Field(

@@ -1,4 +1,4 @@
-"""Metrics of a model of one's own, in validations and in `shadowsync eval`.
+"""Metrics of a model of one's own, in validations, reports and `shadowsync eval`.
 
 The class of the model has an attribute `metrics`, and `validation.own` lists names of it:
 

@@ -157,9 +157,9 @@ class Evaluation(LabelQuality):
     """Quality on the held-out files, of the model that `model` names.
 
     Of a job with several labels it is that of the first, and `labels` has that of each label by name;
-    otherwise `labels` is empty. `within_groups` is there for a job with `validation.group`, and `retrieval`
-    for one with `validation.items`. `bad_rows` were malformed, and training did not count them already.
-    `teacher_ne` and `gain_ratio` exist for generated logs only.
+    otherwise `labels` is empty. `within_groups` is there for a job with `validation.group`, `retrieval` for
+    one with `validation.items`, and `own` has the metrics of `validation.own`. `bad_rows` were malformed, and
+    training did not count them already. `teacher_ne` and `gain_ratio` exist for generated logs only.
     """
 
     model: str
@@ -168,6 +168,7 @@ class Evaluation(LabelQuality):
     labels: dict[str, LabelQuality] = {}
     within_groups: GroupQuality | None = None
     retrieval: RetrievalFigures | None = None
+    own: dict[str, float | None] = {}
     teacher_ne: NonNegativeFloat | None = None
     gain_ratio: float | None = None
 

@@ -303,6 +303,7 @@ def held_out(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, st
         *((what, value) for is_known, what, value in rows if is_known),
         *_within_groups(evaluation.within_groups, of),
         *_retrieval(evaluation.retrieval, of),
+        *((f"{name}, {of}", number(value)) for name, value in evaluation.own.items()),
     ]
 
 

@@ -72,7 +72,8 @@ class Score:
     """An evaluation: its model, and the sums of each scored replica.
 
     `bad_rows` were malformed, and training has not counted them. `rankings` has the figures within groups of
-    each replica, of a job that has groups; `retrieval` those of the saved model, of a job with a catalogue.
+    each replica, of a job that has groups; `retrieval` and `own` those of the saved model, of a job with a
+    catalogue, and with `validation.own`.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Score:
     bad_rows: int = 0
     rankings: Sequence[GroupRanking] = ()
     retrieval: RetrievalQuality | None = None
+    own: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

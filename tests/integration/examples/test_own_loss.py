@@ -82,6 +82,11 @@ def test_it_trains_and_is_scored(tmp_path: Path, click_log: Path, starter: Start
     assert len(frame) <= SCORE_BATCH
     assert scored["own"]["pair_accuracy"] == pytest.approx(right / pairs, abs=1e-4)
     assert report.validation.best_metrics["pair_accuracy"] == scored["own"]["pair_accuracy"] > 0.5
+    # The held-out files of this run are those of its validation.
+    assert report.eval.own == scored["own"]
+    assert "| pair_accuracy, held-out" in told
+    # There is a last model beside if the best one is another.
+    assert report.eval_last is None or report.eval_last.own["pair_accuracy"] is not None
     # The control: scores of chance rank worse than what was learned of the clicks.
     chance = frame.with_columns(score=pl.Series(np.random.default_rng(1).random(len(frame))))
     assert want > ndcg(chance, 10) + 0.01
