@@ -107,8 +107,8 @@ def _require_torch_for_validation(job: Job) -> None:
     The coordinator itself needs no torch.
     """
     split = job.data.split
-    has_data = job.data.validation_path or split.has_validation
-    has_data = has_data or job.retrieval is not None or job.validation.own
+    by_one_process = job.data.has_held_out and (job.retrieval is not None or job.validation.own)
+    has_data = job.data.validation_path or split.has_validation or by_one_process
     if (job.validation.enabled or has_data) and find_spec("torch") is None:
         raise JobFileError(
             "the job has validation data, but there is no torch on the coordinator's machine to score with",

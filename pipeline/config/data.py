@@ -363,6 +363,13 @@ class DataSection(BaseModel):
         return table_of(name, self.columns) if self.columns else name
 
     @property
+    def has_held_out(self) -> bool:
+        """Whether there are rows for validation or the test."""
+        split = self.split
+        files = self.validation_path or self.eval_path
+        return bool(files or split.has_validation or split.has_test)
+
+    @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the labels, in the order of the model's logits, headline first."""
         return tuple(self.columns_as("label")) if self.columns else ("label",)

@@ -23,6 +23,7 @@ from .model import (
     ModelSection,
     check_attention,
     check_towers,
+    has_made_label,
     label_of_towers,
 )
 from .network import CodecsSection, NetworkSection
@@ -37,6 +38,7 @@ from .sections import (
     SyncSection,
     ValidationSection,
     WatchSection,
+    catalogue_of_towers,
     rows_that_count,
 )
 from .tables import (
@@ -101,16 +103,19 @@ class Job(Section):
     @model_validator(mode="before")
     @classmethod
     def _metric_of_scores(cls, tree: Any) -> Any:
-        """Choose the metric of a job whose scores have no NE, and that names none."""
+        """Choose the metric of a job whose scores have no NE, and that names none; and what towers rank."""
         if not isinstance(tree, dict):
             return tree
         model, validation = tree.get("model", {}), tree.get("validation", {})
         if not (isinstance(model, dict) and isinstance(validation, dict)):
             return tree
-        ranks = model.get("scores") == "own" or model.get("name") in TOWER_MODELS
-        chosen = ranks and "metric" not in validation
+        towers, data = model.get("name") in TOWER_MODELS, tree.get("data", {})
+        if towers and isinstance(data, dict) and not data.get("follow"):
+            validation = catalogue_of_towers(validation)
+        if not towers and model.get("scores") != "own":
+            return tree
         metric = f"recall@{TOP_ROWS}" if validation.get("items") else "auc"
-        return tree | {"validation": {"metric": metric} | validation} if chosen else tree
+        return tree | {"validation": {"metric": metric} | validation}
 
     @model_validator(mode="before")
     @classmethod
@@ -223,6 +228,12 @@ class Job(Section):
             raise ValueError(
                 f"validation.{key}: {getattr(self.validation, key)!r} given; with data.follow the training"
                 " part has no end: " + ("give a file of items" if items == TRAINING_ITEMS else "leave it out")
+            )
+        if self.data.has_held_out and not items and has_made_label(self.model, self.data.columns):
+            raise ValueError(
+                "validation.items: not given, and without a label each row is a positive, so nothing but the"
+                " rank among items says how good the model is: give a file of items"
+                + ("" if self.data.follow else f', or "{TRAINING_ITEMS}"')
             )
         return self
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, model_validator
 
-from .columns import suggest
+from .columns import ColumnSection, suggest
 from .sections import Fraction, Positive, Rate, Section
 from .tables import (
     EmbeddedColumn,
@@ -420,6 +420,19 @@ def label_of_towers(model: Any, columns: Any) -> dict[str, Any]:
         return {}
     # A cross is made of other columns.
     source = sections[first].get("source") or (sections[first].get("columns") or [first])[0]
+    return {_LABEL: {"kind": "label", "source": source, "type": "text", "expression": _is_there(source)}}
+
+
+def has_made_label(model: ModelSection, columns: Mapping[str, ColumnSection]) -> bool:
+    """Whether the label of two towers is that of `label_of_towers`, or the same."""
+    label = columns.get(_LABEL)
+    if label is None or not model.has_towers:
+        return False
+    item = columns[model.item[0]]
+    source = item.source or (item.columns or [model.item[0]])[0]
+    return (label.source, label.expression) == (source, _is_there(source))
+
+
+def _is_there(source: object) -> str:
     quoted = str(source).replace('"', '""')
-    rule = {"kind": "label", "source": source, "type": "text", "expression": f'"{quoted}" is not null'}
-    return {_LABEL: rule}
+    return f'"{quoted}" is not null'

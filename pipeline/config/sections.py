@@ -5,11 +5,12 @@ The sections here: run, start, sync, checkpoint, validation, watch and report.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from ..types import GROUP_METRICS, MAX_PORT, MOST_TOP_ROWS, RANKED_METRICS
+from ..types import GROUP_METRICS, MAX_PORT, MOST_TOP_ROWS, RANKED_METRICS, TRAINING_ITEMS
 from .storage_url import storage_fault
 
 # Strict types, frozen, no unknown keys. An option that is inf must reach the other nodes as inf; pydantic
@@ -323,6 +324,17 @@ def rows_that_count(metric: str) -> int | None:
     return int(rows)
 
 
+def catalogue_of_towers(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the section of a job of two towers with what its items are ranked among.
+
+    That is the items of the training part, unless the section says what, or has a metric of another kind.
+    """
+    metric = str(body.get("metric", MRR))
+    if "items" in body or (metric != MRR and metric.partition("@")[0] not in RANKED_METRICS):
+        return body
+    return {"items": TRAINING_ITEMS, **body}
+
+
 class ValidationSection(BaseModel):
     """Validation during training: a separate process scores a checkpoint that was just written.
 
@@ -361,10 +373,11 @@ class ValidationSection(BaseModel):
     )
     items: str = Field(
         default="",
-        description="two_tower: the catalogue, a file, glob or URL of items in the job's format, or"
+        description="two_tower, sequence: the catalogue, a file, glob or URL of items in the job's format, or"
         ' "training", the items of the training part. Validations, held-out files and `shadowsync eval` then'
         " have recall, NDCG and hit rate of the first K items, and MRR: each positive row's item is ranked"
-        " among all items, and each row is a query unless `group` is given.",
+        " among all items, and each row is a query unless `group` is given. If it is left out it is"
+        ' "training", unless `metric` is of another kind, such as "auc", or `data.follow` is set.',
     )
     exclude_trained: bool = Field(
         default=False,

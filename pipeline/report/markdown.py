@@ -71,7 +71,8 @@ def _summary(report: Report) -> list[str]:
 
 def _quality(report: Report) -> list[str]:
     rows = [("NE in training, each example scored before it is trained on", report.train.ne_progressive)]
-    table = [(what, wording.number(value)) for what, value in rows]
+    has_log_loss = wording.has_log_loss(report)
+    table = [(what, wording.number(value)) for what, value in rows if has_log_loss]
     table += [
         (f"NE in training of {name}", wording.number(ne))
         for name, ne in list(report.train.ne_by_label.items())[1:]
@@ -113,13 +114,12 @@ def _quality(report: Report) -> list[str]:
         "",
         *progressive,
         *markdown_table(("measure", "value"), table),
-        "",
-        note,
+        *(["", note] if has_log_loss else []),
         "",
         *tables_by_label(report),
         *_hours(report),
         *_calibration_curve(report),
-        picture,
+        *([picture] if has_log_loss else []),
     ]
 
 

@@ -106,11 +106,14 @@ def _examples_facts(report: Report) -> list[tuple[str, str]]:
         ("returned, in flight", f"{count(examples.returned)}, {wording.in_flight(examples)}"),
         ("dropped, bad rows", f"{count(examples.dropped)}, {count(examples.bad_rows)}"),
         *((name, count(number)) for name, number in wording.dropped_negatives(examples)),
-        ("NE in training", wording.number(report.train.ne_progressive)),
     ]
+    if wording.has_log_loss(report):
+        facts.append(("NE in training", wording.number(report.train.ne_progressive)))
     if (headline := report.headline) is not None:
         calibration = wording.number(headline.calibration)
-        facts.append(("AUC, held-out", wording.auc(headline)))
+        if headline.retrieval is None or headline.auc is not None:
+            facts.append(("AUC, held-out", wording.auc(headline)))
+        facts += wording.found_items(headline)
         if headline.logloss is not None:
             facts.append(("logloss, calibration", f"{wording.number(headline.logloss)}, {calibration}"))
     return facts

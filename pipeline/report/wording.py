@@ -85,8 +85,8 @@ def quality(report: Report) -> str:
     if evaluation is None:
         unscored = "The model was not evaluated: no held-out data was scored in this run."
         return progressive(report) or unscored
-    if evaluation.logloss is None:
-        score = f"AUC {number(evaluation.auc)}"
+    if evaluation.retrieval is not None or evaluation.logloss is None:
+        score = _score_of_ranks(evaluation)
     elif evaluation.ne is None:
         score = f"logloss {number(evaluation.logloss)} (all labels are the same, so there is no NE)"
     else:
@@ -94,7 +94,7 @@ def quality(report: Report) -> str:
     if evaluation.labels:
         score += f" of {next(iter(evaluation.labels))}"
     text = f"{score} on {count(evaluation.examples)} held-out examples, of {evaluation.model}."
-    if evaluation.logloss is None:
+    if evaluation.logloss is None and evaluation.retrieval is None:
         text += " NE, logloss and calibration are left out: the model's own scores are no probabilities."
     if evaluation.gain_ratio is not None:
         text += (
@@ -102,6 +102,20 @@ def quality(report: Report) -> str:
         )
         text += f" the mean (its NE is {number(evaluation.teacher_ne)})."
     return text
+
+
+def _score_of_ranks(evaluation: Evaluation) -> str:
+    """Describe the quality of scores that are no probabilities."""
+    found = evaluation.retrieval
+    if found is None:
+        return f"AUC {number(evaluation.auc)}"
+    among = f"over {counted(found.queries, 'query', 'queries')} among {counted(found.items, 'item')}"
+    return f"recall@{found.k} {number(found.recall)}, NDCG@{found.k} {number(found.ndcg)} {among},"
+
+
+def has_log_loss(report: Report) -> bool:
+    """Whether the scores are probabilities, as far as held-out examples say."""
+    return report.headline is None or report.headline.logloss is not None
 
 
 def progressive(report: Report) -> str:
@@ -245,7 +259,7 @@ def checkpoints(report: Report) -> list[str]:
     if report.eval_last is not None:
         # The headline has the best checkpoint.
         last = report.eval_last
-        score = f"AUC {number(last.auc)}" if last.logloss is None else f"NE {number(last.ne)}"
+        score = _score_of_ranks(last) if last.logloss is None else f"NE {number(last.ne)}"
         sentences.append(f"{score} on the held-out examples, of the last model, {last.model}.")
     return sentences
 
@@ -290,13 +304,16 @@ def held_out(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, st
     probabilities what needs these.
     """
     has_logloss, has_error = evaluation.logloss is not None, evaluation.calibration_error is not None
+    # Of pairs alone there is nothing but their ranks.
+    has_auc = evaluation.retrieval is None or evaluation.auc is not None
+    has_ranking = has_error or (not has_logloss and has_auc)
     rows = [
         (has_logloss, f"NE, {of}", number(evaluation.ne)),
-        (True, f"AUC, {of}", auc(evaluation)),
+        (has_auc, f"AUC, {of}", auc(evaluation)),
         (has_logloss, f"logloss, {of}", number(evaluation.logloss)),
         (has_logloss, f"calibration, {of}: mean prediction / mean label", number(evaluation.calibration)),
-        (has_error or not has_logloss, f"PR-AUC, {of}: average precision", number(evaluation.pr_auc)),
-        (has_error or not has_logloss, f"lift of the top tenth, {of}", number(evaluation.lift)),
+        (has_ranking, f"PR-AUC, {of}: average precision", number(evaluation.pr_auc)),
+        (has_ranking, f"lift of the top tenth, {of}", number(evaluation.lift)),
         (has_error, f"expected calibration error, {of}", number(evaluation.calibration_error)),
     ]
     return [
@@ -305,6 +322,15 @@ def held_out(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, st
         *_retrieval(evaluation.retrieval, of),
         *((f"{name}, {of}", number(value)) for name, value in evaluation.own.items()),
     ]
+
+
+def found_items(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return the rows of the terminal on the ranks among a catalogue; none for a job without."""
+    found = evaluation.retrieval
+    if found is None:
+        return []
+    named = ((f"recall@{found.k}", found.recall), (f"NDCG@{found.k}", found.ndcg), ("MRR", found.mrr))
+    return [(f"{name}, held-out", number(value)) for name, value in named]
 
 
 def _retrieval(figures: RetrievalFigures | None, of: str) -> list[tuple[str, str]]:

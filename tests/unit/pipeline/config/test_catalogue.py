@@ -39,10 +39,58 @@ def test_a_catalogue_has_its_own_metrics() -> None:
 
 
 def test_without_a_catalogue_a_job_is_as_before() -> None:
-    job = job_of(group="of", metric="recall@5")
+    job = job_of(group="of", metric="recall@5", items="")
     assert job.retrieval is None
     assert job.ranking is not None
-    assert job_of().validation.metric == "auc"
+    assert job_of(items="").validation.metric == "auc"
+
+
+@pytest.mark.parametrize(
+    ("validation", "items"),
+    [
+        ({}, "training"),
+        ({"group": "of", "exclude_trained": True}, "training"),
+        ({"metric": "hit@5"}, "training"),
+        ({"metric": "mrr"}, "training"),
+        ({"metric": "auc"}, ""),
+        ({"group": "of", "metric": "map@5"}, ""),
+        ({"items": ""}, ""),
+        ({"items": "/i.csv"}, "/i.csv"),
+    ],
+)
+def test_towers_rank_the_items_of_the_training_part_unless_told_otherwise(
+    validation: dict[str, Any], items: str
+) -> None:
+    job = job_of(**validation)
+    assert job.validation.items == items
+    again = Job.model_validate(job.model_dump(mode="json", by_alias=True))
+    assert again.digest == job.digest
+    assert job_of(model={"name": "dlrm"}).validation.items == ""
+    assert job_of(data={"follow": True}).validation.items == ""
+
+
+WITHOUT_LABEL = {name: column for name, column in COLUMNS.items() if name != "y"}
+
+
+@pytest.mark.parametrize(
+    ("validation", "data", "remedy"),
+    [
+        ({"items": ""}, {"validation_path": "/v.csv"}, 'give a file of items, or "training"'),
+        ({"metric": "auc"}, {"split": {"by": "fraction", "test": 0.1}}, 'give a file of items, or "training"'),
+        ({}, {"follow": True, "eval_path": "/e.csv"}, "give a file of items"),
+    ],
+)
+def test_held_out_positives_alone_are_refused_without_a_catalogue(
+    validation: dict[str, Any], data: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(JobFileError) as refused:
+        job_of(data={"columns": WITHOUT_LABEL} | data, **validation)
+    assert "validation.items: not given, and without a label each row is a positive" in str(refused.value)
+    assert str(refused.value).endswith(remedy)
+    # With a label there may be negatives, and without held-out rows nothing is scored.
+    job_of(data=data, **validation)
+    without = {"columns": WITHOUT_LABEL, "follow": data.get("follow", False)}
+    assert not job_of(data=without, **validation).data.has_held_out
 
 
 @pytest.mark.parametrize(
@@ -65,14 +113,14 @@ def test_which_jobs_need_the_training_part(settings: dict[str, Any], training: b
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"metric": "mrr"}, "validation.metric: 'mrr' given; give one of"),
-        ({"metric": "hit@10"}, "validation.metric: 'hit@10' given without a catalogue"),
-        ({"metric": "recall@10"}, "validation.metric: 'recall@10' given without groups"),
+        ({"items": "", "metric": "mrr"}, "validation.metric: 'mrr' given; give one of"),
+        ({"items": "", "metric": "hit@10"}, "validation.metric: 'hit@10' given without a catalogue"),
+        ({"items": "", "metric": "recall@10"}, "validation.metric: 'recall@10' given without groups"),
         ({"items": "training", "metric": "map@10", "group": "of"}, "give one of recall@10, ndcg@10, hit@10"),
         ({"items": "training", "metric": "recall@0"}, "a number of rows from 1 to 1000"),
         ({"items": "training", "metric": "ne"}, "needs probabilities"),
         ({"items": "training", "exclude_trained": True}, "true given without validation.group"),
-        ({"exclude_trained": True, "group": "of"}, "true given without validation.items"),
+        ({"items": "", "exclude_trained": True, "group": "of"}, "true given without validation.items"),
         ({"items": "training", "group": "user"}, "is no column of kind"),
         (
             {"items": "training", "model": {"name": "dlrm"}},

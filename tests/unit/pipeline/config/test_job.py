@@ -152,7 +152,7 @@ OTHER: dict[str, Any] = {
     "validation.every_epochs": 2,
     "validation.metric": "auc",
     "validation.group": "user",
-    "validation.items": "training",
+    "validation.items": "/items.csv",
     "validation.exclude_trained": True,
     "validation.own": ["pairs"],
     "validation.patience": 9,

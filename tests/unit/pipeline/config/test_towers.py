@@ -30,7 +30,7 @@ def test_loss_scores_and_metric_are_those_of_towers() -> None:
     assert (job.model.loss, job.model.scores, job.validation.metric) == (
         "in_batch_softmax",
         "similarity",
-        "auc",
+        "recall@10",
     )
     assert ineffective_keys(job_of(TOWERS | {"top": [8]})) == []
     assert [found.key for found in ineffective_keys(job_of(TOWERS | {"bottom": [8]}))] == ["model.bottom"]
