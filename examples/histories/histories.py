@@ -2,6 +2,8 @@
 
     python examples/histories/histories.py PATH/ml-100k.inter data/histories.parquet
 
+With `--last data/last.parquet` the row of the film that each user liked last is in that file instead.
+
 The file is one of those of examples/movielens.toml: ml-100k.inter, plain or compressed, or u.data.
 """
 
@@ -35,6 +37,15 @@ def with_histories(ratings: pl.DataFrame) -> pl.DataFrame:
     return ordered.with_columns(column, (pl.col("rating") >= LIKED).cast(pl.Int8).alias("liked"))
 
 
+def without_last(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return rows in the order of time without each user's last one that is liked, and these."""
+    numbered = rows.with_row_index("number")
+    last = numbered.filter(pl.col("liked") == 1).group_by("user_id").agg(pl.col("number").max())
+    is_last = pl.col("number").is_in(last["number"].implode())
+    rest, last = numbered.filter(~is_last), numbered.filter(is_last)
+    return rest.drop("number"), last.drop("number")
+
+
 def read_ratings(path: Path) -> pl.DataFrame:
     """Read a file of ratings, without a header or with one that has types, as in "user_id:token"."""
     read = pl.read_csv(path, separator="\t")
@@ -47,6 +58,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("ratings", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--last", type=Path)
     given = parser.parse_args()
+    rows = with_histories(read_ratings(given.ratings))
+    if given.last is not None:
+        rows, last = without_last(rows)
+        given.last.parent.mkdir(parents=True, exist_ok=True)
+        last.write_parquet(given.last)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    with_histories(read_ratings(given.ratings)).write_parquet(given.out)
+    rows.write_parquet(given.out)

@@ -130,9 +130,10 @@ class Bags:
     keys: Uint64Array = field(default_factory=no_bag_keys)
 
     def slice(self, start: int, stop: int) -> Bags:
-        """Return the bags of examples start to stop - 1."""
+        """Return the bags of examples start to stop - 1, of those that there are."""
         if not self.lengths.shape[1]:
             return self
+        stop = min(stop, self.lengths.shape[1])
         if not len(self.lengths):
             return Bags(self.rows, self.lengths[:, start:stop])
         ends = _ends(self.lengths)

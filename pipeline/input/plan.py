@@ -164,6 +164,11 @@ def require_fixed_input(job: Job) -> None:
 
 def require_ne(job: Job) -> None:
     """Raise JobFileError for a job that has no NE, for uses that compare by it."""
+    if job.model.has_towers:
+        raise JobFileError(
+            f'model.name: "{job.model.name}" given; runs are compared by NE, which scores of towers have not',
+            remedy="train the runs one after the other: `shadowsync runs` shows them side by side",
+        )
     if not job.model.has_logits:
         raise JobFileError(
             f'model.scores: "{job.model.scores}" given; runs are compared by NE, which such scores have not',

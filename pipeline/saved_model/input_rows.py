@@ -248,7 +248,7 @@ def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str
 def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
     """Find the columns of a text file, or of a topic, in order.
 
-    The labels' columns may be missing from a file without a header, all of them; and where only some columns
+    The labels' columns that the model does not need may be missing from a file without a header, all of them; and where only some columns
     of the job are read, all others.
     """
     data = schema.data
@@ -262,7 +262,9 @@ def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
         read = [name for name in schema.file_columns if name in schema.read.sources]
         if schema.read is not schema.inputs and len(fields) == len(read):
             return read
-        without = [name for name in schema.file_columns if name not in schema.label_sources]
+        # A label may be made of a column that the model needs, too.
+        absent = set(schema.label_sources) - set(schema.inputs.sources)
+        without = [name for name in schema.file_columns if name not in absent]
         return without if len(fields) == len(without) else schema.file_columns
     return [name.strip() for name in fields] if data.strip else fields
 

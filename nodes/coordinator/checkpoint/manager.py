@@ -193,6 +193,8 @@ class CheckpointManager:
         """Score the last checkpoint on other spans, as `score_best`."""
         self._pinned += 1
         last = await self._calls.run(self._checkpoints.pin, self._pinned)
+        # Nobody trains any more, and a busy machine gives a low priority next to nothing.
+        self._scorer.hurry()
         try:
             return await self._scorer.score(last, spans)
         finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.quality import RetrievalFigures
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import RunFolder
 
@@ -98,23 +99,84 @@ def test_the_example_of_histories_is_a_job_whose_films_have_one_table() -> None:
     assert "#     shadowsync run examples/histories/movielens.toml\n" in text
 
 
-def test_the_example_of_the_next_film_reads_the_same_file() -> None:
-    path, other = (EXAMPLES / "histories" / name for name in ("next_film.toml", "movielens.toml"))
+def test_the_example_of_the_next_film_says_how_to_run_it() -> None:
+    path = EXAMPLES / "histories" / "next_film.toml"
     job, text = load_job(path), path.read_text(encoding="utf-8")
-    assert job.data.paths == load_job(other).data.paths
     assert [(table.name, len(table.columns)) for table in job.tables] == [("item_id", 2)]
-    assert "#     python examples/histories/histories.py PATH/ml-100k.inter data/histories.parquet\n" in text
+    assert [Path(file).name for file in job.data.paths] == ["next_film.parquet", "last_film.parquet"]
+    command = "python examples/histories/histories.py PATH/ml-100k.inter"
+    assert f"#     {command} data/next_film.parquet --last data/last_film.parquet\n" in text
     assert "#     shadowsync run examples/histories/next_film.toml\n" in text
+
+
+FILMS, VIEWERS, SEEN = 30, 60, 15
+
+
+def _ratings(folder: Path) -> Path:
+    """Users who rate films of one kind of three, in the order of their numbers, and like all but some."""
+    lines = ["user_id:token\titem_id:token\trating:float\ttimestamp:float"]
+    for viewer in range(VIEWERS):
+        for at in range(SEEN):
+            film = 3 * ((viewer // 3 + at) % (FILMS // 3)) + viewer % 3
+            lines.append(f"{viewer}\t{film}\t{1 if at % 5 == 0 else 5}\t{880000000 + 1000 * at + viewer}")
+    path = folder / "small.inter"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _ranked(report: Report, folder: Path, name: str) -> RetrievalFigures:
+    """The figures over all films, which the report says first."""
+    assert report.eval is not None
+    assert report.eval.retrieval is not None
+    assert not report.events, report.events
+    text = (folder / "runs" / name / "report.md").read_text(encoding="utf-8")
+    found = report.eval.retrieval
+    assert f"**recall@10 {found.recall:.4f}, NDCG@10 {found.ndcg:.4f} over {VIEWERS} queries among" in text
+    assert "AUC" not in text
+    assert "NE in training" not in text
+    assert found.recall is not None
+    return found
+
+
+def test_retrieval_on_small_data(starter: Starter, tmp_path: Path) -> None:
+    """The films of a user's kind are a third of all, so by chance 10 of 30 are found."""
+    settings = (f"data.path={_ratings(tmp_path)}", "trainer.batch=64", "embedding.lr=0.02")
+    report = _run(starter, tmp_path, "retrieval", *settings)
+    found = _ranked(report, tmp_path, "retrieval")
+    assert (found.catalogue, found.items, found.queries) == ("training", FILMS, VIEWERS)
+    assert found.recall is not None
+    assert found.recall > 0.9
+    assert report.validation is not None
+    assert report.validation.failed == 0
+    assert report.validation.best is not None
+
+
+def test_next_film_on_small_data(starter: Starter, tmp_path: Path) -> None:
+    rows, last = tmp_path / "rows.parquet", tmp_path / "last.parquet"
+    script = str(EXAMPLES / "histories" / "histories.py")
+    ratings = str(_ratings(tmp_path))
+    subprocess.run([sys.executable, script, ratings, str(rows), "--last", str(last)], check=True)
+    settings = (f"data.path={rows}", f"data.eval_path={last}", "data.epochs=12", "trainer.batch=64")
+    report = _run(starter, tmp_path, "histories/next_film", *settings)
+    assert report.examples.trained == 12 * VIEWERS * (SEEN - 1)
+    found = _ranked(report, tmp_path, "next-film")
+    assert (found.catalogue, found.items, found.queries) == ("training", FILMS, VIEWERS)
+    assert found.recall is not None
+    assert found.recall > 0.9
 
 
 @pytest.mark.data
 @pytest.mark.matrix
 def test_next_film(starter: Starter, tmp_path: Path) -> None:
-    path, out = _file("ml-100k.inter.gz"), tmp_path / "histories.parquet"
+    path, out, last = _file("ml-100k.inter.gz"), tmp_path / "rows.parquet", tmp_path / "last.parquet"
     script = str(EXAMPLES / "histories" / "histories.py")
-    subprocess.run([sys.executable, script, str(path), str(out)], check=True)
-    report = _run(starter, tmp_path, "histories/next_film", f"data.path={out}", "data.epochs=1")
-    assert report.examples.trained == _rows(path) - 1
+    subprocess.run([sys.executable, script, str(path), str(out), "--last", str(last)], check=True)
+    settings = (f"data.path={out}", f"data.eval_path={last}", "data.epochs=1")
+    report = _run(starter, tmp_path, "histories/next_film", *settings)
+    assert report.eval is not None
+    assert report.eval.retrieval is not None
+    assert report.eval.retrieval.queries == report.eval.examples
+    assert report.examples.trained + report.eval.examples == _rows(path) - 1
     assert [table.columns for table in report.growing_tables] == [["item_id", "history"]]
 
 

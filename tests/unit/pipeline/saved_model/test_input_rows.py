@@ -105,6 +105,20 @@ def test_without_a_header_the_label_may_be_absent(tmp_path: Path) -> None:
     assert "4 columns, not 6" in read(file, schema)[0].why[0], "the control"
 
 
+def test_without_a_header_a_label_made_of_a_needed_column_takes_none_away(tmp_path: Path) -> None:
+    """Of the two labels' columns only that which the model does not need may be absent."""
+    dear = {"kind": "label", "source": "price", "threshold": 5}
+    schema = schema_of(model="mmoe", columns=COLUMNS | {"dear": dear}, header=False)
+    file = tmp_path / "x.csv"
+    for text in ("1,u1,x,7,1,1\n", "1,u1,x,7,1\n"):
+        file.write_text(text)
+        (rows,) = read(file, schema)
+        assert rows.scored.tolist() == [0], rows.why
+        assert rows.labels[1].tolist() == [1]
+    file.write_text("1,u1,x,1\n")
+    assert "4 columns, not 6" in read(file, schema)[0].why[0], "the control"
+
+
 def _rows(schema: InputSchema, user: pa.Array, tags: pa.Array) -> tuple[list[list[int]], list[int]]:
     columns = {"user": user, "tags": tags, "price": pa.array([1.0] * len(user))}
     found = rows_of_columns(columns, schema, [], "here", np.arange(len(user)))
