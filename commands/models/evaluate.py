@@ -82,6 +82,7 @@ def evaluate(
 
     from ...pipeline.config.sections import TOP_ROWS
     from ...pipeline.data.files.paths import absolute_path
+    from ...pipeline.errors import DataError
     from ...pipeline.retrieval.evaluate import evaluate_retrieval, retrieval_settings
     from ...pipeline.saved_model.evaluate import evaluate_model
     from ...pipeline.saved_model.model import SavedModel
@@ -97,7 +98,13 @@ def evaluate(
     model = SavedModel.open(run, which, precision, trust=trust)
     scores = evaluate_model(model, patterns)
     if (retrieval := retrieval_settings(model.job, _absolute(items), top)) is not None:
-        scores["retrieval"] = evaluate_retrieval(model, patterns, retrieval).as_dict()
+        try:
+            scores["retrieval"] = evaluate_retrieval(model, patterns, retrieval).as_dict()
+        except DataError as error:
+            # The other figures need no training data, which may be gone.
+            if items or not retrieval.needs_training_part:
+                raise
+            click.echo(f"figures over a catalogue are left out: {error}; --items names another", err=True)
     by_value = score_slices(model, patterns, by, label, top or TOP_ROWS) if by else None
     if as_json:
         click.echo(json.dumps(scores if by_value is None else {**scores, "by": by_value.as_dict(slices)}))

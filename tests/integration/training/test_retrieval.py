@@ -157,6 +157,26 @@ def test_eval_ranks_among_a_file_and_among_training(run: RunFolder, ratings: tup
     assert f"over {USERS} queries and {FILMS - 1} items" in text
 
 
+def test_eval_has_its_other_figures_without_the_training_data(
+    run: RunFolder, ratings: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, gone = tmp_path / "data.csv", tmp_path / "gone.csv"
+    data.write_text(ratings[0].read_text())
+    ratings[0].rename(gone)
+    command = ["eval", str(run.folder), "--data", str(data)]
+    try:
+        result = CliRunner().invoke(main, command, catch_exceptions=False)
+        named = CliRunner().invoke(main, [*command, "--items", "training"], catch_exceptions=False)
+    finally:
+        gone.rename(ratings[0])
+    assert result.exit_code == 0, result.output
+    assert "figures over a catalogue are left out" in result.output
+    assert "matches no file" in result.output
+    assert "recall@10" not in result.output
+    assert named.exit_code == 3
+    assert "recall@10" in CliRunner().invoke(main, command).output, "the control"
+
+
 def test_a_file_of_items_that_lacks_some_counts_them_as_missed(
     run: RunFolder, ratings: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -76,7 +76,11 @@ WITHOUT_LABEL = {name: column for name, column in COLUMNS.items() if name != "y"
     ("validation", "data", "remedy"),
     [
         ({"items": ""}, {"validation_path": "/v.csv"}, 'give a file of items, or "training"'),
-        ({"metric": "auc"}, {"split": {"by": "fraction", "test": 0.1}}, 'give a file of items, or "training"'),
+        (
+            {"metric": "auc"},
+            {"split": {"by": "fraction", "test": 0.1}},
+            'give a file of items, or "training"',
+        ),
         ({}, {"follow": True, "eval_path": "/e.csv"}, "give a file of items"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.input.plan import require_ne
 from shadowsync.pipeline.jobfile.ineffective import ineffective_keys
 from shadowsync.pipeline.jobfile.load import job_of_tree
 
@@ -133,3 +134,10 @@ def test_other_models_need_a_label() -> None:
         with pytest.raises(JobFileError, match="no column is a label"):
             job_of(model, columns)
     assert job_of(TOWERS).data.label_names == ("y",)
+
+
+def test_runs_of_towers_are_not_compared_by_ne() -> None:
+    with pytest.raises(JobFileError) as refused:
+        require_ne(job_of(TOWERS))
+    assert 'model.name: "two_tower" given; runs are compared by NE' in str(refused.value)
+    assert "model.scores" not in str(refused.value), "nobody gave it"

@@ -292,6 +292,32 @@ def test_what_training_waits_for_does_not_yield(
     assert nices == [BACKGROUND_NICE if yields else 0, 0]
 
 
+def test_the_held_out_items_are_ranked_at_the_usual_priority_without_validations_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nices: list[int] = []
+
+    async def noted(scorer: CheckpointScorer, _: Path, __: list[Span]) -> CheckpointScore:
+        nices.append(scorer._nice)
+        return score(GOOD)
+
+    monkeypatch.setattr(CheckpointScorer, "score", noted)
+
+    async def body() -> None:
+        clock = Clock()
+        c = job(tmp_path, clock)
+        manager = manager_of(c)
+        running = await started(clock, manager)
+        await validated(c, manager, 1)
+        await ended(running)
+        assert nices == [BACKGROUND_NICE], "the control"
+        await manager.score_last(SPANS)
+        await manager.cancel()
+
+    asyncio.run(asyncio.wait_for(body(), 60.0))
+    assert nices == [BACKGROUND_NICE, 0]
+
+
 @pytest.mark.parametrize("first", [GOOD, BETTER], ids=["no better", "the best"])
 def test_the_last_checkpoint_is_scored_once(
     tmp_path: Path, scores: list[CheckpointScore], first: float
