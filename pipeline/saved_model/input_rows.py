@@ -248,8 +248,8 @@ def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str
 def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
     """Find the columns of a text file, or of a topic, in order.
 
-    The labels' columns that the model does not need may be missing from a file without a header, all of them; and where only some columns
-    of the job are read, all others.
+    The labels' columns that the model does not need may be missing from a file without a header, all of them;
+    and where only some columns of the job are read, all others.
     """
     data = schema.data
     line = first_line(span, data.encoding, data.kafka)
