@@ -36,7 +36,6 @@ from .state.outcome import (
 )
 from .state.phases import JobPhase
 from .state.verdicts import lost_trainers, missing_nodes
-from .validation.scoring import CheckpointScore
 
 log = logging.getLogger(__name__)
 
@@ -393,8 +392,8 @@ class JobController:
         self._state.lifecycle.enter(JobPhase.EVALUATING)
         evaluator = Evaluator(self._server, self._model, self._eval_spans, self._notes.append)
         score = await evaluator.run()
-        if score is not None and (last := await self._score_last()) is not None:
-            score = replace(score, retrieval=last.retrieval, own=last.own)
+        if score is not None:
+            score = await self._with_last(score)
         self._outcome = replace(self._outcome, score=score)
         self._outcome = replace(self._outcome, best_score=await self._score_best())
         return True
@@ -430,19 +429,23 @@ class JobController:
         saved = SavedCheckpoints(manager.written, manager.failed, validation, manager.best_is_last)
         self._outcome = replace(self._outcome, saved_checkpoints=saved)
 
-    async def _score_last(self) -> CheckpointScore | None:
-        """Score the last checkpoint for ranks among a catalogue and own metrics, which trainers have not."""
+    async def _with_last(self, score: Score) -> Score:
+        """Return the score with the last checkpoint's ranks among a catalogue and own metrics.
+
+        Trainers have neither.
+        """
         manager, job = self._checkpoints, self._job
         if manager is None or self._outcome.model_saved is None:
-            return None
+            return score
         if job.retrieval is None and not job.validation.own:
-            return None
+            return score
         try:
-            return await self._server.unless_stopped(manager.score_last(self._eval_spans))
+            last = await self._server.unless_stopped(manager.score_last(self._eval_spans))
         except ShadowSyncError as error:
             what = "metrics of validation.own" if job.retrieval is None else "ranks of the held-out items"
             self._notes.append(f"there are no {what}: {error}")
-            return None
+            return score
+        return score if last is None else replace(score, retrieval=last.retrieval, own=last.own)
 
     async def _score_best(self) -> Score | None:
         """Score the best checkpoint on the held-out files, unless it is the last."""
