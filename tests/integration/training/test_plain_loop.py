@@ -124,6 +124,8 @@ TOWERS: Settings = {
         "table_rows": 20_000,
         "options": {"dim": 8, "temperature": 0.2},
     },
+    # Not the ranks among the items of the training part.
+    "validation": {"metric": "auc"},
 }
 
 

@@ -339,10 +339,11 @@ class Slowed:
 def scored_on_a_thread(patch: pytest.MonkeyPatch) -> None:
     """No fault, but checkpoints are scored in this process: another one would import torch for seconds."""
 
-    async def score(_: CheckpointScorer, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
+    async def score(scorer: CheckpointScorer, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
         request = {
             "checkpoint": fspath(checkpoint),
             "spans": [values_of(span) for span in spans],
+            "trained": [values_of(span) for span in scorer._trained],
             "nice": 0,
         }
         return scoring._score_of(await asyncio.to_thread(process.reply, request, threading.Event()))
