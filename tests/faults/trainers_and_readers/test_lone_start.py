@@ -24,11 +24,31 @@ OWN = "with the weights that it was ready with: those of the trainer that died a
 Cluster = Callable[..., InProcessCluster]
 
 
+class Slow:
+    """Slows the start of a job, and what follows it until those that join have trained a batch."""
+
+    def __init__(self) -> None:
+        self.faults = self._start, self._joining = Slowed(SLOW_FROM), Slowed(START)
+
+    def release_start(self) -> None:
+        """Let the start go on at full speed."""
+        self._start.release()
+
+    def release(self, own: InProcessCluster, order: InOrder, *joining: str) -> None:
+        """The same, and all of it once these trainers have trained after the start."""
+        self.release_start()
+        wait_until(
+            lambda: set(joining) <= set(order[START:]) or own.coordinator.poll() is not None,
+            f"{joining} train",
+        )
+        self._joining.release()
+
+
 def in_start(
     in_process: Cluster, sync: str, trainers: int = 3, **options: Any
-) -> tuple[InProcessCluster, Slowed, InOrder]:
+) -> tuple[InProcessCluster, Slow, InOrder]:
     """A job in its start, through which one trainer goes slowly, and who trains each of its batches."""
-    slowed, order = Slowed(SLOW_FROM), InOrder()
+    slowed, order = Slow(), InOrder()
     changes = {
         "run": {"node_timeout_seconds": 3.0},
         "trainer": {"count": trainers, "optimizer": "adagrad"},
@@ -36,7 +56,7 @@ def in_start(
         "sync": ALGORITHMS[sync],
         "checkpoint": {"every_seconds": 0},
     }
-    faults = (short_start(START), slowed, order)
+    faults = (short_start(START), *slowed.faults, order)
     own = in_process(changes, faults=faults, **options).start()
     own.wait_for_batches(SLOW_FROM)
     return own, slowed, order
@@ -58,7 +78,7 @@ def test_another_one_goes_on_alone(in_process: Cluster, sync: str) -> None:
     own.node("trainer-0").kill()
     text = "trainer-1: goes on alone with the start of the job"
     wait_until(lambda: own.run.logged(text), text)
-    slowed.release()
+    slowed.release(own, order, "trainer-2")
     events = require_whole(own)
     assert f"{text}, {CENTER if sync in CENTRAL else OWN}" in events
     assert set(order[:START]) == {"trainer-0", "trainer-1"}
@@ -86,8 +106,10 @@ def test_it_dies_before_it_has_begun(
 
     monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)
     changes = {"trainer": {"count": 3}, "embedding": WARM, "sync": ALGORITHMS[sync]}
-    order = InOrder()
-    own = in_process(changes, replaces=True, faults=(short_start(START), order)).start()
+    slowed, order = Slow(), InOrder()
+    slowed.release_start()
+    faults = (short_start(START), *slowed.faults, order)
+    own = in_process(changes, replaces=True, faults=faults).start()
     wait_until(due.is_set, "the job starts")
     victim = own.node("trainer-0")
     victim.kill()
@@ -97,6 +119,7 @@ def test_it_dies_before_it_has_begun(
     wait_until(lambda: own.run.logged("trainer-0: died"), "the coordinator knows of it")
     dead.set()
     replacing.join()
+    slowed.release(own, order, "trainer-2")
     events = require_whole(own)
     text = "trainer-1: goes on alone with the start of the job"
     assert [what for what in events if what.startswith(text)], events
@@ -105,11 +128,11 @@ def test_it_dies_before_it_has_begun(
 
 
 def test_the_control_without_another_one_and_a_center_the_job_stops(in_process: Cluster) -> None:
-    own, slowed, _ = in_start(in_process, "bmuf", 2, supervised=True)
+    own, slowed, order = in_start(in_process, "bmuf", 2, supervised=True)
     own.node("trainer-1").kill()
     wait_until(lambda: own.run.logged("trainer-1: died"), "the coordinator knows of it")
     own.node("trainer-0").kill()
-    slowed.release()
+    slowed.release(own, order)
     assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
     assert own.run.report.outcome == "stopped: the last trainer died"
 
@@ -125,7 +148,7 @@ def test_one_that_waits_dies(in_process: Cluster, *, replaced: bool) -> None:
     else:
         wait_until(lambda: own.run.logged("trainer-1: was silent"), "the coordinator knows of it")
     assert set(order) == {"trainer-0"}
-    slowed.release()
+    slowed.release(own, order, "trainer-2", *(["trainer-3"] if replaced else []))
     events = require_whole(own)
     assert set(order[:START]) == {"trainer-0"}
     assert set(order) == {"trainer-0", "trainer-2"} | ({"trainer-3"} if replaced else set())
@@ -139,7 +162,7 @@ def test_it_leaves_and_another_one_goes_on_first(in_process: Cluster, sync: str)
     own, slowed, order = in_start(in_process, sync)
     own.node("trainer-0").terminate()
     assert own.node("trainer-0").wait(SECONDS) == ExitCode.OK, own.node("trainer-0").text()
-    slowed.release()
+    slowed.release(own, order, "trainer-1", "trainer-2")
     events = require_whole(own, ExitCode.OK)
     text = "goes on alone with the start of the job, with the weights and the optimizer of trainer-0"
     assert f"trainer-1: {text}" in events
@@ -153,7 +176,7 @@ def test_one_that_waits_leaves(in_process: Cluster) -> None:
     own, slowed, order = in_start(in_process, "bmuf")
     own.node("trainer-1").terminate()
     assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK, own.node("trainer-1").text()
-    slowed.release()
+    slowed.release(own, order, "trainer-2")
     events = require_whole(own, ExitCode.OK)
     assert "trainer-1: left the job as requested" in events
     assert set(order) == {"trainer-0", "trainer-2"}
@@ -164,7 +187,7 @@ def test_the_coordinator_dies(in_process: Cluster, sync: str) -> None:
     own, slowed, order = in_start(in_process, sync)
     own.coordinator.kill()
     own.take_over()
-    slowed.release()
+    slowed.release(own, order, "trainer-0", "trainer-1", "trainer-2")
     events = require_whole(own)
     assert [what for what in events if "died" in what or "silent" in what] == events[1:2], "the coordinator"
     assert events[-1].startswith("coordinator: 2 trainers joined after the start of ")
@@ -199,19 +222,15 @@ def test_one_dies_while_the_others_join(
 
     monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)
     own, slowed, order = in_start(in_process, "bmuf", supervised=True)
+    slowed.release_start()
     wait_until(due.is_set, "the others join")
     own.node(victim).kill()
     wait_until(lambda: own.run.logged(f"{victim}: died"), "the coordinator knows of it")
     dead.set()
-    living = {"trainer-0", "trainer-1", "trainer-2"} - {victim}
-
-    def all_train() -> bool:
-        return living <= set(order[START:]) | {"trainer-0"}
-
-    wait_until(lambda: all_train() or own.coordinator.poll() is not None, "each of the living trains")
-    slowed.release()
+    living = {"trainer-1", "trainer-2"} - {victim}
+    slowed.release(own, order, *living)
     events = require_whole(own)
-    assert all_train()
+    assert living <= set(order[START:])
     (joined,) = (what for what in events if "joined after the start of" in what)
     lost = victim == "trainer-0" and request_type is not Begin
     assert joined.endswith(OWN if lost else "with the weights and the optimizer of trainer-0")
