@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,7 +35,9 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
+        # Who waited for the file may have read it by now, and removed it with its folder.
+        with suppress(FileNotFoundError):
+            sync_directory(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
 
