@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
-from ..pipeline.data.batches.cutter import batch_of
+from ..pipeline.data.batches.cutter import batch_to_score
 from ..pipeline.retrieval.index import VectorIndex
 from ..pipeline.retrieval.searched_items import SearchedItems
 from ..pipeline.saved_model.input_rows import InputSchema, input_schema
 from ..pipeline.saved_model.model import SavedModel
-from ..pipeline.types import BatchId, Float32Array
+from ..pipeline.types import Float32Array
 from .body import decoded
 from .joined import RequestRows, all_or_each
 from .rows import BadRequest, RowColumns, columns_of_request
@@ -111,7 +111,7 @@ class Retriever:
         why = dict(rows.why)
         vectors = np.zeros((0, 0), np.float32)
         if len(rows.scored):
-            vectors = self.model.query_vectors(batch_of(BatchId(0, 0, 0, 0), rows.examples))
+            vectors = self.model.query_vectors(batch_to_score(rows.examples))
         finite = np.isfinite(vectors).all(axis=1)
         why |= dict.fromkeys(rows.scored[~finite].tolist(), NOT_FINITE)
         most = max(request.k + len(request.exclude) for request in requests)

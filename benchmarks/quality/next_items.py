@@ -26,14 +26,13 @@ import polars as pl
 import shadowsync
 import torch
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
-from shadowsync.pipeline.data.batches.cutter import batch_of
+from shadowsync.pipeline.data.batches.cutter import batch_to_score
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.models.sequences import with_lengths
 from shadowsync.pipeline.saved_model.input_rows import input_schema
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import _rows_of_table
 from shadowsync.pipeline.text.markdown import markdown_table
-from shadowsync.pipeline.types import BatchId
 
 LONGEST: Final = 30
 BEST: Final = 10
@@ -100,7 +99,7 @@ def job_tree(train: Path, folder: Path, name: str, seed: int, changes: dict[str,
 def vectors_of(model: SavedModel, rows: pl.DataFrame, tower: str) -> Any:
     """Return the vectors of a tower for these rows, float32 [n, dim]."""
     schema = input_schema(model.job, model.id_classes)
-    batch = batch_of(BatchId(0, 0, 0, 0), _rows_of_table(rows.to_arrow(), schema, "rows").examples)
+    batch = batch_to_score(_rows_of_table(rows.to_arrow(), schema, "rows").examples)
     with torch.inference_mode():
         found = model._loaded.embeddings(batch)
         module: Any = model.dense._module

@@ -31,7 +31,7 @@ def held_out_quality(score: Score | None, eval_files: list[str], job: Job) -> Ev
         return None
     labels = job.data.label_names
     teacher = teacher_ne(source_files(eval_files))
-    of_logits = job.model.scores == "logits"
+    of_logits = job.model.has_logits
     means = _means(sums_of_models, of_logits=of_logits)
     others = {
         "model": score.model,

@@ -221,7 +221,7 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
             outcome.drained.progressive,
             state.ledger.trained_in(scored),
             state.job.data.label_names,
-            of_logits=state.job.model.scores == "logits",
+            of_logits=state.job.model.has_logits,
         )
         if scored
         else None,

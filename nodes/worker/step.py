@@ -14,6 +14,7 @@ from torch import nn
 from ...pipeline.config.model import IN_BATCH_SOFTMAX
 from ...pipeline.config.trainer import warmup_factor
 from ...pipeline.data.batch import label_columns
+from ...pipeline.data.batches.split_by_id import IdReader
 from ...pipeline.embedding.lookup.gather_indices import GatherIndices
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
@@ -25,7 +26,6 @@ from ...pipeline.models.optimizers import EMA_EVERY
 from ...pipeline.models.own_loss import scoring
 from ...pipeline.models.registry import takes_jagged
 from ...pipeline.models.sequences import with_lengths
-from ...pipeline.models.two_tower import ItemIds
 from ...pipeline.types import Float32Array, Int64Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, HostBatch, PendingResult, Staged, StepResult
@@ -90,7 +90,9 @@ class Stepper:
         self._scoring = scoring(context.job, self._scorer)
         self._has_logits = context.job.model.has_logits
         self._ships_groups = context.job.model.loss == "own"
-        self._item_ids = ItemIds(context.job) if context.job.model.loss == IN_BATCH_SOFTMAX else None
+        self._item_ids: IdReader | None = None
+        if context.job.model.loss == IN_BATCH_SOFTMAX:
+            self._item_ids = IdReader(context.job.embedded_columns, context.job.model.item[0])
         self._stream = context.device.open_stream()
         self._captured: CapturedSteps | None = None
         if self.ahead and isinstance(self._stream, StepCapture):
@@ -252,7 +254,7 @@ class Stepper:
         groups = delivery.groups.view(np.int64) if self._ships_groups and len(delivery.groups) else None
         log_frequency = None
         if self._item_ids is not None:
-            items = self._item_ids.of(delivery.rows, delivery.keys)
+            items = self._item_ids(delivery).view(np.int64)
             groups, log_frequency = items[None], self._log_frequency(delivery, items)
         batch = HostBatch(labels, weights, delivery.dense, indices, data, numbers, groups, log_frequency)
         return indices, self._stream.stage(batch)

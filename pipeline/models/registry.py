@@ -223,13 +223,14 @@ def zero_inputs(job: Job) -> tuple[torch.Tensor, Embeddings]:
     The second one has empty lists.
     """
     zeros: Embeddings = []
+    jagged = takes_jagged(job)
     for entry in model_inputs_of(job.embedded_columns, job.data.columns):
         if entry.longest is None:
             zeros.append(torch.zeros(2, entry.dim))
             continue
         length = min(2, entry.longest)
         lengths = torch.tensor([length, 0])
-        if takes_jagged(job):
+        if jagged:
             zeros.append(JaggedSequence(torch.zeros(length, entry.dim), lengths))
         else:
             zeros.append(EmbeddedSequence(torch.zeros(2, length, entry.dim), lengths))

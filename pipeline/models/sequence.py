@@ -91,7 +91,7 @@ class HistoryTower(nn.Module):
     ) -> None:
         super().__init__()
         (self._history,) = [number for number in inputs.embeddings if entries[number].longest is not None]
-        self._dense = inputs.dense
+        self._dense = inputs.dense_runs()
         self._others = [number for number in inputs.embeddings if number != self._history]
         self._recent_first = recent_first
         history = entries[self._history]
@@ -102,7 +102,7 @@ class HistoryTower(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(TransformerBlock(dim, heads, dropout) for _ in range(blocks))
         self.last_norm = nn.LayerNorm(dim)
-        width = len(self._dense) + sum(entries[number].dim for number in self._others)
+        width = len(inputs.dense) + sum(entries[number].dim for number in self._others)
         self.top = mlp([dim + width, *top, dim], last_relu=False) if width else None
 
     def encode(self, history: EmbeddedSequence | JaggedSequence) -> torch.Tensor:
@@ -132,7 +132,7 @@ class HistoryTower(nn.Module):
         vectors = torch.where(history.lengths[:, None] > 0, outputs.index_select(0, last), self.empty)
         if self.top is None:
             return vectors
-        columns = [vectors, dense[:, self._dense]]
+        columns = [vectors, *(dense[:, run] for run in self._dense)]
         columns += [cast(torch.Tensor, embeddings[number]) for number in self._others]
         return cast(torch.Tensor, self.top(torch.cat(columns, dim=1)))
 

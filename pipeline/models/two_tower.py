@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ..config.job import Job
-from ..config.tables import EmbeddedColumn
-from ..types import Int32Array, Int64Array, Uint64Array
 from .item_frequency import DEFAULT_RATE, LEAST_RATE, ItemFrequency
 from .layers import mlp
 from .own_loss import LossBatch
@@ -34,6 +31,16 @@ class TowerInputs(NamedTuple):
     dense: list[int]
     embeddings: list[int]
 
+    def dense_runs(self) -> list[slice]:
+        """Return `dense` as slices: a list of numbers would be copied to a device in each step."""
+        runs: list[slice] = []
+        for number in self.dense:
+            if runs and runs[-1].stop == number:
+                runs[-1] = slice(runs[-1].start, number + 1)
+            else:
+                runs.append(slice(number, number + 1))
+        return runs
+
 
 def towers_of(job: Job) -> dict[str, Any]:
     """Return the arguments `query` and `item` of a model with two towers."""
@@ -47,40 +54,12 @@ def towers_of(job: Job) -> dict[str, Any]:
     }
 
 
-class ItemIds:
-    """What tells the items of a batch apart, from the job's column of their id.
-
-    Any thread may call it.
-    """
-
-    def __init__(self, job: Job) -> None:
-        single = [column for column in job.embedded_columns if not column.pooling]
-        column = _item_column(job)
-        self._grows = column.grows
-        self._number = (
-            [other.name for other in single if other.grows].index(column.name)
-            if column.grows
-            else single.index(column)
-        )
-
-    def of(self, rows: Int32Array, keys: Uint64Array) -> Int64Array:
-        """Return int64 [B]: the hashes of the ids in a growing table, else their rows; see `Batch`."""
-        ids: Int64Array = (
-            keys[self._number].view(np.int64) if self._grows else rows[self._number].astype(np.int64)
-        )
-        return ids
-
-
-def _item_column(job: Job) -> EmbeddedColumn:
-    (column,) = [column for column in job.embedded_columns if column.name == job.model.item[0]]
-    return column
-
-
 def item_frequency_of(job: Job, module: nn.Module) -> ItemFrequency | None:
     """Return an empty estimate for a model that is trained with the correction; None for others."""
     if not (isinstance(module, TowerModel) and module.frequency_rate):
         return None
-    return ItemFrequency(_item_column(job).table.rows, module.frequency_rate)
+    (column,) = (column for column in job.embedded_columns if column.name == job.model.item[0])
+    return ItemFrequency(column.table.rows, module.frequency_rate)
 
 
 class Tower(nn.Module):
@@ -90,7 +69,7 @@ class Tower(nn.Module):
         self, inputs: TowerInputs, embedding_dims: Sequence[int], top: Sequence[int], dim: int
     ) -> None:
         super().__init__()
-        self._dense, self._embeddings = _runs(inputs.dense), inputs.embeddings
+        self._dense, self._embeddings = inputs.dense_runs(), inputs.embeddings
         self.width = len(inputs.dense) + sum(embedding_dims[number] for number in inputs.embeddings)
         self.top = mlp([self.width, *top, dim], last_relu=False)
 
@@ -100,17 +79,6 @@ class Tower(nn.Module):
         columns += [cast(torch.Tensor, embeddings[number]) for number in self._embeddings]
         vectors: torch.Tensor = self.top(torch.cat(columns, dim=1))
         return vectors
-
-
-def _runs(numbers: Sequence[int]) -> list[slice]:
-    """Return the numbers as slices: a list of them would be copied to a device in each step."""
-    runs: list[slice] = []
-    for number in numbers:
-        if runs and runs[-1].stop == number:
-            runs[-1] = slice(runs[-1].start, number + 1)
-        else:
-            runs.append(slice(number, number + 1))
-    return runs
 
 
 class TowerModel(nn.Module):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from ..data.batches.cutter import batch_of
+from ..data.batches.cutter import batch_to_score
 from ..data.schema import Examples
-from ..data.span import Span
 from ..errors import DataError
 from ..saved_model.model import SavedModel, require_towers
-from ..types import BatchId, Float32Array, Int64Array
-from .items import Items, items_of_files, items_of_rows
+from ..types import Float32Array, Int64Array
+from .items import Items, items_of_files
 
 Tower: TypeAlias = Literal["query", "item"]
 
@@ -28,7 +27,7 @@ class Catalogue:
 
     Attributes:
         ids: the ids, as the file has them; None where they are only known by hashes.
-        identities: int64 [N], what tells items apart in batches, see `two_tower.ItemIds`.
+        identities: int64 [N], what tells items apart, see `ItemReader`.
         vectors: float32 [N, dim].
     """
 
@@ -52,20 +51,11 @@ def catalogue_of_files(model: SavedModel, patterns: Sequence[str]) -> Catalogue:
     return Catalogue.of(items_of_files(model.job, model.id_classes, patterns), model)
 
 
-def catalogue_of_rows(model: SavedModel, spans: Iterable[Span]) -> Catalogue:
-    """Return the catalogue of the items in rows of the job's data, such as its training part.
-
-    Raises DataError as `items_of_rows`, and for a model without towers.
-    """
-    require_towers(model)
-    return Catalogue.of(items_of_rows(model.job, spans), model)
-
-
 def tower_vectors(model: SavedModel, tower: Tower, examples: Examples) -> Float32Array:
     """Return the vectors of rows by a tower, float32 [n, dim]; raises DataError if one is not finite."""
     vectors_of = model.item_vectors if tower == "item" else model.query_vectors
     parts = [
-        vectors_of(batch_of(BatchId(0, 0, 0, 0), examples.slice(start, start + VECTOR_BATCH)))
+        vectors_of(batch_to_score(examples.slice(start, start + VECTOR_BATCH)))
         for start in range(0, len(examples), VECTOR_BATCH)
     ]
     vectors = np.concatenate(parts)

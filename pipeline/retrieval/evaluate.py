@@ -13,7 +13,7 @@ from ..data.span import Span
 from ..errors import DataError
 from ..input.plan import plan_input
 from ..metrics.retrieval import RetrievalQuality, RetrievalSums
-from ..saved_model.evaluate import spans_of
+from ..saved_model.evaluate import result_of, spans_of
 from ..saved_model.model import SavedModel, require_towers
 from ..types import TRAINING_ITEMS, RetrievalSettings, Uint64Array
 from .catalogue import VECTOR_BATCH, Catalogue, tower_vectors
@@ -68,13 +68,7 @@ class RetrievalScorer:
 
     def score(self, model: SavedModel, spans: Sequence[Span]) -> RetrievalQuality:
         """Rank the items of all positive rows of the spans; as `score_in_pieces`."""
-        pieces = self.score_in_pieces(model, spans)
-        try:
-            while True:
-                next(pieces)
-        except StopIteration as end:
-            quality: RetrievalQuality = end.value
-            return quality
+        return result_of(self.score_in_pieces(model, spans))
 
     def score_in_pieces(
         self, model: SavedModel, spans: Sequence[Span]

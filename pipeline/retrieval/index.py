@@ -119,7 +119,7 @@ class VectorIndex:
     def search(self, queries: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
         """Return for each query the numbers of k items with high products, and these, best first.
 
-        As `exact_top_k`, but for what it misses: where it finds fewer items, the last numbers are -1.
+        As `ExactSearch.search`, but for what it misses: where it finds fewer items, the last numbers are -1.
         """
         import faiss
 

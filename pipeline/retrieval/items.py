@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ..config.job import Job
 from ..data.bad_rows import UnreportedBadRows
-from ..data.batches.span_plan import plan_spans
 from ..data.batches.split_by_id import IdReader
 from ..data.columns.fields import TextRules, null_mask
 from ..data.formats.parquet import IdClass
@@ -19,7 +19,7 @@ from ..data.schema import Examples
 from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
-from ..saved_model.input_rows import InputRows, InputSchema, input_schema, read_input
+from ..saved_model.input_rows import InputRows, input_schema, read_files
 from ..types import Int64Array, Mask
 
 _REMEDY: Final = "give each item once, in a row with its id"
@@ -31,7 +31,7 @@ class Items:
 
     Attributes:
         ids: the ids, as the file has them; None where they are only known by hashes.
-        identities: int64 [N], what tells items apart in batches, see `identities_of`.
+        identities: int64 [N], what tells items apart, see `ItemReader`.
         examples: the items' rows; what is not of items is missing in them, or of any query.
     """
 
@@ -44,7 +44,7 @@ class Items:
 
 
 class ItemReader:
-    """What tells items apart, from the job's column of their id; as `two_tower.ItemIds` for batches."""
+    """What tells items apart, from the job's column of their id; as `LossBatch.items`."""
 
     def __init__(self, job: Job) -> None:
         self._ids = IdReader(job.embedded_columns, job.model.item[0])
@@ -76,7 +76,7 @@ def items_of_files(job: Job, id_classes: Mapping[str, IdClass], patterns: Sequen
     ids: list[pa.Array] = []
     identities: list[Int64Array] = []
     examples: list[Examples] = []
-    for rows in _rows_of(patterns, schema, source):
+    for rows in read_files(patterns, schema, [source]):
         if rows.why:
             first = min(rows.why)
             raise _refused(rows, first, f"{rows.why[first]}, and such an item cannot be found")
@@ -123,7 +123,7 @@ class Identities:
     def add(self, values: Int64Array) -> Mask:
         """Add values, and return which of them are new, and the first of their kind: bool [n]."""
         found, first = np.unique(values, return_index=True)
-        new = ~(_is_in(found, self._known) | _is_in(found, self._recent))
+        new = ~(places_in(self._known, found)[1] | places_in(self._recent, found)[1])
         mask = np.zeros(len(values), np.bool_)
         mask[first[new]] = True
         self._recent = np.sort(np.concatenate([self._recent, found[new]]))
@@ -134,13 +134,12 @@ class Identities:
         return mask
 
 
-def _is_in(values: Int64Array, known: Int64Array) -> Mask:
-    """Return which values are in a sorted array."""
+def places_in(known: NDArray[Any], values: NDArray[Any]) -> tuple[Int64Array, Mask]:
+    """Return where values are in a sorted array, and which are there: int64 [n] and bool [n]."""
     if not len(known):
-        return np.zeros(len(values), np.bool_)
+        return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    found: Mask = known[places] == values
-    return found
+    return places, known[places] == values
 
 
 class _Places:
@@ -160,12 +159,6 @@ class _Places:
             path, number = self._ids.setdefault(value, where)
             if (path, number) != where:
                 raise _refused(rows, place, f"has the item {value!r}, as row {number} of {path} has")
-
-
-def _rows_of(patterns: Sequence[str], schema: InputSchema, source: str) -> Iterator[InputRows]:
-    data = schema.data
-    spans = plan_spans(patterns, data.format, data.span_bytes, kafka=data.kafka)
-    return (rows for span in spans for rows in read_input(span, schema, [source]))
 
 
 def _refused(rows: InputRows, place: int, what: str) -> DataError:

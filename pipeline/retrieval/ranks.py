@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ..errors import ResourceError
-from ..types import Float32Array, Int64Array, Mask, Uint64Array
+from ..types import Float32Array, Int64Array, Uint64Array
+from .items import places_in
 from .top_k import ITEM_BLOCK, QUERY_BLOCK, blocks, products
 
 MOST_PAIRS: Final = 1 << 27
@@ -40,7 +41,7 @@ def ranks_of(
 
     It is 1 and the number of other items with at least the item's product: of equal products the item is the
     last, so that a model that gives all items one score gains nothing. A query's excluded items do not count,
-    but for the item itself. Memory beside the arguments is bounded, as of `exact_top_k`.
+    but for the item itself. Memory beside the arguments is bounded, as of `ExactSearch.search`.
 
     Args:
         queries: float32 [Q, dim].
@@ -79,8 +80,8 @@ class ItemNumbers:
 
     def of(self, identities: Int64Array) -> Int64Array:
         """Return int64 [n]: the number of each item, -1 for one that is not there."""
-        places = np.minimum(np.searchsorted(self._sorted, identities), len(self._sorted) - 1)
-        numbers: Int64Array = np.where(self._sorted[places] == identities, self._number[places], -1)
+        places, known = places_in(self._sorted, identities)
+        numbers: Int64Array = np.where(known, self._number[places], -1)
         return numbers
 
 
@@ -110,7 +111,7 @@ class ItemsOfGroups:
 
         Raises ResourceError past the limit.
         """
-        place, known = self._places(groups)
+        place, known = places_in(self._groups, groups)
         code = (place * self._items + numbers)[known & (numbers >= 0)]
         self._pending.append(code)
         self._pending_pairs += len(code)
@@ -120,18 +121,12 @@ class ItemsOfGroups:
     def of(self, groups: Uint64Array) -> Pairs:
         """Return the items of the group of each of n queries; n is small."""
         self._settle()
-        place, known = self._places(groups)
+        place, known = places_in(self._groups, groups)
         first = np.searchsorted(self._codes, place * self._items)
         counts = np.where(known, np.searchsorted(self._codes, (place + 1) * self._items) - first, 0)
         query = np.repeat(np.arange(len(groups)), counts)
         behind = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
         return Pairs(query, self._codes[np.repeat(first, counts) + behind] % self._items)
-
-    def _places(self, groups: Uint64Array) -> tuple[Int64Array, Mask]:
-        if not len(self._groups):
-            return np.zeros(len(groups), np.int64), np.zeros(len(groups), np.bool_)
-        place = np.minimum(np.searchsorted(self._groups, groups), len(self._groups) - 1)
-        return place, self._groups[place] == groups
 
     def _settle(self) -> None:
         if not self._pending:

@@ -10,13 +10,12 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ..data.batches.cutter import batch_of
-from ..data.batches.span_plan import plan_spans
+from ..data.batches.cutter import batch_to_score
 from ..errors import DataError
-from ..saved_model.input_rows import input_schema, read_input
+from ..saved_model.input_rows import input_schema, read_files
 from ..saved_model.model import SavedModel
 from ..text.format import counted
-from ..types import BatchId, Float32Array, Int64Array
+from ..types import Float32Array, Int64Array
 from .catalogue import Catalogue, catalogue_of_files
 from .index import Recall, VectorIndex, require_index
 from .top_k import ExactSearch
@@ -131,16 +130,15 @@ def query_vectors_of_files(model: SavedModel, patterns: Sequence[str], most_rows
     """
     job = model.job
     schema = input_schema(job, model.id_classes, only=job.model.query)
-    data, parts, count = schema.data, list[Float32Array](), 0
-    for span in plan_spans(patterns, data.format, data.span_bytes, kafka=data.kafka):
-        for rows in read_input(span, schema):
-            examples = rows.examples.slice(0, most_rows - count)
-            if len(examples):
-                vectors = model.query_vectors(batch_of(BatchId(0, 0, 0, 0), examples))
-                parts.append(vectors[np.isfinite(vectors).all(axis=1)])
-                count += len(examples)
-            if count >= most_rows:
-                return np.concatenate(parts)
+    parts, count = list[Float32Array](), 0
+    for rows in read_files(patterns, schema):
+        examples = rows.examples.slice(0, most_rows - count)
+        if len(examples):
+            vectors = model.query_vectors(batch_to_score(examples))
+            parts.append(vectors[np.isfinite(vectors).all(axis=1)])
+            count += len(examples)
+        if count >= most_rows:
+            break
     if not count:
         raise DataError("has no row with a query", where=", ".join(patterns), remedy="give rows of the data")
     return np.concatenate(parts)

@@ -53,7 +53,18 @@ class ExactSearch:
         return len(self._vectors)
 
     def search(self, queries: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
-        """Return what `exact_top_k` does; raises as it."""
+        """Return for each query the numbers of the k items with the highest products, and these, best first.
+
+        Of equal products the item with the lower number is first. Memory beside the arguments and the result
+        is bounded: QUERY_BLOCK times ITEM_BLOCK products, 8 MB, or those of one query, and a copy.
+
+        Args:
+            queries: float32 [Q, dim].
+            k: 1 or more; above N it is N.
+
+        Returns int64 [Q, k] and float32 [Q, k]. Raises ValueError for a vector that is not finite, other
+        shapes, or k below 1.
+        """
         if queries.ndim != 2 or queries.shape[1] != self._vectors.shape[1] or k < 1:
             raise ValueError(f"queries {queries.shape}, vectors {self._vectors.shape}, k = {k}")
         queries = _writable(queries)
@@ -82,23 +93,6 @@ class ExactSearch:
         """Return the products of each query, float32 [Q, dim], with its items, int64 [Q, k]: [Q, k]."""
         pairs = zip(queries, numbers, strict=True)
         return np.stack([products(query[None], self._vectors[items])[0] for query, items in pairs])
-
-
-def exact_top_k(queries: Float32Array, vectors: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
-    """Return for each query the numbers of the k items with the highest products, and these, best first.
-
-    Of equal products the item with the lower number is first. Memory beside the arguments and the result is
-    bounded: QUERY_BLOCK times ITEM_BLOCK products, 8 MB, or those of one query, and a copy.
-
-    Args:
-        queries: float32 [Q, dim].
-        vectors: float32 [N, dim], of the items.
-        k: 1 or more; above N it is N.
-
-    Returns int64 [Q, k] and float32 [Q, k]. Raises ValueError for a vector that is not finite, other shapes,
-    or k below 1.
-    """
-    return ExactSearch(vectors).search(queries, k)
 
 
 def _writable(vectors: Float32Array) -> Float32Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch, label_columns
@@ -20,6 +20,8 @@ from ..metrics.top_k import KEPT_BYTES, GroupRanking
 from ..types import NEED_PROBABILITIES
 from .model import SavedModel
 from .untrained_ids import UntrainedIds
+
+T = TypeVar("T")
 
 SCORE_BATCH = 4096
 
@@ -116,13 +118,17 @@ def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
 
 def score_spans(model: SavedModel, spans: Iterable[Span], ids: UntrainedIds | None = None) -> SpanScores:
     """Score every example of the spans in order, on this thread; arguments as `score_in_pieces`."""
-    pieces = score_in_pieces(model, spans, ids)
+    return result_of(score_in_pieces(model, spans, ids))
+
+
+def result_of(work: Generator[None, None, T]) -> T:
+    """Do all pieces of some work on this thread; return its result."""
     try:
         while True:
-            next(pieces)
+            next(work)
     except StopIteration as end:
-        scores: SpanScores = end.value
-        return scores
+        result: T = end.value
+        return result
 
 
 def score_in_pieces(

@@ -182,7 +182,7 @@ def _scores(
             where="--data",
             remedy="give files with both labels, or more --rows",
         )
-    return (sums.ne if model.job.model.scores == "logits" else None), sums.auc
+    return (sums.ne if model.job.model.has_logits else None), sums.auc
 
 
 def _mean(name: str, column: _Column) -> ColumnImportance:

@@ -20,6 +20,7 @@ from ..config.columns import ColumnSection, column_fault, places_of
 from ..config.data import DataSection
 from ..config.job import Job
 from ..data.bad_rows import printable
+from ..data.batches.span_plan import plan_spans
 from ..data.columns.fields import decoded, display_bytes, plain_type
 from ..data.columns.record_schema import Records, RecordSchema
 from ..data.files.text import first_line, line_blocks, line_numbers
@@ -138,6 +139,13 @@ def read_input(span: Span, schema: InputSchema, keep: Sequence[str] = ()) -> Ite
     """
     read = _parquet_rows if span.kind == "row_groups" else _text_rows
     return read(span, schema, list(keep))
+
+
+def read_files(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str] = ()) -> Iterator[InputRows]:
+    """Yield all rows of the files that match; raises DataError as `plan_spans` and `read_input`."""
+    data = schema.data
+    spans = plan_spans(patterns, data.format, data.span_bytes, kafka=data.kafka)
+    return (rows for span in spans for rows in read_input(span, schema, keep))
 
 
 def rows_of_columns(

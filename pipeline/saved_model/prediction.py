@@ -21,13 +21,13 @@ from ..config.columns import suggest
 from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
-from ..data.batches.cutter import batch_of
+from ..data.batches.cutter import batch_to_score
 from ..data.batches.span_plan import plan_spans
 from ..data.files.paths import file_identity
 from ..data.formats.parquet import IdClass, check_parquet
 from ..errors import CheckpointError, DataError
 from ..jobfile.tables_in_memory import no_table
-from ..types import BatchId, Float32Array, IndexArray, Mask
+from ..types import Float32Array, IndexArray, Mask
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns, value_array
 from .untrained_ids import UntrainedIds
 
@@ -230,7 +230,7 @@ def write_predictions(
                 _require_other(out, rows.path)
                 done.add(rows, logits)
                 if len(rows.scored):
-                    done.ids.add(model.ids_without_row(batch_of(BatchId(0, 0, 0, 0), rows.examples)))
+                    done.ids.add(model.ids_without_row(batch_to_score(rows.examples)))
                 chunk = _table(model.job, logits, rows, schema)
                 if writer is None:
                     schema = chunk.schema
@@ -291,7 +291,7 @@ def logits_of(model: ScoringModel, rows: InputRows, owner: IndexArray | None = N
     shape = (len(rows.numbers), labels) if labels > 1 else (len(rows.numbers),)
     logits = np.full(shape, np.nan, np.float32)
     if len(rows.scored):
-        batch = batch_of(BatchId(0, 0, 0, 0), rows.examples)
+        batch = batch_to_score(rows.examples)
         scored = np.array(model.logits(batch, None if owner is None else owner[rows.scored]))
         scored[~has_scores(scored)] = np.nan
         logits[rows.scored] = scored
@@ -346,7 +346,7 @@ def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) 
 def _columns_of_labels(job: Job) -> list[tuple[str, ...]]:
     """Return the names of each label's columns in the output."""
     names = job.data.label_names
-    columns = _LABEL_COLUMNS if job.model.scores == "logits" else _OWN_LABEL_COLUMNS
+    columns = _LABEL_COLUMNS if job.model.has_logits else _OWN_LABEL_COLUMNS
     if len(names) == 1:
         return [columns]
     return [tuple(f"{column}_{name}" for column in columns) for name in names]

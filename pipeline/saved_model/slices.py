@@ -98,7 +98,7 @@ def score_slices(
         raise DataError(
             "no row has a label and a score", where=", ".join(patterns), remedy="give files with labels"
         )
-    return _slices(column, frame, k, of_logits=model.job.model.scores == "logits")
+    return _slices(column, frame, k, of_logits=model.job.model.has_logits)
 
 
 def _ranking(frame: pl.DataFrame, k: int) -> GroupRanking:

@@ -361,7 +361,7 @@ class CheckpointManager:
             job = self._state.job
             metrics: dict[str, float | None] = {}
             if sums.examples:
-                of_logits = job.model.scores == "logits"
+                of_logits = job.model.has_logits
                 metrics = metrics_by_label(sums, job.data.label_names, of_logits=of_logits)
             if score.ranking is not None:
                 further = job.ranking_label

@@ -30,7 +30,7 @@ class TrainingState:
 
     def __init__(self, job: Job, ledger: LedgerState, input_facts: InputFacts) -> None:
         self.input = input_facts
-        self.metrics = TrainingMetrics(job.data.label_names, of_logits=job.model.scores == "logits")
+        self.metrics = TrainingMetrics(job.data.label_names, of_logits=job.model.has_logits)
         self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
         self.bad_rows_of_failed_reader = 0

@@ -14,7 +14,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,11 +24,12 @@ from ...runtime.process import importing_torch
 from .scoring import URGENT
 
 if TYPE_CHECKING:
+    from ....pipeline.data.span import Span
     from ....pipeline.metrics.retrieval import RetrievalQuality
     from ....pipeline.retrieval.evaluate import RetrievalScorer
     from ....pipeline.saved_model.model import SavedModel
 
-    Kept: TypeAlias = dict[str, RetrievalScorer]
+    Kept: TypeAlias = list[RetrievalScorer]
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     os.dup2(2, 1)
     requests: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
     threading.Thread(target=read_requests, args=(requests,), name="stdin", daemon=True).start()
-    kept: Kept = {}
+    kept: Kept = []
     while True:
         line, urgent = requests.get()
         print(json.dumps(reply(json.loads(line), urgent, kept)), file=replies, flush=True)
@@ -47,7 +48,8 @@ def main() -> None:
 def score(request: dict[str, Any], kept: Kept | None = None) -> Generator[None, None, dict[str, Any]]:
     """Return the checkpoint's metrics on the spans; yield where another thread may go on.
 
-    `kept` has what was read for the checkpoint before. Raises CheckpointError, DataError or ResourceError.
+    `kept` has what was read for an earlier checkpoint, if anything. Raises CheckpointError, DataError or
+    ResourceError.
     """
     with importing_torch():
         import torch
@@ -60,9 +62,10 @@ def score(request: dict[str, Any], kept: Kept | None = None) -> Generator[None, 
     torch.set_num_threads(1)
     model = SavedModel.open(request["checkpoint"], trust=True)
     yield
-    scores = yield from score_in_pieces(model, [record_of(Span, values) for values in request["spans"]])
+    spans = [record_of(Span, values) for values in request["spans"]]
+    scores = yield from score_in_pieces(model, spans)
     sums = scores.sums
-    retrieval = yield from _retrieval(model, request, {} if kept is None else kept)
+    retrieval = yield from _retrieval(model, spans, request, [] if kept is None else kept)
     return {
         "model": model.manifest.model,
         "examples_trained": model.manifest.examples_trained,
@@ -76,7 +79,7 @@ def score(request: dict[str, Any], kept: Kept | None = None) -> Generator[None, 
 
 
 def _retrieval(
-    model: SavedModel, request: dict[str, Any], kept: Kept
+    model: SavedModel, spans: Sequence[Span], request: dict[str, Any], kept: Kept
 ) -> Generator[None, None, RetrievalQuality | None]:
     """Return the ranks of held-out items among the job's catalogue; None for a job without."""
     from ....pipeline.data.span import Span
@@ -86,13 +89,11 @@ def _retrieval(
     settings = model.job.retrieval
     if settings is None:
         return None
-    key = f"{model.job.digest} {request['trained']}"
-    if key not in kept:
-        kept.clear()
+    # All checkpoints of a process are of one job, with one training part.
+    if not kept:
         trained = [record_of(Span, values) for values in request["trained"]]
-        kept[key] = RetrievalScorer(model.job, settings, trained)
-    spans = [record_of(Span, values) for values in request["spans"]]
-    return (yield from kept[key].score_in_pieces(model, spans))
+        kept.append(RetrievalScorer(model.job, settings, trained))
+    return (yield from kept[0].score_in_pieces(model, spans))
 
 
 def reply(request: dict[str, Any], urgent: threading.Event, kept: Kept | None = None) -> dict[str, Any]:

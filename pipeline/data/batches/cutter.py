@@ -124,3 +124,8 @@ def batch_of(batch_id: BatchId, examples: Examples) -> Batch:
         bag_keys=bags.keys,
         groups=np.ascontiguousarray(examples.groups),
     )
+
+
+def batch_to_score(examples: Examples) -> Batch:
+    """Return examples as a batch of no input, for a model that is not trained on it."""
+    return batch_of(BatchId(0, 0, 0, 0), examples)

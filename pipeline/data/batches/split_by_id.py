@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from ...config.data import SplitSection
 from ...config.tables import EmbeddedColumn
 from ...errors import DataError
-from ...types import Int64Array, Mask, Uint64Array
+from ...types import Int32Array, Int64Array, Mask, Uint64Array
 from ..formats.records import RecordChunk
 from ..hashing import mix64, mix_numbers
-from ..schema import Examples
 from ..span import PartName, Span
 from .split import part_of_draws
 
@@ -31,6 +30,18 @@ _ROW: Final = np.dtype([("id", np.uint64), ("time", np.float64), ("row", np.int6
 
 SpanStart = tuple[str, int]
 """The path and the start of a whole span."""
+
+
+class WithIds(Protocol):
+    """Examples, or a batch of them."""
+
+    @property
+    def rows(self) -> Int32Array:
+        """See `Batch.rows`."""
+
+    @property
+    def keys(self) -> Uint64Array:
+        """See `Batch.keys`."""
 
 
 class IdReader:
@@ -50,7 +61,7 @@ class IdReader:
         growing = [one for one in single if one.grows]
         self._key = growing.index(column) if column.grows else None
 
-    def __call__(self, examples: Examples) -> Uint64Array:
+    def __call__(self, examples: WithIds) -> Uint64Array:
         """Return uint64 [n]."""
         if self._key is None:
             ids: Uint64Array = examples.rows[self._place].astype(np.uint64)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics.pass_sums import PassSums
@@ -144,23 +143,18 @@ def test_the_log_loss_written_by_hand_is_that_of_shadowsync(weighted: bool, micr
 @pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_ranking_loss_is_captured(settings: str, weighted: bool, micro_batches: float) -> None:
-    job, results = job_of(Pairs, "own", **plain.JOBS[settings]), []
-    for run in (plain.eager, plain.train):
-        shared = on_fake_device(build_shared(job))
-        shared.micro_batches.set(micro_batches)
-        results.append(run(shared, [drawn(shared, number, weighted=weighted) for number in range(COUNT)]))
-    plain.assert_equal(*results)
-    assert (results[1].captured, results[1].events) == (COUNT - EAGER_STEPS, [])
+    job = job_of(Pairs, "own", **plain.JOBS[settings])
+
+    def batches(shared: TrainerContext) -> list[plain.Drawn]:
+        return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
+
+    trained = plain.trained_as_eagerly(job, batches, micro_batches)
     # There is no log loss of such scores.
-    assert results[1].losses == [0.0] * COUNT
-    assert any(gradient.any() for gradients in results[1].gradients for gradient in gradients)
-    if settings == "adam":
-        # No difference of a pair depends on the bias, and Adam makes whole steps of its rounding.
-        return
-    host = build_shared(job)
-    host.micro_batches.set(micro_batches)
-    on_host = plain.train(host, [drawn(host, number, weighted=weighted) for number in range(COUNT)])
-    torch.testing.assert_close(on_host.flat, results[1].flat, rtol=1e-4, atol=1e-5)
+    assert trained.losses == [0.0] * COUNT
+    assert any(gradient.any() for gradients in trained.gradients for gradient in gradients)
+    # No difference of a pair depends on the bias, and Adam makes whole steps of its rounding.
+    if settings != "adam":
+        plain.assert_near_host(job, batches, micro_batches, trained)
 
 
 def test_a_loss_that_no_graph_can_hold_trains_eagerly_and_the_user_is_told_once() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
@@ -44,21 +43,16 @@ def drawn(shared: TrainerContext, number: int, **settings: Any) -> plain.Drawn:
 @pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_captured_step_is_an_eager_one(settings: str, weighted: bool, micro_batches: float) -> None:
-    job, results = job_of(**plain.JOBS[settings]), []
-    for run in (plain.eager, plain.train):
-        shared = on_fake_device(build_shared(job))
-        shared.micro_batches.set(micro_batches)
-        results.append(run(shared, [drawn(shared, number, weighted=weighted) for number in range(COUNT)]))
-    plain.assert_equal(*results)
-    assert (results[1].captured, results[1].events) == (COUNT - EAGER_STEPS, [])
-    assert any(gradient.any() for gradients in results[1].gradients for gradient in gradients)
-    if settings == "adam":
-        # What no difference of scores depends on is rounding, and Adam makes whole steps of it.
-        return
-    host = build_shared(job)
-    host.micro_batches.set(micro_batches)
-    on_host = plain.train(host, [drawn(host, number, weighted=weighted) for number in range(COUNT)])
-    torch.testing.assert_close(on_host.flat, results[1].flat, rtol=1e-4, atol=1e-5)
+    job = job_of(**plain.JOBS[settings])
+
+    def batches(shared: TrainerContext) -> list[plain.Drawn]:
+        return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
+
+    trained = plain.trained_as_eagerly(job, batches, micro_batches)
+    assert any(gradient.any() for gradients in trained.gradients for gradient in gradients)
+    # What no difference of scores depends on is rounding, and Adam makes whole steps of it.
+    if settings != "adam":
+        plain.assert_near_host(job, batches, micro_batches, trained)
 
 
 @pytest.mark.parametrize("micro_batches", [1.0, 3.0])

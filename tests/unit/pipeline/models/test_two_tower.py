@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.batches.split_by_id import IdReader
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.models.own_loss import LossBatch
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.models.sequences import Embeddings
-from shadowsync.pipeline.models.two_tower import ItemIds, TwoTower, in_batch_softmax
+from shadowsync.pipeline.models.two_tower import TwoTower, in_batch_softmax
+from shadowsync.pipeline.types import Int32Array, Uint64Array
 from shadowsync.tests.support.tables.shared import build_shared
 
 COLUMNS: dict[str, Any] = {
@@ -160,21 +162,31 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], why: s
     assert why in str(refused.value)
 
 
+class Ids(NamedTuple):
+    """The ids of a batch."""
+
+    rows: Int32Array
+    keys: Uint64Array
+
+
 def test_items_are_told_apart_by_hash_or_row() -> None:
     """Among several columns, some with growing tables."""
     columns = {"y": "label", "a": "categorical", "b": "categorical", "c": "categorical", "d": "categorical"}
     rows = np.arange(8, dtype=np.int32).reshape(4, 2)
     keys = np.array([[1 << 63, 7], [5, 6]], np.uint64)
     hashed = {name: {"kind": "hashed", "rows": 10} for name in "ad"}
+
+    def items_of(job: Job) -> list[int]:
+        ids_of = IdReader(job.embedded_columns, job.model.item[0])
+        found: list[int] = ids_of(Ids(rows, keys)).view(np.int64).tolist()
+        return found
+
     towers: dict[str, Any] = {"query": ["a", "b"], "item": ["c", "d"]}
-    growing = ItemIds(job_of(columns, hashed, **towers))
-    assert growing.of(rows, keys).tolist() == [5, 6]
+    assert items_of(job_of(columns, hashed, **towers)) == [5, 6]
     towers = {"query": ["a", "b"], "item": ["d", "c"]}
-    fixed = ItemIds(job_of(columns, hashed, **towers))
-    assert fixed.of(rows, keys).tolist() == [6, 7]
+    assert items_of(job_of(columns, hashed, **towers)) == [6, 7]
     towers = {"query": ["a", "c"], "item": ["b", "d"]}
-    first = ItemIds(job_of(columns, hashed, **towers))
-    assert first.of(rows, keys).tolist() == [-(1 << 63), 7]
+    assert items_of(job_of(columns, hashed, **towers)) == [-(1 << 63), 7]
 
 
 def test_only_a_job_with_the_correction_keeps_frequencies() -> None:

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.batches.cutter import batch_of
+from shadowsync.pipeline.data.batches.split_by_id import IdReader
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.models.two_tower import ItemIds
 from shadowsync.pipeline.retrieval.items import Identities, ItemReader, Items, items_of_files, items_of_rows
 from shadowsync.pipeline.types import BatchId
 
@@ -77,7 +77,8 @@ def test_identities_are_those_of_the_loss(tmp_path: Path, tables: str) -> None:
     found = items_of_files(job, {}, [str(file)])
     (part,) = found.examples
     batch = batch_of(BatchId(0, 0, 0, 0), part)
-    np.testing.assert_array_equal(found.identities, ItemIds(job).of(batch.rows, batch.keys))
+    of_loss = IdReader(job.embedded_columns, job.model.item[0])
+    np.testing.assert_array_equal(found.identities, of_loss(batch).view(np.int64))
     np.testing.assert_array_equal(found.identities, ItemReader(job)(part))
     shared = len(set(found.identities.tolist())) < 40
     assert shared is (tables == "hashed"), "ids that share a row are told apart by their ids alone"

@@ -10,7 +10,7 @@ import pytest
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.retrieval import ranks, top_k
 from shadowsync.pipeline.retrieval.ranks import ItemNumbers, ItemsOfGroups, Pairs, groups_of, ranks_of
-from shadowsync.pipeline.retrieval.top_k import exact_top_k
+from shadowsync.pipeline.retrieval.top_k import ExactSearch
 from shadowsync.pipeline.types import Float32Array, Int64Array
 
 QUERIES, ITEMS, DIM = 53, 301, 7
@@ -51,7 +51,7 @@ def brute_ranks(
 @pytest.mark.usefixtures("_blocks")
 def test_the_best_items_are_those_of_a_stable_sort(k: int, coarse: bool) -> None:
     queries, vectors = vectors_of(1, QUERIES, coarse=coarse), vectors_of(2, ITEMS, coarse=coarse)
-    numbers, scores = exact_top_k(queries, vectors, k)
+    numbers, scores = ExactSearch(vectors).search(queries, k)
     products = (queries.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)
     want = np.argsort(-products, axis=1, kind="stable")[:, :k]
     np.testing.assert_array_equal(numbers, want)
@@ -109,9 +109,9 @@ def test_memory_is_that_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             tracemalloc.stop()
 
     targets = np.arange(queries)
-    assert peak(lambda: exact_top_k(one, rising, 10)) < 15e6 < whole
+    assert peak(lambda: ExactSearch(rising).search(one, 10)) < 15e6 < whole
     assert peak(lambda: ranks_of(one, targets, rising)) < 15e6
-    numbers, _ = exact_top_k(one[:2], rising, 3)
+    numbers, _ = ExactSearch(rising).search(one[:2], 3)
     assert numbers.tolist() == [[items - 1, items - 2, items - 3]] * 2
     for module in (top_k, ranks):
         monkeypatch.setattr(module, "ITEM_BLOCK", items)
@@ -124,9 +124,9 @@ def test_a_vector_that_is_not_finite_is_refused() -> None:
     bad[1, 1] = np.nan
     for queries, vectors in ((bad, vectors_of(2, 3)), (vectors_of(2, 3), bad)):
         with pytest.raises(ValueError, match="diverged"):
-            exact_top_k(queries, vectors, 1)
+            ExactSearch(vectors).search(queries, 1)
     with pytest.raises(ValueError, match="k = 0"):
-        exact_top_k(vectors_of(1, 3), vectors_of(2, 3), 0)
+        ExactSearch(vectors_of(2, 3)).search(vectors_of(1, 3), 0)
 
 
 def test_items_are_found_by_their_identities() -> None:

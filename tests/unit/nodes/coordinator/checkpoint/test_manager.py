@@ -258,6 +258,18 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
     assert caplog.text.count("an event could not be stored in the ledger's file") == 2
 
 
+def noted_nices(patch: pytest.MonkeyPatch) -> list[int]:
+    """Score all checkpoints as GOOD; return by how much the priority of each score is lower, as they come."""
+    nices: list[int] = []
+
+    async def noted(scorer: CheckpointScorer, _: Path, __: list[Span]) -> CheckpointScore:
+        nices.append(scorer._nice)
+        return score(GOOD)
+
+    patch.setattr(CheckpointScorer, "score", noted)
+    return nices
+
+
 @pytest.mark.parametrize(
     ("wait", "priority", "yields"), [(False, "low", True), (True, "low", False), (False, "normal", False)]
 )
@@ -265,13 +277,7 @@ def test_what_training_waits_for_does_not_yield(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, priority: str, yields: bool
 ) -> None:
     """Nor what the end of the job waits for."""
-    nices: list[int] = []
-
-    async def noted(scorer: CheckpointScorer, _: Path, __: list[Span]) -> CheckpointScore:
-        nices.append(scorer._nice)
-        return score(GOOD)
-
-    monkeypatch.setattr(CheckpointScorer, "score", noted)
+    nices = noted_nices(monkeypatch)
 
     async def body() -> list[bool]:
         clock = Clock()
@@ -295,13 +301,7 @@ def test_what_training_waits_for_does_not_yield(
 def test_the_held_out_items_are_ranked_at_the_usual_priority_without_validations_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nices: list[int] = []
-
-    async def noted(scorer: CheckpointScorer, _: Path, __: list[Span]) -> CheckpointScore:
-        nices.append(scorer._nice)
-        return score(GOOD)
-
-    monkeypatch.setattr(CheckpointScorer, "score", noted)
+    nices = noted_nices(monkeypatch)
 
     async def body() -> None:
         clock = Clock()
