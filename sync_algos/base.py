@@ -89,9 +89,11 @@ class Center(Protocol):
         """Return the slices in order; together they are the flat buffer."""
         ...
 
-    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Send a slice to the center and await the `center_rule`'s reply.
+    async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
+        """Send a slice to the center and await the reply.
 
+        The reply is the `center_rule`'s. Under `Algorithm.merges` it is the center after the merge that has
+        these values, and `examples`, how many examples are behind them, must be given: at least 0.
         `values` and the reply are float32 [len(part)]; neither may be written afterwards. The center applies
         the whole slice at once, or nothing. Raises PeerLost if the sync node is gone or silent. If it had
         applied the slice by then, the center has moved and this replica has not; the run counts and reports
@@ -188,6 +190,32 @@ class AlgorithmState:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class MergeTerms:
+    """When a center closes a merge; see `contract.merge_window`.
+
+    `quorum` contributions are waited for, then the others for as long as they are usually apart: `grace`
+    times the median absolute deviation. After `longest_wait_seconds` the merge closes in any case.
+    """
+
+    quorum: int
+    grace: float
+    longest_wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What a center merges.
+
+    `examples` are those behind each contribution, at least one of them above 0. `trainers` is the number of
+    trainers that take part, in this merge or not. `number` counts the earlier merges.
+    """
+
+    examples: tuple[int, ...]
+    trainers: int
+    number: int
+
+
 AVERAGED = ("adagrad", "adam", "adamw")
 """The optimizers whose state may be averaged as weights are."""
 
@@ -211,6 +239,11 @@ class Algorithm(ABC):
             sums. At a fixed rate all workers of a trainer then wait for one round, as with `needs_peers`.
             Lossy codecs between trainers and sync nodes are refused: what they round away would never count.
             If false, the slice of a sync node that died is made again, as the mean of the replicas.
+        merges: whether the center merges what several trainers have sent, by `merge_rule`, and answers all of
+            them when the merge closes. With `counts_once`; the slice of a sync node that died is made again
+            then, too (see `recentered`).
+        center_state_names: the names of the tensors that the center keeps for its merges, float32 like it and
+            0 at first.
         changes_groups: whether its groups change from round to round. Lossy codecs are then refused: they
             need a reference that both ends hold from the last round.
         optimizer_states: the optimizers whose state `sync.optimizer_state` may synchronize with the weights,
@@ -229,6 +262,8 @@ class Algorithm(ABC):
     Options: ClassVar[type[Any]] = NoOptions
 
     counts_once: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
+    center_state_names: ClassVar[tuple[str, ...]] = ()
     changes_groups: ClassVar[bool] = False
     optimizer_states: ClassVar[tuple[str, ...]] = ()
     closest_elastic_rate: ClassVar[float | None] = None
@@ -263,6 +298,48 @@ class Algorithm(ABC):
         Only algorithms with `needs_center` have one.
         """
         raise TypeError(f"{type(self).__name__} has no center")
+
+    def merge_terms(self, trainers: int) -> MergeTerms:  # noqa: ARG002
+        """Return when a merge closes while so many trainers take part; only with `merges`."""
+        raise TypeError(f"{type(self).__name__} does not merge")
+
+    def merge_rule(
+        self,
+        center: torch.Tensor,  # noqa: ARG002
+        state: Mapping[str, torch.Tensor],  # noqa: ARG002
+        mean: torch.Tensor,  # noqa: ARG002
+        merge: Merge,  # noqa: ARG002
+    ) -> None:
+        """Move `center` by the mean of what was sent, weighted by examples.
+
+        All tensors are float32 [n]. `center` and those of `state` (see `center_state_names`) are changed in
+        place, `mean` is only read. Runs on the sync node's service thread, element by element: a merge may
+        come in several parts, one after the other. Only with `merges`.
+        """
+        raise TypeError(f"{type(self).__name__} does not merge")
+
+    def recentered(self, part: Slice, values: torch.Tensor) -> None:  # noqa: B027
+        """Record that the center's slice was made again, as the mean of all replicas.
+
+        `values` is this replica's part in that mean, float32 [len(part)]; it never changes any more. Called
+        between rounds. An exchange of the slice that was not answered is void. Only with `merges`.
+        """
+
+    @property
+    def recenters(self) -> bool:
+        """Whether a lost slice of the center may be made again as the mean of the replicas.
+
+        Deltas that a center sums would be part of that mean, and would be sent a second time.
+        """
+        return self.needs_center and (self.merges or not self.counts_once)
+
+    @property
+    def merged_examples(self) -> int | None:
+        """Return how many of the trainer's examples every slice of the center has; None if not known.
+
+        Any thread may call.
+        """
+        return None
 
     def state(self) -> AlgorithmState:
         """Return the state, not copied, with the tensors of `state_names`.

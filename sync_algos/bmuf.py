@@ -2,73 +2,44 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 
 from .base import Replica
+from .shared.block_momentum import BlockMomentum
 from .shared.outer_model import OuterModel
 from .shared.pull import PullOptions
 
-WARMUP_ROUNDS: Final = 8
-"""With "warmup" μ is half of 1 in the round after this many."""
-
 
 @dataclass(frozen=True)
-class BMUFOptions(PullOptions):
-    """Options of BMUF.
+class BMUFOptions(BlockMomentum, PullOptions):
+    """Options of BMUF; see `BlockMomentum` and `PullOptions`.
 
     By default replicas take the whole global model and keep what their workers did meanwhile, and momentum is
     warmed up. Zheng et al. have `form` "interpolate", an `elastic_rate` below 1, and no momentum.
 
-    `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none; "auto" is
-    Chen and Huo's choice for the n trainers of each round: η / (n (1 - μ)) = 1, so 1 - 1/n at η = 1 (their
-    trainers stop for each round). "warmup" lets μ grow with the completed rounds r, as r / (r + 8), to 1 -
-    1/√n at η = 1. So the momentum never reaches far back in a job's few rounds, and it multiplies steps by
-    √n, as suits adaptive optimizers (Malladi et al., arXiv 2205.10287), not by n; where rounds were rare or
-    late, the published one was too large (benchmarks/quality/results.md). `nesterov` moves the replicas
-    toward the look-ahead: the point to which the momentum will carry the global model.
+    `nesterov` moves the replicas toward the look-ahead: the point to which the momentum will carry the global
+    model.
     """
 
     elastic_rate: float = 1.0
     form: Literal["interpolate", "keep"] = "keep"
-    eta: float = 1.0
-    block_momentum: float | Literal["auto", "warmup"] = "warmup"
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.eta < float("inf"):
-            raise ValueError(f"eta: {self.eta!r} given; give a number above 0")
-        if isinstance(self.block_momentum, str):
-            if self.nesterov:
-                # The look-ahead uses the last round's μ, which depends on who took part in that round.
-                raise ValueError(
-                    f'nesterov: true given; give block_momentum as a number, not as "{self.block_momentum}"'
-                )
+        PullOptions.__post_init__(self)
+        BlockMomentum.__post_init__(self)
+        if not self.nesterov:
             return
-        if not 0.0 <= self.block_momentum < 1.0:
+        if isinstance(self.block_momentum, str):
+            # The look-ahead uses the last round's μ, which depends on who took part in that round.
             raise ValueError(
-                f"block_momentum: {self.block_momentum!r} given; give a number of at least 0 and below 1, "
-                '"auto" or "warmup"'
+                f'nesterov: true given; give block_momentum as a number, not as "{self.block_momentum}"'
             )
-        if self.nesterov and self.block_momentum == 0.0:
+        if self.block_momentum == 0.0:
             raise ValueError("nesterov: true given; give a block_momentum above 0 too")
-
-    def momentum_of(self, members: int, completed_rounds: int) -> float:
-        """Return μ for a round of `members` trainers.
-
-        With "auto", a block's update adds n times its mean to the global model over all rounds: the sum of
-        the trainers' progress. With "warmup" it is √n times at last. μ is 0 if η alone is more than that.
-        """
-        if not isinstance(self.block_momentum, str):
-            return self.block_momentum
-        if self.block_momentum == "auto":
-            return max(0.0, 1.0 - self.eta / members)
-        warmed_up = completed_rounds / (completed_rounds + WARMUP_ROUNDS)
-        return min(max(0.0, 1.0 - self.eta / math.sqrt(members)), warmed_up)
 
 
 class BMUF(OuterModel):

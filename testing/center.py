@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from ..sync_algos.base import Slice
+from ..sync_algos.base import Merge, Slice
 from .harness import Harness, Subject
+
+MISSED_ROUNDS = 5
 
 
 def check_center_rule(subject: Subject) -> None:
     """Check that the rule moves the center in place and returns a new tensor."""
-    if not subject.cls.needs_center:
+    if not subject.cls.needs_center or subject.cls.merges:
         return
     harness = Harness(subject, "center rule", 1)
     center, values = harness.first.clone(), torch.randn(harness.first.numel())
@@ -33,6 +35,58 @@ def check_center_rule(subject: Subject) -> None:
         torch.equal(torch.cat(pieces), reply) and torch.equal(torch.cat([part for part, _ in parts]), center)
     ):
         harness.fail("the same in two slices", "the same values as in one slice", "other values")
+
+
+def check_merge_rule(subject: Subject) -> None:
+    """Check that merges move the center element by element, and depend on their examples."""
+    if not subject.cls.merges:
+        return
+    harness = Harness(subject, "merge rule", 1)
+    values = torch.randn(harness.first.numel())
+    sent, step = values.clone(), "one merge"
+    merge = Merge((3, 5), 4, 2)
+    whole = _merged(subject, harness.first, values, merge)
+    if not torch.equal(values, sent):
+        harness.fail(step, "the mean unchanged", "the rule changed it")
+    if torch.equal(whole[0], harness.first):
+        harness.fail(step, "the center to move, in place", "no move")
+    cuts = (slice(0, 10), slice(10, None))
+    pieces = [_merged(subject, harness.first[cut], values[cut], merge) for cut in cuts]
+    for number, joined in enumerate(map(torch.cat, zip(*pieces, strict=True))):
+        if not torch.equal(joined, whole[number]):
+            harness.fail("the same in two slices", "the same values as in one slice", "other values")
+
+
+def check_late_trainer(subject: Subject) -> None:
+    """Check a merge that closes without a trainer, whose work then counts in the next one."""
+    if not subject.cls.merges:
+        return
+    harness = Harness(subject, "late trainer")
+    harness.rounds(2)
+    late, step = len(harness.steps) - 1, "a round without the last trainer"
+    for _ in range(MISSED_ROUNDS):
+        harness.train()
+        before = harness.replicas()[late]
+        if harness.cluster.round(who=range(late)) != dict.fromkeys(range(late), True):
+            harness.fail(step, "complete rounds of the others", "an incomplete one")
+        if not torch.equal(harness.replicas()[late], before):
+            harness.fail(step, "its replica unchanged", "another replica")
+    center = harness.cluster.center.values.clone()
+    if harness.cluster.round(who=[late]) != {late: True}:
+        harness.fail("its own round", "a complete round", "an incomplete one")
+    if torch.equal(harness.cluster.center.values, center):
+        harness.fail("its own round", "the center to move by its work", "no move")
+
+
+def _merged(
+    subject: Subject, first: torch.Tensor, mean: torch.Tensor, merge: Merge
+) -> tuple[torch.Tensor, ...]:
+    """Merge twice, so that the state counts; return the center and its state."""
+    algorithm, center = subject.make(), first.clone()
+    state = {name: torch.zeros_like(center) for name in subject.cls.center_state_names}
+    for _ in range(2):
+        algorithm.merge_rule(center, state, mean, merge)
+    return center, *state.values()
 
 
 def check_center_lost(subject: Subject) -> None:

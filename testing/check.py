@@ -8,7 +8,13 @@ from typing import Any
 from ..sync_algos.base import Algorithm
 from ..sync_algos.catalog.plugins import check_class
 from ..sync_algos.contract.options import AlgorithmError, make_options
-from .center import check_center_lost, check_center_rule, check_shared_instance
+from .center import (
+    check_center_lost,
+    check_center_rule,
+    check_late_trainer,
+    check_merge_rule,
+    check_shared_instance,
+)
 from .declaration import check_declaration, check_options
 from .error import ConformanceError
 from .faults import check_death, check_join, check_leave
@@ -37,6 +43,8 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "leaving": check_leave,
     "death in mid-round": check_death,
     "center rule": check_center_rule,
+    "merge rule": check_merge_rule,
+    "late trainer": check_late_trainer,
     "center lost": check_center_lost,
     "shared instance": check_shared_instance,
 }

@@ -23,7 +23,18 @@ def check_declaration(subject: Subject) -> None:
             cls.model is not ModelOrigin.CENTER or cls.needs_center,
             "needs_center = True, since its model is the center",
         ),
-        (not cls.needs_center or _has(cls, "center_rule"), "a center_rule, since it needs a center"),
+        (
+            not cls.needs_center or cls.merges or _has(cls, "center_rule"),
+            "a center_rule, since it needs a center",
+        ),
+        (
+            not cls.merges or (_has(cls, "merge_rule") and _has(cls, "merge_terms")),
+            "the methods merge_rule and merge_terms, since it merges",
+        ),
+        (
+            not cls.merges or (cls.needs_center and cls.counts_once),
+            "needs_center = True and counts_once = True, since it merges",
+        ),
         (
             isinstance(names, tuple) and len(set(names)) == len(names) and all(map(_is_text, names)),
             "state_names as a tuple of different names",

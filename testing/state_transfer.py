@@ -18,7 +18,7 @@ def check_state(subject: Subject) -> None:
     old.trains = True
     for index in old.cluster.members:
         _hand_over(old, new, index)
-    new.cluster.center.values.copy_(old.cluster.center.values)
+    new.cluster.center.take_over(old.cluster.center)
     # Both clusters then count rounds from 0, and draw the same groups.
     old.cluster.regroup()
     for number in range(1, 4):

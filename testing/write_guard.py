@@ -85,10 +85,10 @@ class GuardedCenter:
         """Return the slices."""
         return self._center.slices
 
-    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
+    async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
         """Exchange one slice; neither the values nor the reply may be written."""
         self._guard.keep("the values given to the center", values)
-        return self._guard.keep("the center's reply", await self._center.exchange(part, values))
+        return self._guard.keep("the center's reply", await self._center.exchange(part, values, examples))
 
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange; it may not be written."""

@@ -11,6 +11,7 @@ import torch
 from ...pipeline.config.job import Job
 from ...sync_algos.base import Algorithm, Slice
 from ...sync_algos.contract.grouping import Grouping
+from ...sync_algos.contract.merge_window import MergeWindow
 from ...sync_algos.memory.center import MemoryCenter
 from ...sync_algos.memory.meeting import MemoryRendezvous, MemoryRound
 from .timing import Timing
@@ -49,6 +50,9 @@ class VirtualNetwork:
         self.link = EmulatedLink.of(job)
         self.algorithm = algorithm = make()
         self.center = MemoryCenter(algorithm, first, max(1, job.sync_nodes))
+        self.center.on_contribution = self._contributed
+        self._windows = {part: MergeWindow(algorithm.merge_terms) for part in self.center.slices}
+        self._closing: dict[Slice, asyncio.TimerHandle] = {}
         self.moved_bytes = [0] * job.trainer.count
         self._between_trainers = algorithm.needs_peers
         self._timing = timing
@@ -92,9 +96,13 @@ class VirtualNetwork:
         await asyncio.sleep(self.link.delay_seconds)
         return found
 
-    async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
+    async def exchange(
+        self, index: int, part: Slice, values: torch.Tensor, examples: int | None
+    ) -> torch.Tensor:
         """Exchange a slice with its sync node, which serves one at a time."""
-        return await self._request(index, part, lambda: self.center.exchange(part, values, index))
+        return await self._request(
+            index, part, lambda: self.center.exchange(part, values, examples, member=index)
+        )
 
     async def settle(self, index: int, part: Slice) -> torch.Tensor:
         """Ask again for the reply to a trainer's last exchange of a slice."""
@@ -114,6 +122,25 @@ class VirtualNetwork:
         reply = await request()
         await asyncio.sleep(one_way)
         return reply
+
+    def _contributed(self, part: Slice) -> None:
+        """Record the contribution that has just come, and close the merge if it is due."""
+        contributors = self.center.contributors(part)
+        index = next(reversed(contributors))
+        self._windows[part].contributed(index, contributors[index], asyncio.get_running_loop().time())
+        self._close_due_merge(part)
+
+    def _close_due_merge(self, part: Slice) -> None:
+        loop, window = asyncio.get_running_loop(), self._windows[part]
+        if (timer := self._closing.pop(part, None)) is not None:
+            timer.cancel()
+        closes_at = window.closes_at(loop.time())
+        if closes_at <= loop.time():
+            trainers = window.trainers
+            window.close(loop.time())
+            self.center.merge(part, trainers)
+        elif window.is_open:
+            self._closing[part] = loop.call_at(closes_at, self._close_due_merge, part)
 
     async def give(
         self, index: int, shared: MemoryRound, values: torch.Tensor, weight: float

@@ -18,11 +18,17 @@ import zmq
 
 from ...pipeline.codecs.choices import CodecChoices
 from ...pipeline.codecs.feedback import Reference
-from ...pipeline.codecs.formats import Codec, LinkCodecs
+from ...pipeline.codecs.formats import Codec, LinkCodecs, Payload
 from ...pipeline.report.adaptation import choice_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
-from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
+from ...pipeline.wire.center_messages import (
+    CenterContribution,
+    CenterExchange,
+    CenterNamedExchange,
+    CenterRead,
+    CenterSeed,
+)
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.sockets import open_dealer
 from ...sync_algos.base import PeerLost, Slice
@@ -38,7 +44,8 @@ class _OpenExchange:
     """An unfinished exchange: number, codec, chunks as first sent.
 
     `named` has the codec and the last answered exchange that its messages name, None if they name none;
-    `codec` is the codec of its answer. `began` is the time of the first send, None after a failure.
+    `codec` is the codec of its answer. `examples` is the number behind the values if the center merges, else
+    None. `began` is the time of the first send, None after a failure.
     """
 
     def __init__(
@@ -49,8 +56,10 @@ class _OpenExchange:
         reference: Reference,
         codec: Codec,
         named: tuple[str, int] | None,
+        examples: int | None,
     ) -> None:
         self.number = number
+        self._examples = examples
         self.codec = codec
         self.named = named
         self.began: float | None = asyncio.get_running_loop().time()
@@ -73,11 +82,13 @@ class _OpenExchange:
             offset = start - self._start
             version, encoded = self._reference.encode(offset, self._values[offset : offset + stop - start])
             fields = (self.number, start, stop - start, version, encoded.payload)
-            named = self.named
-            self._chunks[start] = (
-                CenterExchange(*fields) if named is None else CenterNamedExchange(*fields, *named)
-            )
+            self._chunks[start] = self._message(fields)
         return self._chunks[start]
+
+    def _message(self, fields: tuple[int, int, int, int, Payload]) -> CenterExchange:
+        if self._examples is not None:
+            return CenterContribution(*fields, self._examples)
+        return CenterExchange(*fields) if self.named is None else CenterNamedExchange(*fields, *self.named)
 
 
 @dataclass
@@ -106,8 +117,8 @@ class CenterClient:
 
     Args:
         allowed_bytes_per_second: a link's allowed average rate, for that choice; None for no limit.
-        counts_once: whether each exchange counts once, see `Algorithm`: then only the same node, which came
-            back, takes its slice again, and the open exchange goes on with it.
+        counts_once: whether each exchange counts once and a slice is never made again, see `Algorithm`: then
+            only the same node, which came back, takes its slice again, and the open exchange goes on with it.
     """
 
     def __init__(
@@ -210,7 +221,7 @@ class CenterClient:
             if held.chooser is not None:
                 held.chooser.want(seconds)
 
-    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
+    async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
         """See `Center.exchange`.
 
         `values` must not change until this returns or raises. A slice has one exchange at a time.
@@ -224,12 +235,14 @@ class CenterClient:
         reference, chooser = held.reference, held.chooser
         if chooser is None or self._codec_choices is None:
             reference.begin()
-            held.open = _OpenExchange(number, part, values.numpy(), reference, self._codecs.down, None)
+            held.open = _OpenExchange(
+                number, part, values.numpy(), reference, self._codecs.down, None, examples
+            )
         else:
             codec = self._codec_choices.codec(chooser.codec)
             reference.begin(codec)
             named = (chooser.codec, held.replied)
-            held.open = _OpenExchange(number, part, values.numpy(), reference, codec, named)
+            held.open = _OpenExchange(number, part, values.numpy(), reference, codec, named, examples)
         return await self.settle(part)
 
     async def settle(self, part: Slice) -> torch.Tensor:

@@ -123,6 +123,9 @@ class Synchronizer:
             await peers.center.replace(number, member)
             first = self._context.replica.snapshot(self._context.replica.whole)
             await peers.center.seed(first, number, is_kept=True)
+            if self._algorithm.merges and number < len(peers.center.slices):
+                part = peers.center.slices[number]
+                self._algorithm.recentered(part, first[part.start : part.stop])
 
         for fixed in self.fixed:
             fixed.replace(number, member)
@@ -170,8 +173,10 @@ class Synchronizer:
         peers = summed(
             [self.shadow.connection_metrics(), *(fixed.connection_metrics() for fixed in self.fixed)]
         )
+        merged = self._algorithm.merged_examples
         return self.rounds.metrics() | {
             **peers,
+            **({} if merged is None else {"merged_examples": merged}),
             "sync_sent_bytes": sum(sent for sent, _ in ends),
             "sync_received_bytes": sum(received for _, received in ends),
         }

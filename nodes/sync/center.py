@@ -2,11 +2,13 @@
 
 Chunks of an exchange arrive in any order, perhaps more than once. When the slice is complete, the algorithm's
 rule is applied at once. The answer is saved until the same trainer thread begins its next exchange, so that a
-repeated chunk is answered again and never applied twice.
+repeated chunk is answered again and never applied twice. If the algorithm merges, a complete slice waits for
+the merge (`SliceMerges`), and all of a merge are answered when it closes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +19,7 @@ from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import (
+    CenterContribution,
     CenterExchange,
     CenterNamedExchange,
     CenterRead,
@@ -25,8 +28,11 @@ from ...pipeline.wire.center_messages import (
 )
 from ...pipeline.wire.endpoints import token_of
 from .exchange_session import ExchangeSession, has_arrived, require_finite
+from .slice_merges import SliceMerges
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Answer = tuple[bytes, CenterValues]
+"""A chunk, and the identity of the trainer's thread that it is for."""
 
 # A part of this length and the rule's temporary tensors fit into a core's cache.
 RULE_ELEMENTS = 1 << 15
@@ -40,13 +46,20 @@ class CenterState:
     Args:
         rule: the algorithm's `center_rule`.
         codecs: the codecs of the job's exchanges; a choice if each exchange names its own.
+        merges: the merges of an algorithm that merges; then `rule` is never applied.
 
     Attributes:
         reference_bytes: memory of lossy codecs over all sessions; any thread may read it.
     """
 
-    def __init__(self, rule: Rule, codecs: LinkCodecs | CodecChoices | None = None) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        codecs: LinkCodecs | CodecChoices | None = None,
+        merges: SliceMerges | None = None,
+    ) -> None:
         self._rule = rule
+        self.merges = merges
         self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
         self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
         self.start = 0
@@ -72,9 +85,13 @@ class CenterState:
     def await_seeds(self) -> None:
         """Collect seeds for the center's initial value, unless it has one.
 
-        Trainers then begin anew: exchanges that were under way are dropped.
+        Trainers then begin anew: exchanges that were under way are dropped. A center that merges takes a new
+        value even if it has one: what it had not merged is in the replicas.
         """
         self._many_seeds = True
+        if self.merges is not None:
+            self.merges.restart()
+            self.values, self._seeders = None, set()
         self._sessions.clear()
         self.reference_bytes = 0
 
@@ -109,8 +126,11 @@ class CenterState:
                 self._add_seed(identity)
         return CenterValues(message.request, message.start, 0, False, np.empty(0, dtype=np.uint8))
 
-    def exchange(self, identity: bytes, message: CenterExchange) -> list[CenterValues]:
-        """Accept a chunk of a replica; return the chunks to answer now, if any."""
+    def exchange(self, identity: bytes, message: CenterExchange, now: float = 0.0) -> list[CenterValues]:
+        """Accept a chunk of a replica; return the chunks to answer now, if any.
+
+        `now` is the time by any clock that never goes back. A contribution is answered by `close_due_merge`.
+        """
         center = self._require_center()
         codec = self._codec_of(message)
         session = self._sessions.get(identity)
@@ -125,14 +145,29 @@ class CenterState:
             return []
         held = session.reference_bytes
         try:
-            return self._exchange(session, center, message, codec)
+            return self._exchange(identity, session, center, message, codec, now)
         finally:
             self.reference_bytes += session.reference_bytes - held
 
     def _exchange(
-        self, session: ExchangeSession, center: torch.Tensor, message: CenterExchange, codec: Codec | None
+        self,
+        identity: bytes,
+        session: ExchangeSession,
+        center: torch.Tensor,
+        message: CenterExchange,
+        codec: Codec | None,
+        now: float,
     ) -> list[CenterValues]:
+        merges = self.merges
+        if (merges is None) is isinstance(message, CenterContribution):
+            raise ValueError(
+                f"a {message.KIND} is not accepted here: the algorithm "
+                + ("does not merge" if merges is None else "merges, and needs the number of examples")
+            )
+        waits = merges is not None and merges.has(identity)
         if message.request > session.request:
+            if waits:
+                raise ValueError("the last contribution is not merged yet")
             if session.request and not session.replied:
                 self.abandoned_exchanges += 1
             session.begin(message, codec)
@@ -140,13 +175,36 @@ class CenterState:
             self.repeated_chunks += 1
             return [session.repeat(message)]
         session.place(message)
-        if not session.is_complete:
+        if not session.is_complete or waits:
+            return []
+        if merges is not None and isinstance(message, CenterContribution):
+            merges.contribute(identity, session, message.examples, now)
             return []
         reply = session.buffer()
         self._apply(center, session.values(), reply)
         replies = session.reply(reply)
-        session.release()
+        session.release(is_answer=True)
         return replies
+
+    def closes_at(self, now: float) -> float:
+        """Return when the open merge closes if nothing arrives until then; infinite if none is open."""
+        return math.inf if self.merges is None else self.merges.closes_at(now)
+
+    def close_due_merge(self, now: float) -> list[Answer]:
+        """Close the open merge if it is due; return the chunks to answer, and to whom."""
+        merges = self.merges
+        if merges is None or merges.closes_at(now) > now or self.values is None:
+            return []
+        sessions = merges.close(self.values, now)
+        self.applied_slices += len(sessions)
+        # One copy for all: the saved answers refer to it.
+        merged = self._buffers.take(self.values.numel())
+        merged[:] = self.values.numpy()
+        answers: list[Answer] = []
+        for identity, session in sessions.items():
+            answers += [(identity, chunk) for chunk in session.reply(merged)]
+            session.release(is_answer=False)
+        return [answer for answer in answers if answer[0] in self._sessions]
 
     def read(self, message: CenterRead) -> CenterValues:
         """Return a copy of the center's current values."""
@@ -172,6 +230,8 @@ class CenterState:
         not followed by another request.
         """
         self._dead_trainers.add(token)
+        if self.merges is not None:
+            self.merges.forget(token)
         ended = [
             self._sessions.pop(identity) for identity in list(self._sessions) if token_of(identity) == token
         ]

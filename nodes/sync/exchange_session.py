@@ -12,9 +12,9 @@ from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange
 class ExchangeSession:
     """A trainer thread's session: current exchange, answer to the last one.
 
-    Chunks are copied into a buffer of the slice's length, which the answer then overwrites. With a lossy
-    codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
-    of its own.
+    Chunks are copied into a buffer of the slice's length, which the answer then overwrites, or releases. With
+    a lossy codec up, they are copied into the reference instead. With a lossy codec down, the session has a
+    residual of its own.
 
     If exchanges name their codecs, each exchange also says which answer arrived last. The residual of an
     answer that never arrived is dropped.
@@ -113,7 +113,7 @@ class ExchangeSession:
     def reply(self, delta: Float32Array) -> list[CenterValues]:
         """Save and return the messages that answer an applied exchange.
 
-        `delta` is the answer, in the session's buffer.
+        `delta` is the answer; it must not change while it is saved.
         """
         for start, size in sorted(self._arrived.items()):
             offset = start - self._start
@@ -124,9 +124,12 @@ class ExchangeSession:
         self._reference.complete(self.request)
         return list(self._replies.values())
 
-    def release(self) -> None:
-        """Release the buffer if the answer no longer needs it."""
-        if self._feedback.is_enabled:
+    def release(self, *, is_answer: bool) -> None:
+        """Release the buffer if the answer does not need it.
+
+        `is_answer` says whether the answer was made in the buffer.
+        """
+        if self._feedback.is_enabled or not is_answer:
             self._buffer = None
 
     def _offset_of(self, message: CenterExchange) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ from ..runtime.largest_messages import largest_of_chunks
 from ..runtime.loops import ListeningLoop, LoopThread
 from ..runtime.role import NodeContext, ServingRole, admit_trainers, unexpected_request
 from .center import CenterState
+from .slice_merges import SliceMerges
 
 
 class CenterService(ListeningLoop, LoopThread):
@@ -50,15 +52,22 @@ class CenterService(ListeningLoop, LoopThread):
         ListeningLoop.__init__(self, listener)
         LoopThread.__init__(self, "center", failed)
         self.state = state
+        self._closing: asyncio.TimerHandle | None = None
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far; any thread may call."""
-        return super().metrics() | {
-            "applied_slices": self.state.applied_slices,
-            "repeated_chunks": self.state.repeated_chunks,
-            "abandoned_exchanges": self.state.abandoned_exchanges,
-            "reference_bytes": self.state.reference_bytes,
-        }
+        merges = self.state.merges
+        counts = {} if merges is None else {"merges": merges.merges, "late_merges": merges.late_merges}
+        return (
+            super().metrics()
+            | counts
+            | {
+                "applied_slices": self.state.applied_slices,
+                "repeated_chunks": self.state.repeated_chunks,
+                "abandoned_exchanges": self.state.abandoned_exchanges,
+                "reference_bytes": self.state.reference_bytes,
+            }
+        )
 
     def body(self) -> None:
         """See `LoopThread.body`; torch computes on this thread alone."""
@@ -72,7 +81,8 @@ class CenterService(ListeningLoop, LoopThread):
     def handle(self, identity: bytes, message: Message) -> None:
         """Answer a message from the center's state; raises ValueError for an invalid one."""
         if isinstance(message, CenterExchange):
-            for reply in self.state.exchange(identity, message):
+            now = asyncio.get_running_loop().time()
+            for reply in self.state.exchange(identity, message, now):
                 self.listener.send(identity, reply)
         elif isinstance(message, CenterRead):
             self.listener.send(identity, self.state.read(message))
@@ -80,6 +90,19 @@ class CenterService(ListeningLoop, LoopThread):
             self.listener.send(identity, self.state.seed(message, identity))
         else:
             raise ValueError(f"a sync node does not accept a {message.KIND}")
+
+    def served(self) -> None:
+        """Close the open merge when it is due, at once or later."""
+        if self.state.merges is None:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for receiver, reply in self.state.close_due_merge(now):
+            self.listener.send(receiver, reply)
+        if self._closing is not None:
+            self._closing.cancel()
+        closes_at = self.state.closes_at(now)
+        self._closing = loop.call_at(closes_at, self.wake) if closes_at < math.inf else None
 
 
 class SyncRole(ServingRole[CenterService]):
@@ -114,7 +137,8 @@ class SyncRole(ServingRole[CenterService]):
         self._index = node.index
         if self._service is not None:
             return NodeFacts()
-        state = CenterState(self._algorithm.center_rule, self._job.codecs.center())
+        merges = SliceMerges(self._algorithm) if self._algorithm.merges else None
+        state = CenterState(self._algorithm.center_rule, self._job.codecs.center(), merges)
         self._service = CenterService(self.bound, state, node.fail)
         self._service.start()
         return NodeFacts()
@@ -129,6 +153,8 @@ class SyncRole(ServingRole[CenterService]):
         if isinstance(request, NodeLost):
             lost = request
             service.call(lambda: self._forget(service, lost))
+            # A merge may have waited for this trainer alone.
+            service.call(service.wake)
         elif isinstance(request, SetSync):
             if rate := request.elastic_rate:
                 # Between two exchanges, so that a whole slice moves by the same rate.
@@ -138,7 +164,8 @@ class SyncRole(ServingRole[CenterService]):
         elif isinstance(request, ConnectPeers):
             self._is_late = request.late
             # Of one that came back, an exchange that counts once goes on: its answer may have been lost.
-            if request.late and not (service.state.ready and self._algorithm.counts_once):
+            goes_on = self._algorithm.counts_once and not self._algorithm.recenters
+            if request.late and not (service.state.ready and goes_on):
                 await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
         elif isinstance(request, Begin):

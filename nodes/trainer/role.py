@@ -144,8 +144,7 @@ class TrainerRole(SynchronizedRole):
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
             optimizer_state=optimizer_sizes(self._context),
-            # Deltas that a center sums would be part of the replicas' mean, and would be sent a second time.
-            recenters=self._algorithm.needs_center and not self._algorithm.counts_once,
+            recenters=self._algorithm.recenters,
             needs_peers=self._algorithm.needs_peers,
             elastic=self._algorithm.elastic,
         )

@@ -15,7 +15,7 @@ from ..config.trainer import MOST_LOOKUPS_AHEAD
 from ..types import TOPIC_PREFIX
 
 WITHOUT_CENTER: Final = ("bmuf", "diloco", "ds_sync", "gaia", "gossip", "ma", "tree")
-WITH_CENTER: Final = ("downpour", "easgd", "easgd_symmetric")
+WITH_CENTER: Final = ("decoupled", "downpour", "easgd", "easgd_symmetric")
 """The built-in algorithms with rounds, by whether they use sync nodes or the links between trainers.
 
 A test compares these with the algorithms themselves, which this package cannot import."""

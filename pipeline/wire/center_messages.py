@@ -57,6 +57,17 @@ class CenterNamedExchange(CenterExchange):
 
 
 @dataclass(frozen=True, slots=True)
+class CenterContribution(CenterExchange):
+    """`CenterExchange` of an algorithm whose center merges what several trainers have sent.
+
+    `examples` is the number of examples behind the values. The reply comes when the merge closes.
+    """
+
+    KIND: ClassVar[str] = "center_contribution"
+    examples: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CenterRead(Message):
     """A request for the center's current values of the elements `start` to `stop`."""
 
@@ -70,9 +81,9 @@ class CenterRead(Message):
 class CenterValues(Message):
     """A chunk of the reply to a seed, an exchange or a read.
 
-    The payload is a delta for an exchange, values for a read, and empty for a seed. If `coded`, it is encoded
-    with the codec of this direction, or with the codec that the exchange named. Otherwise it is `elements`
-    float32 values.
+    The payload is a delta for an exchange, the merged values for a contribution, values for a read, and empty
+    for a seed. If `coded`, it is encoded with the codec of this direction, or with the codec that the
+    exchange named. Otherwise it is `elements` float32 values.
     """
 
     KIND: ClassVar[str] = "center_values"

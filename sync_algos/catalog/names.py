@@ -17,6 +17,7 @@ KEY = "sync.algorithm"
 
 NEEDS_CENTER = {
     "bmuf": False,
+    "decoupled": True,
     "diloco": False,
     "downpour": True,
     "ds_sync": False,

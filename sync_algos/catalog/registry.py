@@ -12,6 +12,7 @@ from typing import Any
 from ..base import Algorithm
 from ..bmuf import BMUF
 from ..contract.options import AlgorithmError, make_options
+from ..decoupled import Decoupled
 from ..diloco import DiLoCo
 from ..downpour import Downpour
 from ..ds_sync import DSSync
@@ -27,7 +28,20 @@ from .plugins import check_class, load_class, load_entry_point
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls
-    for cls in (EASGD, SymmetricEASGD, Downpour, MA, BMUF, DiLoCo, Gaia, Gossip, DSSync, Tree, NoSync)
+    for cls in (
+        EASGD,
+        SymmetricEASGD,
+        Downpour,
+        Decoupled,
+        MA,
+        BMUF,
+        DiLoCo,
+        Gaia,
+        Gossip,
+        DSSync,
+        Tree,
+        NoSync,
+    )
 }
 
 __all__ = ["ALGORITHMS", "AlgorithmError", "all_algorithms", "find_algorithm", "make_algorithm"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 
-from ..base import Algorithm, PeerLost, Slice
+from ..base import Algorithm, Merge, PeerLost, Slice
+from .meeting import weighted_mean
 
 
 class MemoryReplica:
@@ -45,11 +48,18 @@ class _Exchange:
     """A trainer's exchange of a slice; it was applied if there is a reply."""
 
     values: torch.Tensor
+    examples: int | None
     reply: torch.Tensor | None = None
+    applied: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class MemoryCenter:
-    """A center in memory, split evenly into `parts` slices."""
+    """A center in memory, split evenly into `parts` slices.
+
+    Attributes:
+        on_contribution: called with a slice that has one contribution more, if the algorithm merges. It calls
+            `merge` when the merge closes; by default at once.
+    """
 
     def __init__(self, algorithm: Algorithm, initial: torch.Tensor, parts: int = 1) -> None:
         self.values = initial.clone()
@@ -59,6 +69,10 @@ class MemoryCenter:
         self._losing: set[Slice] = set()
         self._silent: dict[Slice, bool] = {}
         self._open: dict[tuple[int, Slice], _Exchange] = {}
+        self._contributions: dict[Slice, dict[int, _Exchange]] = {part: {} for part in self._slices}
+        self._state = {name: torch.zeros_like(self.values) for name in algorithm.center_state_names}
+        self._merges = dict.fromkeys(self._slices, 0)
+        self.on_contribution: Callable[[Slice], None] = lambda part: self.merge(part, trainers=1)
         self.exchanges = 0
 
     @property
@@ -80,9 +94,11 @@ class MemoryCenter:
         """
         self._silent[part] = after_applying
 
-    async def exchange(self, part: Slice, values: torch.Tensor, member: int = 0) -> torch.Tensor:
-        """Apply the algorithm's center rule to one slice; `member` sends it."""
-        self._open[member, part] = _Exchange(values)
+    async def exchange(
+        self, part: Slice, values: torch.Tensor, examples: int | None = None, *, member: int = 0
+    ) -> torch.Tensor:
+        """Apply the algorithm's rule to one slice, now or in a merge; `member` sends it."""
+        self._open[member, part] = _Exchange(values, examples)
         return await self.settle(part, member)
 
     async def settle(self, part: Slice, member: int = 0) -> torch.Tensor:
@@ -91,8 +107,7 @@ class MemoryCenter:
             raise RuntimeError(f"trainer {member}'s last exchange of {part} was answered")
         last, silent = self._open[member, part], self._silent.pop(part, None)
         if part not in self._lost and silent is not False and last.reply is None:
-            self.exchanges += 1
-            last.reply = self._algorithm.center_rule(self.values[part.start : part.stop], last.values)
+            await self._apply(part, member, last)
             if part in self._losing:
                 self._lost.add(part)
         if part in self._lost or silent is not None or last.reply is None:
@@ -100,6 +115,45 @@ class MemoryCenter:
             raise PeerLost(f"the node of elements {part.start} to {part.stop} is {what}")
         del self._open[member, part]
         return last.reply
+
+    def take_over(self, other: MemoryCenter) -> None:
+        """Take over another center's values, and its state of merges."""
+        self.values.copy_(other.values)
+        self._merges = dict(other._merges)
+        for name, values in other._state.items():
+            self._state[name].copy_(values)
+
+    def contributors(self, part: Slice) -> dict[int, int]:
+        """Return the members of the slice's open merge, with the examples of each."""
+        return {member: one.examples or 0 for member, one in self._contributions[part].items()}
+
+    def merge(self, part: Slice, trainers: int) -> None:
+        """Close a slice's merge while so many trainers take part; without a contribution do nothing."""
+        merged = dict(sorted(self._contributions[part].items()))
+        self._contributions[part] = {}
+        counts = tuple(one.examples or 0 for one in merged.values())
+        cut = slice(part.start, part.stop)
+        if any(counts):
+            mean = weighted_mean([one.values for one in merged.values()], counts)
+            state = {name: tensor[cut] for name, tensor in self._state.items()}
+            merge = Merge(counts, max(trainers, len(merged)), self._merges[part])
+            self._algorithm.merge_rule(self.values[cut], state, mean, merge)
+            self._merges[part] += 1
+        for one in merged.values():
+            one.reply = self.values[cut].clone()
+            one.applied.set()
+
+    async def _apply(self, part: Slice, member: int, last: _Exchange) -> None:
+        self.exchanges += 1
+        if not self._algorithm.merges:
+            last.reply = self._algorithm.center_rule(self.values[part.start : part.stop], last.values)
+            return
+        if last.examples is None or last.examples < 0:
+            raise ValueError(f"{last.examples} examples given behind a contribution; give at least 0")
+        if member not in self._contributions[part]:
+            self._contributions[part][member] = last
+            self.on_contribution(part)
+        await last.applied.wait()
 
 
 def split_evenly(numel: int, parts: int) -> tuple[Slice, ...]:

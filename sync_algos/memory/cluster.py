@@ -46,6 +46,9 @@ class MemoryCluster:
         self.replicas = [MemoryReplica(first) for _ in range(trainers)]
         self.algorithms = [make() for _ in range(trainers)]
         self.center = MemoryCenter(make(), first, parts)
+        self.center.on_contribution = self._merge_if_complete
+        self._in_round: set[int] = set()
+        self._contributors: set[int] = set()
         self.peers: list[Peers] = [MemoryPeers(self, index) for index in range(trainers)]
         self.on_phase: Callable[[int, Phase], None] = _nothing
         self._meetings = MemoryRendezvous(seed, range(trainers) if members is None else members, self._adopt)
@@ -65,10 +68,14 @@ class MemoryCluster:
             self._dead.add(who)
         joining = {who} if action is Action.JOIN else set()
         self._meetings.regroup(sorted(set(self.members) - {who} | joining))
+        for part in self.center.slices:
+            self._merge_if_complete(part)
 
     def regroup(self) -> None:
-        """Regroup the same members: ends every round in progress, counts from 0."""
+        """Regroup the same members: ends every round in progress, counts from 0, and closes open merges."""
         self._meetings.regroup(self.members)
+        for part in self.center.slices:
+            self._merge(part)
 
     def round(self, faults: Iterable[Fault] = (), who: Iterable[int] | None = None) -> dict[int, bool]:
         """Run one round of each member, or of `who`, at once.
@@ -80,6 +87,7 @@ class MemoryCluster:
         return asyncio.run(self._round(self.members if who is None else tuple(who)))
 
     async def _round(self, who: tuple[int, ...]) -> dict[int, bool]:
+        self._in_round = set(who)
         tasks = {
             index: asyncio.create_task(self.algorithms[index].round(self.replicas[index], self.peers[index]))
             for index in who
@@ -145,9 +153,11 @@ class MemoryCluster:
         await self._reach(index, Phase.TAKING)
         return result
 
-    async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
+    async def exchange(
+        self, index: int, part: Slice, values: torch.Tensor, examples: int | None
+    ) -> torch.Tensor:
         """Exchange a slice with the center."""
-        return await self._request(index, lambda: self.center.exchange(part, values, index))
+        return await self._request(index, lambda: self.center.exchange(part, values, examples, member=index))
 
     async def settle(self, index: int, part: Slice) -> torch.Tensor:
         """Await the reply to the trainer's last exchange of a slice."""
@@ -159,6 +169,16 @@ class MemoryCluster:
         reply = await request()
         await self._reach(index, Phase.TAKING)
         return reply
+
+    def _merge_if_complete(self, part: Slice) -> None:
+        """Close a slice's merge once all living trainers whose round is run have contributed."""
+        if self.center.contributors(part).keys() >= self._in_round - self._dead:
+            self._merge(part)
+
+    def _merge(self, part: Slice) -> None:
+        """Close a slice's merge; a member takes part from its first contribution on."""
+        self._contributors.update(self.center.contributors(part))
+        self.center.merge(part, len(self._contributors.intersection(self.members)))
 
     def _adopt(self, members: tuple[int, ...]) -> None:
         """Copy the state with the most completed rounds to members that lag."""

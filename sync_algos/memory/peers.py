@@ -34,7 +34,9 @@ class Hub(Protocol):
         """Give a trainer's values to its round, and await the result."""
         ...
 
-    async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
+    async def exchange(
+        self, index: int, part: Slice, values: torch.Tensor, examples: int | None
+    ) -> torch.Tensor:
         """Exchange a slice with the center."""
         ...
 
@@ -100,9 +102,9 @@ class MemberCenter:
         """Return the slices, in order."""
         return self._hub.center.slices
 
-    async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
+    async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
         """Exchange one slice; other trainers run meanwhile, as over a network."""
-        return await self._hub.exchange(self._index, part, values)
+        return await self._hub.exchange(self._index, part, values, examples)
 
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange of a slice."""

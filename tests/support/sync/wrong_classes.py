@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 
 import torch
-from shadowsync.sync_algos.base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
+from shadowsync.sync_algos.base import Algorithm, Merge, ModelOrigin, PeerLost, Peers, Replica, Slice
+from shadowsync.sync_algos.decoupled import Decoupled
 from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.sync_algos.gossip import Gossip
 from shadowsync.sync_algos.ma import MA
@@ -94,6 +96,36 @@ class Normalizes(EASGD):
         delta = torch.div(values - center, 1.0 + float((values - center).norm()))
         center.add_(delta)
         return delta
+
+
+class NormalizesMerges(Decoupled):
+    """A merge depends on how the buffer is cut."""
+
+    name = "normalizes_merges"
+
+    def merge_rule(
+        self, center: torch.Tensor, state: Mapping[str, torch.Tensor], mean: torch.Tensor, merge: Merge
+    ) -> None:
+        super().merge_rule(center, state, mean / (1.0 + mean.norm()), merge)
+
+
+class DropsLateWork(Decoupled):
+    """What was trained in a long time without an answer never reaches the center."""
+
+    name = "drops_late_work"
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        if replica.trained_examples - self.merged_examples > 90:
+            self.start(replica)
+        return await super().round(replica, peers)
+
+
+class NoMergeRule(EASGD):
+    """Is said to merge, and has no rule for it."""
+
+    name = "no_merge_rule"
+    counts_once = True
+    merges = True
 
 
 class NotShared(EASGD):

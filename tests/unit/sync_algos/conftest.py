@@ -51,8 +51,10 @@ class SlowCenter(MemoryCenter):
         super().__init__(cluster.algorithm, initial, cluster.parts)
         self._cluster = cluster
 
-    async def exchange(self, part: Slice, values: torch.Tensor, member: int = 0) -> torch.Tensor:
-        reply = await super().exchange(part, values, member)
+    async def exchange(
+        self, part: Slice, values: torch.Tensor, examples: int | None = None, *, member: int = 0
+    ) -> torch.Tensor:
+        reply = await super().exchange(part, values, examples, member=member)
         self._cluster.meanwhile(part)
         return reply
 

@@ -100,7 +100,7 @@ class CountsNever(Downpour):
     async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
         lost = self._unsettled.pop(part, None)
         if lost is not None:
-            self._base[part.start : part.stop] = lost
+            self._base[part.start : part.stop] = lost[0]
         return await super()._exchange(replica, peers, part)
 
 

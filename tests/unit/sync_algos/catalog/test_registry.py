@@ -45,7 +45,7 @@ def test_all_files_of_the_folder_are_registered() -> None:
     folder = Path(registry.__file__).parents[1]
     names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
     assert names == {cls.__name__ for cls in ALGORITHMS.values()}
-    assert len(names) == 11
+    assert len(names) == 12
     assert all(cls.name == name for name, cls in ALGORITHMS.items())
     assert all(cls.__module__.rpartition(".")[2] == name for name, cls in ALGORITHMS.items())
 
@@ -55,7 +55,7 @@ def _algorithms_of(file: Path) -> list[str]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     concrete = [node for node in found if node.name != "OuterModel"]
-    bases = {"Algorithm", "EASGD", "OuterModel"}
+    bases = {"Algorithm", "DeltaExchange", "EASGD", "OuterModel"}
     return [node.name for node in concrete if bases & {ast.unparse(base) for base in node.bases}]
 
 
@@ -89,7 +89,8 @@ def test_unknown_name(refusal: Callable[..., str]) -> None:
     )
     assert refusal("zzz") == (
         "sync.algorithm: 'zzz' is not an algorithm; "
-        "give one of bmuf, diloco, downpour, ds_sync, easgd, easgd_symmetric, gaia, gossip, ma, none, tree"
+        "give one of bmuf, decoupled, diloco, downpour, ds_sync, easgd, easgd_symmetric, gaia, gossip, ma, "
+        "none, tree"
     )
 
 

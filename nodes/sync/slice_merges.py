@@ -1,0 +1,106 @@
+"""The merges of one slice of a center: contributions, weighted mean and the algorithm's rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import torch
+
+from ...pipeline.wire.endpoints import token_of
+from ...sync_algos.base import Algorithm, Merge
+from ...sync_algos.contract.merge_window import MergeWindow
+from ..allreduce.reduce import WeightedMean
+from .exchange_session import ExchangeSession
+
+# A part of this length, its mean and the center's state fit into a core's cache.
+PART_ELEMENTS = 1 << 14
+MOST_EXAMPLES = 1 << 40
+"""No trainer trains more between two merges; more is refused."""
+
+
+class SliceMerges:
+    """The merges of one slice; they belong to the sync node's service thread.
+
+    Attributes:
+        merges: how many merges have moved the center.
+        late_merges: how many of them closed without a trainer that takes part.
+        examples: the merged examples of each trainer, by its token.
+        contributions: the merges that each trainer was in, by its token.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._window = MergeWindow(algorithm.merge_terms)
+        self._waiting: dict[bytes, tuple[ExchangeSession, int]] = {}
+        self._state: dict[str, torch.Tensor] = {}
+        self._mean = WeightedMean()
+        self._number = 0
+        self.merges = 0
+        self.late_merges = 0
+        self.examples: Counter[str] = Counter()
+        self.contributions: Counter[str] = Counter()
+
+    def has(self, identity: bytes) -> bool:
+        """Return whether the open merge has a contribution of this trainer's thread."""
+        return identity in self._waiting
+
+    def contribute(self, identity: bytes, session: ExchangeSession, examples: int, now: float) -> None:
+        """Add a complete slice to the open merge; raises ValueError for an impossible number of examples."""
+        if examples > MOST_EXAMPLES:
+            raise ValueError(f"{examples} examples behind one contribution; at most {MOST_EXAMPLES} can be")
+        self._window.contributed(token_of(identity), examples, now)
+        self._waiting[identity] = session, examples
+
+    def closes_at(self, now: float) -> float:
+        """See `MergeWindow.closes_at`."""
+        return self._window.closes_at(now)
+
+    def close(self, center: torch.Tensor, now: float) -> dict[bytes, ExchangeSession]:
+        """Merge what has come into `center`, float32 [n]; return the sessions to answer.
+
+        Without any example the center stays as it is.
+        """
+        trainers = self._window.trainers
+        merged = dict(sorted(self._waiting.items()))
+        self._waiting = {}
+        self._window.close(now)
+        counts = [examples for _, examples in merged.values()]
+        if any(counts):
+            self._move(
+                center,
+                [session for session, _ in merged.values()],
+                Merge(tuple(counts), trainers, self._number),
+            )
+            self._number += 1
+            self.merges += 1
+            self.late_merges += len(merged) < trainers
+        for identity, (_, examples) in merged.items():
+            self.examples[token_of(identity)] += examples
+            self.contributions[token_of(identity)] += 1
+        return {identity: session for identity, (session, _) in merged.items()}
+
+    def forget(self, token: str) -> None:
+        """Wait no longer for a trainer that died or left; what it has contributed stays."""
+        self._window.forget(token)
+
+    def restart(self) -> None:
+        """Drop the open merge and the state: the center begins with another value."""
+        self._window = MergeWindow(self._algorithm.merge_terms)
+        self._waiting, self._state, self._number = {}, {}, 0
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return copies of the center's state, float32 [n] each."""
+        return {name: values.clone() for name, values in self._state.items()}
+
+    def _move(self, center: torch.Tensor, sessions: list[ExchangeSession], merge: Merge) -> None:
+        if not self._state:
+            self._state = {name: torch.zeros_like(center) for name in self._algorithm.center_state_names}
+        values = [session.values() for session in sessions]
+        mean = np.empty(min(PART_ELEMENTS, center.numel()), dtype=np.float32)
+        for start in range(0, center.numel(), PART_ELEMENTS):
+            part = slice(start, min(start + PART_ELEMENTS, center.numel()))
+            out = mean[: part.stop - part.start]
+            self._mean.into(out, [array[part] for array in values], merge.examples)
+            state = {name: tensor[part] for name, tensor in self._state.items()}
+            self._algorithm.merge_rule(center[part], state, torch.from_numpy(out), merge)

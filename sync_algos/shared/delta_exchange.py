@@ -1,0 +1,85 @@
+"""Rounds in which a replica sends what it has trained, and goes on from the center."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import torch
+
+from ..base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
+
+
+class DeltaExchange(Algorithm):
+    """Base of algorithms whose center takes deltas.
+
+    With w the replica, s its snapshot, b the base (the part of the replica that the center has), and c what
+    the center answers:
+
+        d = s - b,    w <- w + (c - s),    b <- c.
+
+    So after a round the replica is the center plus what its workers did since the snapshot, and b is where
+    the next delta starts. At first b is the first weights, as the center is. Everything is float32 [numel],
+    and exchanged slice by slice.
+
+    Each delta counts once. If no reply comes, it is not known whether the center took the delta; d and s are
+    kept. The next round first settles that exchange (`Center.settle`), then sends what was trained since s.
+    """
+
+    needs_center = True
+    counts_once = True
+    model = ModelOrigin.CENTER
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._base = torch.empty(0)
+        # By slice, with the trained examples that they contain.
+        self._unsettled: dict[Slice, tuple[torch.Tensor, int]] = {}
+        self._first_examples = 0
+        self._taken_examples: dict[Slice, int] = {}
+
+    def start(self, replica: Replica) -> None:
+        """Start the base at the first weights."""
+        self._base = replica.snapshot(replica.whole)
+        self._unsettled = {}
+        self._first_examples, self._taken_examples = replica.trained_examples, {}
+
+    @property
+    def merged_examples(self) -> int:
+        """See `Algorithm.merged_examples`."""
+        taken = tuple(self._taken_examples.values())
+        return min(taken) - self._first_examples if taken else 0
+
+    async def round(self, replica: Replica, peers: Peers) -> bool:
+        """Exchange every slice with the center, all at once."""
+        done = await asyncio.gather(*(self._exchange(replica, peers, part) for part in peers.center.slices))
+        return all(done)
+
+    def recentered(self, part: Slice, values: torch.Tensor) -> None:
+        """Start the slice's next delta at what the center's new mean has."""
+        self._base[part.start : part.stop] = values
+        self._unsettled.pop(part, None)
+
+    async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
+        try:
+            if part in self._unsettled:
+                self._take(replica, part, await peers.center.settle(part))
+            # A worker counts examples after their step: the next delta may count some of this snapshot.
+            examples = replica.trained_examples
+            snapshot = replica.snapshot(part)
+            self._unsettled[part] = snapshot, examples
+            delta = snapshot - self._base[part.start : part.stop]
+            # A device may take back a batch that was counted.
+            behind = max(0, examples - self._taken_examples.get(part, self._first_examples))
+            reply = await peers.center.exchange(part, delta, behind if self.merges else None)
+            self._take(replica, part, reply)
+        except PeerLost:
+            return False
+        return True
+
+    def _take(self, replica: Replica, part: Slice, center: torch.Tensor) -> None:
+        """Move the replica by the center minus its snapshot."""
+        snapshot, self._taken_examples[part] = self._unsettled.pop(part)
+        replica.add_(part, center - snapshot, 1.0)
+        # Rounded as the replica is, so that the delta of an untrained replica is exactly 0.
+        torch.add(snapshot, center - snapshot, out=self._base[part.start : part.stop])
