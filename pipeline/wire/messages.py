@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 from ..codecs.formats import Payload
 from ..types import BatchId, Float32Array, Int32Array, Uint64Array
 from .center_messages import (
+    CenterContribution,
     CenterExchange,
     CenterNamedExchange,
     CenterRead,
@@ -361,6 +362,7 @@ MESSAGES: dict[str, MessageSchema] = {
         Pushed,
         CenterSeed,
         CenterExchange,
+        CenterContribution,
         CenterNamedExchange,
         CenterRead,
         CenterValues,

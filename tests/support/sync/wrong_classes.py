@@ -114,9 +114,14 @@ class DropsLateWork(Decoupled):
 
     name = "drops_late_work"
 
+    def start(self, replica: Replica) -> None:
+        super().start(replica)
+        self._seen_examples = replica.trained_examples
+
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        if replica.trained_examples - self.merged_examples > 90:
+        if replica.trained_examples - self._seen_examples > 90:
             self.start(replica)
+        self._seen_examples = replica.trained_examples
         return await super().round(replica, peers)
 
 
