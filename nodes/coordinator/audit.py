@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...pipeline.report.ledger import Identity, Ledger
+from ...pipeline.report.merged_work import merged_work
 from ...pipeline.report.model import ExampleCounts
 from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
@@ -136,6 +137,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
         )
     half_pushed = _are_half_pushed(state, stored, outcome, examples)
     identities += [*_shard_identities(state, outcome, half_pushed), _repeated_identity(state, outcome)]
+    identities += _merged_identities(state, outcome)
     shard_applied = {
         name: int(counts.get("applied_batches", 0)) for name, counts in outcome.drained.shards.items()
     }
@@ -247,6 +249,27 @@ def _left_out_identities(
             sums["left_out_examples"],
             totals.left_out_examples,
         ),
+    ]
+
+
+def _merged_identities(state: JobState, outcome: Outcome) -> list[Identity]:
+    """Build the identities of sync nodes that merge: nobody's work counts twice.
+
+    What a dead trainer had trained and not confirmed may be in a merge, and is trained again.
+    """
+    trained = state.ledger.trained_examples_of
+    return [
+        Identity.bounded(
+            f"merged by {name}, of trainers that live ≤ trained by them",
+            sum(
+                merged[trainer.info.name].examples
+                for trainer in state.members.alive("trainer")
+                if trainer.info.name in merged
+            ),
+            sum(trained.get(trainer.info.name, 0) for trainer in state.members.alive("trainer")),
+        )
+        for name, counts in sorted(outcome.closed.syncs.items())
+        if (merged := merged_work(counts))
     ]
 
 

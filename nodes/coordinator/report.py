@@ -10,6 +10,7 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.growth import growing_tables, growth_warnings
 from ...pipeline.report.ledger import Ledger
+from ...pipeline.report.merged_work import merges_of
 from ...pipeline.report.model import (
     Checkpoints,
     Curves,
@@ -90,6 +91,7 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
             choice for name, counts in sorted(trainers.items()) for choice in choices_of(name, counts)
         ],
         control=state.control.report() if state.control is not None else None,
+        merges=merges_of(outcome.closed.syncs, state.ledger.trained_examples_of),
     )
 
 

@@ -14,6 +14,7 @@ from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
+from ...pipeline.report.merged_work import merged_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed
 from ...pipeline.wire.control.base import Done, Reply, Request
@@ -117,6 +118,7 @@ class SyncRole(ServingRole[CenterService]):
         self._index = 0
         self._orphaned_slices = 0
         self._is_late = False
+        self._trainer_names: dict[str, str] = {}
 
     async def come_back(self) -> SyncRole:
         """See `Role`: the slice stays, since nobody took its place."""
@@ -161,6 +163,7 @@ class SyncRole(ServingRole[CenterService]):
                 await service.run(lambda: self._algorithm.set_elastic_rate(rate))
         elif isinstance(request, TrainerJoined):
             self.bound.admit_also(request.member.token)
+            self._trainer_names[request.member.token] = request.member.name
         elif isinstance(request, ConnectPeers):
             self._is_late = request.late
             # Of one that came back, an exchange that counts once goes on: its answer may have been lost.
@@ -168,6 +171,7 @@ class SyncRole(ServingRole[CenterService]):
             if request.late and not (service.state.ready and goes_on):
                 await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
+            self._trainer_names |= {one.token: one.name for one in request.members if one.role == "trainer"}
         elif isinstance(request, Begin):
             if self._is_late and not await service.run(service.state.seed_mean) and not service.state.ready:
                 raise ClusterError("no trainer has sent its slice of the replica")
@@ -181,7 +185,17 @@ class SyncRole(ServingRole[CenterService]):
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far."""
-        return super().metrics() | {"orphaned_slices": self._orphaned_slices}
+        return super().metrics() | {"orphaned_slices": self._orphaned_slices} | self._merged_work()
+
+    def _merged_work(self) -> dict[str, int]:
+        """Return what each trainer has in this slice; see `pipeline.report.merged_work`."""
+        merges = None if self._service is None else self._service.state.merges
+        if merges is None:
+            return {}
+        counts: dict[str, int] = {}
+        for token, name in self._trainer_names.items():
+            counts |= merged_counts(name, merges.examples[token], merges.contributions[token])
+        return counts
 
     def _forget(self, service: CenterService, lost: NodeLost) -> None:
         unknown = service.state.forget(lost.token)

@@ -254,6 +254,7 @@ def _sync(report: Report) -> list[str]:
             for way, link in sync.links.items()
         ),
         *([("memory of lossy codecs", wording.references(report))] if sync.reference_bytes else []),
+        *wording.merges(sync),
         ("divergence of the replicas", wording.divergence(report)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
         ("staleness of embeddings, pushes, maximum", wording.amount(staleness.embedding_max)),

@@ -12,6 +12,7 @@ from ..types import ResultModel
 from .adaptation import Control, LinkChoice
 from .growth import GrowingTable
 from .ledger import Ledger
+from .merged_work import Merges
 from .placement import Placement, Point
 from .quality import Evaluation, Train, Validation
 from .sharing import SharedRows
@@ -128,6 +129,7 @@ class Sync(ResultModel):
         reference_bytes: memory that lossy codecs needed at the end, by the role that held it.
         control: None without `sync.control`.
         link_codecs: the links whose codec was chosen automatically.
+        merges: what a center has merged, of an algorithm that merges.
     """
 
     algorithm: str
@@ -147,6 +149,7 @@ class Sync(ResultModel):
     optimizer_state: Literal["own", "synchronized"] = "own"
     control: Control | None = None
     link_codecs: list[LinkChoice] = []
+    merges: Merges | None = None
 
 
 class Staleness(ResultModel):

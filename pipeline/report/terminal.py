@@ -23,6 +23,7 @@ from .sharing import SharedRows
 _WIDE: Final = 100
 _IDENTITY_ROWS: Final = 6
 _TRAINER_ROWS: Final = 2
+_MERGED_ROWS: Final = 4
 _NODE_ROWS: Final = 8
 _EVENT_ROWS: Final = 3
 
@@ -133,6 +134,7 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         ("synchronization", f"{sync.algorithm}, {sync.mode}, {wording.count(sync.rounds)} rounds"),
         ("gap in iterations", gap),
         ("a round takes", wording.duration(sync.seconds_mean)),
+        *wording.merges(sync)[: 1 + _MERGED_ROWS],
         ("bytes in all", wording.data_size(sync.bytes)),
         *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
         ("divergence", wording.divergence(report)),

@@ -12,7 +12,7 @@ from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control
 from .ledger import Identity
-from .model import ExampleCounts, LinkTraffic, Report, Staleness
+from .model import ExampleCounts, LinkTraffic, Report, Staleness, Sync
 from .quality import Evaluation, GroupQuality, RetrievalFigures
 
 NOT_MEASURED = "not measured"
@@ -43,6 +43,24 @@ def lookups_ahead(staleness: Staleness) -> str:
         return NOT_MEASURED
     least, most = amount(depths[0]), amount(depths[-1])
     return least if least == most else f"{least} to {most}"
+
+
+def merges(sync: Sync) -> list[tuple[str, str]]:
+    """Write the merges of a center, and each trainer's work in them; empty without any."""
+    merged = sync.merges
+    if merged is None:
+        return []
+    return [
+        ("merges, of them without a late trainer", f"{count(merged.number)}, {count(merged.late)}"),
+        *(
+            (
+                f"merged of {name}",
+                f"{count(one.examples)} examples in {count(one.merges)} merges"
+                + (f", {count(one.unmerged_examples)} not merged" if one.unmerged_examples else ""),
+            )
+            for name, one in merged.trainers.items()
+        ),
+    ]
 
 
 def metric_name(key: str) -> str:

@@ -13,6 +13,9 @@ from ..base import MergeTerms
 USUAL_TURNAROUNDS = 16
 """So many of a trainer's last times from an answer to its next contribution are kept."""
 
+LEAST_DEVIATION = 1 / 20
+"""Of the median: trainers that are never apart may be once."""
+
 
 @dataclass
 class _Member:
@@ -36,14 +39,14 @@ class MergeWindow:
     - when `MergeTerms.quorum` of them have, and none of the others is likely to come in time, or
     - `MergeTerms.longest_wait_seconds` after its first contribution.
 
-    In time is until the grace is over: a turnaround is the time from a trainer's answer to its next
-    contribution; with T the median of all recent ones, M their median absolute deviation and k the grace, T +
-    k M after the last answer. A trainer is likely to come in time if its own median turnaround is over by
-    then, and is not overdue by more than k M. So one that stands still is waited for once, and one that is
-    slower than the others joins the merges that it can reach. A trainer of which no turnaround is known is
-    not waited for: at the start of a job others may begin much later.
+    In time is until the grace is over. A turnaround is the time from a trainer's answer to its next
+    contribution. With T the median of all recent ones, M their median absolute deviation (at least T / 20)
+    and k the grace, it is over T + k M after the last answer. A trainer is likely to come in time if its own
+    median turnaround is over by then, and not for more than k M yet. So one that stands still is waited for
+    once, and one that is slower than the others joins the merges that it can reach. A trainer of which no
+    turnaround is known is not waited for: at the start of a job others may begin much later.
 
-    A trainer without examples behind its last contribution does not count for the quorum.
+    A trainer without examples behind its last contribution counts neither for the quorum nor for T and M.
 
     Times are seconds by any clock that never goes back. One thread calls.
 
@@ -116,11 +119,13 @@ class MergeWindow:
 
     def _waited_until(self, missing: list[_Member], grace: float, now: float) -> float:
         """Return the time until which a missing trainer may still come; 0 if none is likely to."""
-        usual = [seconds for member in self._members.values() for seconds in member.turnarounds]
+        training = [member for member in self._members.values() if member.trains]
+        usual = [seconds for member in training for seconds in member.turnarounds]
         if not usual:
             return 0.0
         middle = median(usual)
-        spread = grace * median(abs(seconds - middle) for seconds in usual)
+        deviation = median(abs(seconds - middle) for seconds in usual)
+        spread = grace * max(deviation, LEAST_DEVIATION * middle)
         answered = max(member.answered_seconds or 0.0 for member in self._members.values())
         over = answered + middle + spread
         likely = [

@@ -109,6 +109,8 @@ SYNC = (
     _counter("applied_slices", "applied_slices", "slices of the center that were moved"),
     _counter("abandoned_exchanges", "abandoned_exchanges", "exchanges that a trainer gave up halfway"),
     _counter("repeated_chunks", "repeated_chunks", "duplicate chunks, which changed nothing"),
+    _counter("merges", "merges", "merges of trainers' work that moved the center"),
+    _counter("late_merges", "late_merges", "merges that closed without a trainer, which was late"),
     _counter("orphaned_slices", "orphaned_slices", "slices moved for a trainer that then died"),
 )
 COORDINATOR = (

@@ -1,0 +1,83 @@
+"""The trainers' work in the merges of a center, as sync nodes count it and as the report has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import NonNegativeInt
+
+from ..types import ResultModel
+
+_EXAMPLES = "merged_examples/"
+_MERGES = "merges_with/"
+
+
+class MergedWork(ResultModel):
+    """The work of one trainer: its examples in the center, and the merges that it was in.
+
+    With several slices these are the counts of the slice that has the least.
+
+    Attributes:
+        unmerged_examples: trained and confirmed examples that no merge has; 0 if it took part to the end.
+    """
+
+    examples: NonNegativeInt
+    merges: NonNegativeInt
+    unmerged_examples: NonNegativeInt = 0
+
+
+class Merges(ResultModel):
+    """The merges of a center.
+
+    With several slices these are the counts of the slice with the fewest merges.
+
+    Attributes:
+        late: how many of the merges closed without a trainer, which was late.
+        trainers: by the trainer's name.
+    """
+
+    number: NonNegativeInt
+    late: NonNegativeInt
+    trainers: dict[str, MergedWork]
+
+
+def merged_counts(trainer: str, examples: int, merges: int) -> dict[str, int]:
+    """Return a sync node's counts of one trainer, for its metrics."""
+    return {_EXAMPLES + trainer: examples, _MERGES + trainer: merges}
+
+
+def merged_work(counts: Mapping[str, Any]) -> dict[str, MergedWork]:
+    """Return each trainer's work by a sync node's metrics; empty if it does not merge."""
+    return {
+        name: MergedWork(examples=int(value), merges=int(counts.get(_MERGES + name, 0)))
+        for key, value in counts.items()
+        if key.startswith(_EXAMPLES) and (name := key.removeprefix(_EXAMPLES))
+    }
+
+
+def merges_of(nodes: Mapping[str, Mapping[str, Any]], trained_examples: Mapping[str, int]) -> Merges | None:
+    """Return the merges by all sync nodes' metrics; None if none merges.
+
+    `trained_examples` are the confirmed ones, by trainer.
+    """
+    slices = [(counts, work) for counts in nodes.values() if (work := merged_work(counts))]
+    if not slices:
+        return None
+    fewest = min((counts for counts, _ in slices), key=lambda counts: int(counts.get("merges", 0)))
+    names = sorted({name for _, work in slices for name in work})
+    least = {
+        name: min((work[name] for _, work in slices if name in work), key=lambda one: one.examples)
+        for name in names
+    }
+    trainers = {
+        name: MergedWork(
+            examples=one.examples,
+            merges=one.merges,
+            unmerged_examples=max(0, trained_examples.get(name, 0) - one.examples),
+        )
+        for name, one in least.items()
+    }
+    return Merges(
+        number=int(fewest.get("merges", 0)), late=int(fewest.get("late_merges", 0)), trainers=trainers
+    )

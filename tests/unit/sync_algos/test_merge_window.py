@@ -1,0 +1,175 @@
+"""When a merge closes: quorum, grace, trainers that are late, slow, idle or dead."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from shadowsync.sync_algos.base import MergeTerms
+from shadowsync.sync_algos.contract.merge_window import MergeWindow
+
+PERIOD = 0.1
+"""Seconds from a trainer's answer to its next contribution; each trainer takes 1 ms more than the last."""
+LONGEST = 1.0
+
+Turnaround = Callable[[int, float], float]
+Merged = tuple[float, tuple[object, ...]]
+
+
+def window(quorum: int | None = None, grace: float = 4.0) -> MergeWindow:
+    """By default the quorum is half of the trainers, rounded up."""
+    return MergeWindow(lambda n: MergeTerms((n + 1) // 2 if quorum is None else quorum, grace, LONGEST))
+
+
+def alike(trainer: int, answered: float) -> float:
+    del answered
+    return PERIOD + 0.001 * trainer
+
+
+def run(
+    merges: MergeWindow,
+    until: float,
+    turnaround: Turnaround = alike,
+    trainers: int = 4,
+    examples: Callable[[int], int] = lambda _: 64,
+) -> list[Merged]:
+    """Let trainers contribute, each a turnaround after its answer; return merges with their times."""
+    coming = [(turnaround(trainer, 0.0), trainer) for trainer in range(trainers)]
+    heapq.heapify(coming)
+    closed: list[Merged] = []
+    now = 0.0
+    while now < until:
+        closes = merges.closes_at(now)
+        if coming and coming[0][0] < closes:
+            now, trainer = heapq.heappop(coming)
+            merges.contributed(trainer, examples(trainer), now)
+            continue
+        now = max(now, closes)
+        if merges.closes_at(now) <= now:
+            closed.append((now, merges.close(now)))
+            for name in closed[-1][1]:
+                assert isinstance(name, int)
+                heapq.heappush(coming, (now + turnaround(name, now), name))
+    return closed
+
+
+def standing_still(who: int, since: float, until: float) -> Turnaround:
+    """What this trainer would contribute in that time comes at its end."""
+
+    def turnaround(trainer: int, answered: float) -> float:
+        comes = answered + alike(trainer, answered)
+        return (until if trainer == who and since < comes < until else comes) - answered
+
+    return turnaround
+
+
+def test_nothing_is_open_at_first() -> None:
+    first = window()
+    assert not first.is_open
+    assert first.closes_at(5.0) == math.inf
+    assert first.trainers == 0
+
+
+def test_a_lone_trainer_is_merged_at_once() -> None:
+    merges = run(window(), 3.5 * PERIOD, trainers=1)
+    assert [who for _, who in merges] == [(0,)] * 3
+    assert [time for time, _ in merges] == pytest.approx([PERIOD, 2 * PERIOD, 3 * PERIOD])
+
+
+def test_trainers_that_come_alike_are_merged_together() -> None:
+    merges = run(window(), 3.0)
+    assert all(set(who) == {0, 1, 2, 3} for _, who in merges[4:])
+    spans = [after - before for (before, _), (after, _) in pairwise(merges[4:])]
+    assert spans == pytest.approx([alike(3, 0.0)] * len(spans)), "with the last one, and not later"
+
+
+def test_one_that_stands_still_is_waited_for_once() -> None:
+    merges = run(window(), 7.0, standing_still(3, 2.0, 6.0))
+    quiet = [(time, set(who)) for time, who in merges if 2.0 < time < 5.9]
+    assert [who for _, who in quiet[1:]] == [{0, 1, 2}] * (len(quiet) - 1)
+    spans = [after - before for (before, _), (after, _) in pairwise(quiet)]
+    assert max(spans) < 1.3 * PERIOD, "until the grace is over"
+    assert spans[1:] == pytest.approx([alike(2, 0.0)] * (len(spans) - 1)), "then with the last of the others"
+
+
+def test_it_is_merged_as_soon_as_it_comes_again() -> None:
+    merges = run(window(), 9.0, standing_still(3, 2.0, 6.0))
+    first = next(time for time, who in merges if time >= 6.0 and 3 in who)
+    assert first < 6.0 + 1.3 * PERIOD
+    assert [set(who) for time, who in merges if time > first + 5 * PERIOD] == [{0, 1, 2, 3}] * sum(
+        time > first + 5 * PERIOD for time, _ in merges
+    )
+
+
+def test_a_slow_one_joins_the_merges_that_it_can_reach() -> None:
+    """It needs 2.6 times as long: the others have at least 0.9 of their merges, and it is in every third."""
+
+    def one_slow(trainer: int, answered: float) -> float:
+        return alike(trainer, answered) * (2.6 if trainer == 3 else 1.0)
+
+    alone = run(window(), 20.0, trainers=3)
+    merges = run(window(), 20.0, one_slow)
+    of_others = [who for _, who in merges if {0, 1, 2} <= set(who)]
+    assert len(of_others) > 0.9 * len(alone)
+    of_slow = [who for _, who in merges if 3 in who]
+    assert len(of_slow) > 0.3 * len(of_others)
+    assert all(set(who) == {0, 1, 2, 3} for who in of_slow[3:]), "it has no merges of its own"
+
+
+def test_without_grace_only_the_quorum_is_waited_for() -> None:
+    """The control of the grace: one of four comes 10 ms after the others, and is in no merge with them."""
+
+    def one_later(trainer: int, answered: float) -> float:
+        return alike(trainer, answered) + (0.01 if trainer == 3 else 0.0)
+
+    together = [who for _, who in run(window(), 9.0, one_later)[6:]]
+    apart = [who for _, who in run(window(3, grace=0.0), 9.0, one_later)[6:]]
+    assert all(set(who) == {0, 1, 2, 3} for who in together)
+    assert not any(set(who) == {0, 1, 2, 3} for who in apart)
+
+
+def test_a_quorum_that_does_not_come_is_not_waited_for_longer_than_allowed() -> None:
+    def two_dead_still(trainer: int, answered: float) -> float:
+        return alike(trainer, answered) if trainer < 2 or answered < 3.0 else 1e9
+
+    merges = run(window(3), 9.0, two_dead_still)
+    times = [time for time, who in merges if set(who) == {0, 1}]
+    assert len(times) >= 4
+    spans = [after - before for before, after in pairwise(times)]
+    assert spans == pytest.approx([PERIOD + LONGEST] * len(spans))
+
+
+def test_one_without_examples_does_not_count_for_the_quorum() -> None:
+    """Its input has ended, and it only takes what the others have, once a second."""
+
+    def three_idle(trainer: int, answered: float) -> float:
+        return alike(trainer, answered) if trainer == 0 else 1.0
+
+    merges = window()
+    closed = run(merges, 9.0, three_idle, examples=lambda trainer: 0 if trainer else 64)
+    assert merges.trainers <= 2
+    assert sum(0 in who for _, who in closed) > 0.9 * 9.0 / PERIOD
+
+
+def test_a_dead_one_is_not_waited_for_and_its_contribution_stays() -> None:
+    merges = window()
+    last, _ = run(merges, 2.0, trainers=2)[-1]
+    merges.close(last)
+    merges.contributed(0, 64, last + PERIOD)
+    assert merges.closes_at(last + PERIOD) > last + PERIOD
+    merges.forget(1)
+    assert merges.closes_at(last + PERIOD) == last + PERIOD
+    merges.forget(0)
+    assert merges.trainers == 1
+    assert merges.close(last + PERIOD) == (0,)
+    assert merges.closes_at(last + 1.0) == math.inf
+
+
+def test_a_second_contribution_to_a_merge_is_refused() -> None:
+    merges = window()
+    merges.contributed(0, 64, 1.0)
+    with pytest.raises(ValueError, match="once to a merge"):
+        merges.contributed(0, 64, 1.1)
