@@ -79,8 +79,14 @@ async def _die(own: InProcessCluster, killed: list[bool]) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     "sync",
-    [{}, {"algorithm": "ma", "mode": "fixed", "every": 5}, {"algorithm": "bmuf"}, {"algorithm": "downpour"}],
-    ids=["default", "ma", "bmuf", "downpour"],
+    [
+        {},
+        {"algorithm": "ma", "mode": "fixed", "every": 5},
+        {"algorithm": "bmuf"},
+        {"algorithm": "downpour"},
+        {"algorithm": "decoupled"},
+    ],
+    ids=["default", "ma", "bmuf", "downpour", "decoupled"],
 )
 def test_training_goes_on(in_process: Callable[..., InProcessCluster], sync: dict[str, Any]) -> None:
     slowed = Slowed(30)

@@ -43,6 +43,7 @@ def _require_whole(run: RunFolder, left: str) -> None:
     "algorithm",
     [
         "easgd",
+        "decoupled",
         pytest.param("ma", marks=pytest.mark.matrix),
         pytest.param("none", marks=pytest.mark.matrix),
     ],
@@ -62,10 +63,13 @@ def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm
     # It trains nothing more, and what it had trained counts.
     assert own.run.query(of_it) == [(trained,)]
     assert trained > 0
-    if algorithm == "easgd":
+    if algorithm in ("easgd", "decoupled"):
         assert own.run.report.ledger.lost_dense_updates == 0, "its last round took them all to the center"
         events = [event.what for event in own.run.report.events]
         assert not any("then died" in what for what in events), "it left"
+    if (merges := own.run.report.sync.merges) is not None:
+        assert sum(one.examples for one in merges.trainers.values()) == EPOCHS * EXAMPLES
+        assert merges.trainers["trainer-1"].unmerged_examples == 0
 
 
 @pytest.mark.matrix

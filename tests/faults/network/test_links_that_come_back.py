@@ -110,8 +110,9 @@ def test_under_a_supervisor_it_comes_back_and_is_replaced_once_it_dies(in_proces
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
-def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker) -> None:
-    job = CutOff(in_process, ["reader-0", "sync-0"])
+@pytest.mark.parametrize("sync", [{}, {"algorithm": "decoupled"}], ids=["default", "decoupled"])
+def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, sync: dict[str, str]) -> None:
+    job = CutOff(in_process, ["reader-0", "sync-0"], {"sync": sync})
     job.mend()
     job.await_events(f"reader-1: {BACK}", f"sync-1: {BACK}{SLICE}")
     job.slowed.release()

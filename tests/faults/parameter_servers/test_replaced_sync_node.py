@@ -21,10 +21,20 @@ QUICK = {"node_timeout_seconds": 2.0}
 MODES: dict[str, dict[str, Any]] = {
     "shadow": {"mode": "shadow"},
     "fixed": {"mode": "fixed", "every": 3},
+    "decoupled": {"mode": "shadow", "algorithm": "decoupled"},
+    "decoupled, fixed": {"mode": "fixed", "every": 3, "algorithm": "decoupled"},
 }
 
 
-@pytest.mark.parametrize("mode", ["shadow", pytest.param("fixed", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "shadow",
+        pytest.param("fixed", marks=pytest.mark.matrix),
+        "decoupled",
+        pytest.param("decoupled, fixed", marks=pytest.mark.matrix),
+    ],
+)
 def test_the_center_is_made_again_of_the_replicas(
     in_process: Callable[..., InProcessCluster], mode: str
 ) -> None:
@@ -50,9 +60,10 @@ def test_the_center_is_made_again_of_the_replicas(
     events = [(event.node, event.what) for event in report.events]
     assert ("sync-2", "joined the running job; its slice of the center is the mean of 2 replicas") in events
     # Without it the center would be lost: `test_a_killed_sync_node`.
-    assert report.model_saved == "the center (easgd)"
+    name = MODES[mode].get("algorithm", "easgd")
+    assert report.model_saved == f"the center ({name})"
     assert report.eval is not None
-    assert report.eval.model == "the center (easgd)"
+    assert report.eval.model == f"the center ({name})"
 
 
 def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., InProcessCluster]) -> None:

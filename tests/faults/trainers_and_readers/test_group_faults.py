@@ -41,8 +41,10 @@ def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict
         pytest.param("ma", MODES[1], marks=pytest.mark.matrix),
         pytest.param("bmuf", MODES[0], marks=pytest.mark.matrix),
         pytest.param("bmuf", MODES[1], marks=pytest.mark.matrix),
+        ("decoupled", MODES[0]),
+        pytest.param("decoupled", MODES[1], marks=pytest.mark.matrix),
     ],
-    ids=["ma-shadow", "ma-fixed", "bmuf-shadow", "bmuf-fixed"],
+    ids=["ma-shadow", "ma-fixed", "bmuf-shadow", "bmuf-fixed", "decoupled-shadow", "decoupled-fixed"],
 )
 def test_a_killed_trainer(
     in_process: Callable[..., InProcessCluster], algorithm: str, mode: dict[str, Any]
@@ -56,7 +58,11 @@ def test_a_killed_trainer(
     report = own.run.report
     assert report.examples.distinct == EPOCHS * EXAMPLES
     assert report.ledger.adds_up, report.ledger.identities
-    words = {"ma": "the mean of the replicas (ma)", "bmuf": "the global model (bmuf)"}
+    words = {
+        "ma": "the mean of the replicas (ma)",
+        "bmuf": "the global model (bmuf)",
+        "decoupled": "the center (decoupled)",
+    }
     assert report.model_saved == words[algorithm]
     assert report.eval is not None
     assert report.eval.model == words[algorithm]

@@ -24,6 +24,7 @@ SYNC: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd", "nodes": 2},
     "fixed": {"algorithm": "easgd_symmetric", "mode": "fixed", "every": 3},
     "downpour": {"algorithm": "downpour"},
+    "decoupled": {"algorithm": "decoupled", "nodes": 2},
     "none": {"algorithm": "none", "nodes": 0},
 }
 

@@ -20,6 +20,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3, "nodes": 0},
     "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
     "downpour": {"algorithm": "downpour"},
+    "decoupled": {"algorithm": "decoupled", "nodes": 2},
     "none": {"algorithm": "none", "nodes": 0},
     "ma": {"algorithm": "ma", "nodes": 0},
     "gossip": {"algorithm": "gossip", "nodes": 0},
