@@ -55,7 +55,7 @@ def run(job: Path, settings: list[str], stopped: tuple[float, float] | None) -> 
             if stopped is not None:
                 disturb(process, *stopped)
             process.wait()
-        report = read_report(next(Path(folder).glob("*/report.json")).parent)
+        report = read_report(Path(folder) / "latest" / "report.json")
     return figures(report)
 
 
