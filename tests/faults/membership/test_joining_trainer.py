@@ -56,7 +56,9 @@ def _variants(first: tuple[str, ...], matrix: tuple[str, ...]) -> list[Any]:
 
 @pytest.mark.parametrize(
     "algorithm",
-    _variants(("easgd",), ("bmuf", "decoupled", "fixed", "downpour", "none", "ma", "fixed bmuf", "gaia", "gossip")),
+    _variants(
+        ("easgd",), ("bmuf", "decoupled", "fixed", "downpour", "none", "ma", "fixed bmuf", "gaia", "gossip")
+    ),
 )
 def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     changes = {"data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}

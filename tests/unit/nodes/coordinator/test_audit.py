@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.state.outcome import DrainedCounts, Outcome, Stop, TrainingResult
+from shadowsync.nodes.coordinator.state.outcome import (
+    ClosingResult,
+    DrainedCounts,
+    Outcome,
+    Stop,
+    TrainingResult,
+)
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.ledger import Ledger
+from shadowsync.pipeline.report.merged_work import merged_counts
 from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.field_checks import Counts
 from shadowsync.tests.support.coordinator.job_counts import BATCH, JobCounts, red
 
 READ = "read by the readers = trained + returned + in flight"
@@ -138,6 +147,24 @@ def test_one_lost_or_doubled_message_is_red(
     assert red(ledger) == wanted
     # A shard is named by the identity itself.
     assert job_counts.contradicted == contradicted
+
+
+@pytest.mark.parametrize(("too_many", "adds_up"), [(-BATCH, True), (0, True), (1, False)])
+def test_no_sync_node_has_merged_more_than_its_trainers_trained(
+    job_counts: JobCounts, too_many: int, adds_up: bool
+) -> None:
+    """Less may be: what a trainer had not sent. A dead trainer's work does not count."""
+    train_all(job_counts)
+    counts: Counts = {**merged_counts("trainer-0", 4 * BATCH, 9)} | merged_counts(
+        "trainer-1", 4 * BATCH + too_many, 9
+    )
+    counts |= merged_counts("trainer-7", 100 * BATCH, 9)
+    job_counts.outcome = replace(job_counts.outcome, closed=ClosingResult(syncs={"sync-0": counts}))
+    _, ledger = job_counts.close()
+    merged = "merged by sync-0, of trainers that live ≤ trained by them"
+    assert red(ledger) == ([] if adds_up else [merged])
+    (identity,) = [one for one in ledger.identities if one.name == merged]
+    assert (identity.left, identity.right) == (8 * BATCH + too_many, 8 * BATCH)
 
 
 def test_pushes_that_were_sent_again_may_be_known_or_not(job_counts: JobCounts) -> None:
