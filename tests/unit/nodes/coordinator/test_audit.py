@@ -19,7 +19,6 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.ledger import Ledger
 from shadowsync.pipeline.report.merged_work import merged_counts
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.field_checks import Counts
 from shadowsync.tests.support.coordinator.job_counts import BATCH, JobCounts, red
 
 READ = "read by the readers = trained + returned + in flight"
