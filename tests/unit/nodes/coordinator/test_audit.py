@@ -154,10 +154,10 @@ def test_no_sync_node_has_merged_more_than_its_trainers_trained(
 ) -> None:
     """Less may be: what a trainer had not sent. A dead trainer's work does not count."""
     train_all(job_counts)
-    counts: Counts = {**merged_counts("trainer-0", 4 * BATCH, 9)} | merged_counts(
-        "trainer-1", 4 * BATCH + too_many, 9
-    )
-    counts |= merged_counts("trainer-7", 100 * BATCH, 9)
+    merged_examples = {"trainer-0": 4 * BATCH, "trainer-1": 4 * BATCH + too_many, "trainer-7": 100 * BATCH}
+    counts: dict[str, Any] = {}
+    for name, examples in merged_examples.items():
+        counts |= merged_counts(name, examples, 9)
     job_counts.outcome = replace(job_counts.outcome, closed=ClosingResult(syncs={"sync-0": counts}))
     _, ledger = job_counts.close()
     merged = "merged by sync-0, of trainers that live ≤ trained by them"
