@@ -36,8 +36,8 @@ from shadowsync.pipeline.retrieval.ranks import ItemNumbers, Pairs, ranks_of
 
 SEEDS = (1, 2, 3)
 JOB = Path(__file__).with_name("retrieval.toml")
-BPR_RATES = (0.001, 0.003)
-BPR_EPOCHS = 40
+BPR_RATES = (0.0003, 0.001, 0.003, 0.01)
+BPR_EPOCHS = 50
 ALS = [(factors, reg, alpha) for factors in (32, 64, 128) for reg in (0.01, 1, 10) for alpha in (1, 5, 20)]
 
 
@@ -131,10 +131,21 @@ def als(data: Data) -> Iterator[dict[str, Any]]:
 
 
 def bpr(data: Data) -> Iterator[dict[str, Any]]:
-    """Train RecBole's BPR with its own trainer; each rate and the epoch are chosen on validation."""
+    """Choose the rate of RecBole's BPR on validation with the first seed; then train with it and each seed.
+
+    Each run's epoch is chosen on validation, too.
+    """
+    tried = {}
+    for rate in BPR_RATES:
+        tried[rate] = max(_bpr_epochs(data, SEEDS[0], rate), key=_on_validation)
+        print(tried[rate], flush=True)
+    best = max(BPR_RATES, key=lambda rate: _on_validation(tried[rate]))
     for seed in SEEDS:
-        tried = [run for rate in BPR_RATES for run in _bpr_epochs(data, seed, rate)]
-        yield max(tried, key=lambda run: (run["validation"]["recall@10"], run["validation"]["ndcg@10"]))
+        yield tried[best] if seed == SEEDS[0] else max(_bpr_epochs(data, seed, best), key=_on_validation)
+
+
+def _on_validation(run: dict[str, Any]) -> tuple[float, float]:
+    return run["validation"]["recall@10"], run["validation"]["ndcg@10"]
 
 
 def _bpr_epochs(data: Data, seed: int, rate: float) -> Iterator[dict[str, Any]]:
