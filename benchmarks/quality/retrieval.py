@@ -84,8 +84,8 @@ class Data:
 def als(data: Data) -> Iterator[dict[str, Any]]:
     """Choose the settings of ALS on validation with the first seed; then fit with each.
 
-    `with_validation` has the figures on the test of a fit to the validation's films, too: towers with a history
-    are given these in the rows of the test.
+    `with_validation` has the figures on the test of a fit to the films of the validation, too: towers with a
+    history are given these in the rows of the test.
     """
     from implicit.als import AlternatingLeastSquares
     from scipy.sparse import csr_matrix

@@ -64,8 +64,6 @@ SETTINGS: Final[dict[str, list[str]]] = {
     "user and history, hidden layer of 128": [*WITH_HISTORY, "model.top=[128]"],
     "user and history, temperature 0.2": [*WITH_HISTORY, f"{TEMPERATURE}=0.2"],
     "dim 32, decay 0.1": [*NARROW, *DECAY],
-    "float32": ["trainer.precision=float32"],
-    "batch 2048": ["trainer.batch=2048"],
 }
 
 
