@@ -12,9 +12,10 @@ MovieLens is the test. Of PLE a set has two labels: income and whether one is ma
 one of 5; its figures are those of the first. Both validate after each epoch, stop after two without a gain in
 AUC, and score the test rows with the best epoch's model.
 
-What differs: FuxiCTR's Adam moves all rows of a table in each step, a job's those of the batch; its layers
-begin with weights of Xavier's normal distribution and biases of 0, a job's as torch has them; its second
-interacting layer adds its input as it is where a job has a matrix, as AutoInt's paper has.
+What differs: a job's products are in bfloat16 where the processor has it; FuxiCTR's Adam moves all rows of a
+table in each step, a job's those of the batch; its layers begin with weights of Xavier's normal distribution
+and biases of 0, a job's as torch has them; its second interacting layer adds its input as it is where a job
+has a matrix, as AutoInt's paper has.
 Runs that are in the file already are not made again.
 """
 

@@ -1,10 +1,11 @@
-"""Retrieval on MovieLens 100k, leave-one-out: two towers beside ALS of `implicit` and BPR of RecBole.
+"""Retrieval on MovieLens 100k, leave-one-out: ALS of `implicit` and BPR of RecBole beside two towers.
 
 The last film of each user is the test, the one before it validation, and each is ranked among all 1,682 films
 without those that the user has in training. All have the same parts and the same code for the figures:
-`pipeline.retrieval`. Each model's settings are those with the best recall@10 on validation.
+`pipeline.retrieval`. Each model's settings are those with the best recall@10 on validation; the two towers'
+are chosen by retrieval_towers.py.
 
-    python benchmarks/quality/retrieval.py two_tower|als|bpr OUT.json [--set KEY=VALUE ...]
+    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval.py als|bpr OUT.json
 
 Needs SHADOWSYNC_DATA, a folder with ml-100k.inter.gz and ml-100k.item.gz. `als` needs the package implicit,
 and `bpr` recbole.
@@ -14,30 +15,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shadowsync.benchmarks.quality.retrieval_towers import JOB, SEEDS, inputs
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.metrics.retrieval import RetrievalSums
-from shadowsync.pipeline.report.write import read_report
 from shadowsync.pipeline.retrieval.items import ItemReader, examples_of, items_of_files
 from shadowsync.pipeline.retrieval.ranks import ItemNumbers, Pairs, ranks_of
 
-SEEDS = (1, 2, 3)
-JOB = Path(__file__).with_name("retrieval.toml")
-BPR_RATES = (0.001, 0.003)
-BPR_EPOCHS = 40
+BPR_RATES = (0.0003, 0.001, 0.003, 0.01)
+BPR_EPOCHS = 50
 ALS = [(factors, reg, alpha) for factors in (32, 64, 128) for reg in (0.01, 1, 10) for alpha in (1, 5, 20)]
 
 
@@ -86,37 +81,21 @@ class Data:
         return sums.result().metrics()
 
 
-def two_towers(settings: list[str]) -> Iterator[dict[str, Any]]:
-    """Run the job with each seed; the figures are of the best checkpoint by validation."""
-    for seed in SEEDS:
-        with tempfile.TemporaryDirectory() as runs:
-            sets = [f"run.directory={runs}", f"run.seed={seed}", f"run.name=s{seed}", *inputs(), *settings]
-            options = [word for text in sets for word in ("--set", text)]
-            began = time.monotonic()
-            subprocess.run([sys.executable, "-m", "shadowsync", "run", str(JOB), *options], check=True)
-            report = read_report(Path(runs) / f"s{seed}" / "report.json")
-            assert report.eval is not None
-            assert report.eval.retrieval is not None
-            assert report.validation is not None
-            yield {
-                "seed": seed,
-                "seconds": time.monotonic() - began,
-                "validation": report.validation.best_metrics,
-                "test": report.eval.retrieval.model_dump(),
-            }
-
-
 def als(data: Data) -> Iterator[dict[str, Any]]:
-    """Choose the settings of ALS on validation with the first seed; then fit with each."""
+    """Choose the settings of ALS on validation with the first seed; then fit with each.
+
+    `with_validation` has the figures on the test of a fit to the films of the validation, too: towers with a
+    history are given these in the rows of the test.
+    """
     from implicit.als import AlternatingLeastSquares
     from scipy.sparse import csr_matrix
 
-    train = data.parts["train"]
-    seen = csr_matrix(
-        (np.ones(len(train.users), np.float32), (train.users, train.items)), (data.users, data.items)
-    )
-
-    def fitted(setting: tuple[int, float, float], seed: int, part: str) -> dict[str, float | None]:
+    def fitted(
+        setting: tuple[int, float, float], seed: int, part: str, parts: tuple[str, ...] = ("train",)
+    ) -> dict[str, float | None]:
+        users = np.concatenate([data.parts[name].users for name in parts])
+        items = np.concatenate([data.parts[name].items for name in parts])
+        seen = csr_matrix((np.ones(len(users), np.float32), (users, items)), (data.users, data.items))
         factors, reg, alpha = setting
         model = AlternatingLeastSquares(
             factors=factors, regularization=reg, alpha=alpha, iterations=15, num_threads=1, random_state=seed
@@ -127,14 +106,31 @@ def als(data: Data) -> Iterator[dict[str, Any]]:
     scores = {setting: fitted(setting, SEEDS[0], "validation") for setting in ALS}
     best = max(ALS, key=lambda setting: (scores[setting]["recall@10"], scores[setting]["ndcg@10"]))
     for seed in SEEDS:
-        yield {"seed": seed, "setting": best, "validation": scores[best], "test": fitted(best, seed, "test")}
+        yield {
+            "seed": seed,
+            "setting": best,
+            "validation": scores[best],
+            "test": fitted(best, seed, "test"),
+            "with_validation": fitted(best, seed, "test", ("train", "validation")),
+        }
 
 
 def bpr(data: Data) -> Iterator[dict[str, Any]]:
-    """Train RecBole's BPR with its own trainer; each rate and the epoch are chosen on validation."""
+    """Choose the rate of RecBole's BPR on validation with the first seed; then train with it and each seed.
+
+    Each run's epoch is chosen on validation, too.
+    """
+    tried = {}
+    for rate in BPR_RATES:
+        tried[rate] = max(_bpr_epochs(data, SEEDS[0], rate), key=_on_validation)
+        print(tried[rate], flush=True)
+    best = max(BPR_RATES, key=lambda rate: _on_validation(tried[rate]))
     for seed in SEEDS:
-        tried = [run for rate in BPR_RATES for run in _bpr_epochs(data, seed, rate)]
-        yield max(tried, key=lambda run: (run["validation"]["recall@10"], run["validation"]["ndcg@10"]))
+        yield tried[best] if seed == SEEDS[0] else max(_bpr_epochs(data, seed, best), key=_on_validation)
+
+
+def _on_validation(run: dict[str, Any]) -> tuple[float, float]:
+    return run["validation"]["recall@10"], run["validation"]["ndcg@10"]
 
 
 def _bpr_epochs(data: Data, seed: int, rate: float) -> Iterator[dict[str, Any]]:
@@ -197,28 +193,18 @@ def _vectors(data: Data, dataset: Any, model: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def inputs() -> list[str]:
-    """Return the settings that name the data."""
-    folder = os.environ["SHADOWSYNC_DATA"]
-    return [f"data.path={folder}/ml-100k.inter.gz", f"validation.items={folder}/ml-100k.item.gz"]
-
-
 def main() -> None:
     """Measure one model, and write its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model", choices=("two_tower", "als", "bpr"))
+    parser.add_argument("model", choices=("als", "bpr"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--set", action="append", default=[], dest="settings")
     given = parser.parse_args()
-    if given.model == "two_tower":
-        results = list(two_towers(given.settings))
-    else:
-        data = Data.of(load_job(JOB, inputs()))
-        measured = {"als": als, "bpr": bpr}[given.model]
-        results = list(measured(data))
+    data = Data.of(load_job(JOB, inputs([])))
+    measured = {"als": als, "bpr": bpr}[given.model]
+    results = list(measured(data))
     given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     for name in ("recall", "ndcg"):
-        values = [run["test"].get(name, run["test"].get(f"{name}@10")) for run in results]
+        values = [run["test"][f"{name}@10"] for run in results]
         print(f"{name}@10 {np.mean(values):.4f} +- {np.std(values, ddof=1):.4f}: {values}")
 
 
