@@ -197,6 +197,7 @@ class Computation:
             vectors.leaves,
             inputs.groups,
             inputs.log_frequency,
+            inputs.negatives,
         )
         lr, micro_batches = None, None
         numbers = () if inputs.numbers is None else inputs.numbers.unbind()
@@ -234,7 +235,7 @@ class Computation:
         groups: Sequence[torch.Tensor] = () if inputs.groups is None else inputs.groups.unbind()
         if self._has_items:
             (items,) = groups
-            return LossBatch(inputs.labels, inputs.weights, {}, items, inputs.log_frequency)
+            return LossBatch(inputs.labels, inputs.weights, {}, items, inputs.log_frequency, inputs.negatives)
         return LossBatch(inputs.labels, inputs.weights, dict(zip(self._group_names, groups, strict=True)))
 
     def _precision(self) -> AbstractContextManager[object]:

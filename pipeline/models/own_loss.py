@@ -41,6 +41,8 @@ class LossBatch:
         items: for the in-batch softmax, what tells the examples' items apart, int64 [B].
         log_frequency: for the same, the logarithm of the probability that an example has this item, float32
             [B].
+        negatives: what is added to the scores of hard negatives, float32 [B, L]: 0, or -inf where a place has
+            none that counts; None for a job without.
     """
 
     labels: torch.Tensor
@@ -48,6 +50,7 @@ class LossBatch:
     groups: Mapping[str, torch.Tensor]
     items: torch.Tensor | None = None
     log_frequency: torch.Tensor | None = None
+    negatives: torch.Tensor | None = None
 
 
 def in_float32(outputs: Any) -> Any:
@@ -117,6 +120,9 @@ def check_own_loss(job: Job, module: nn.Module, inputs: tuple[torch.Tensor, Any]
         torch.ones(2) if job.data.columns_as("weight") else None,
         {column: torch.ones(2, dtype=torch.int64) for column in job.data.columns_as("group")},
         torch.arange(2) if job.model.loss == IN_BATCH_SOFTMAX else None,
+        negatives=torch.zeros(2, min(2, job.data.columns[job.model.negatives].max_ids))
+        if job.model.negatives
+        else None,
     )
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     remedy = "loss(outputs, batch) must return the mean loss of the batch, a scalar computed from outputs"
