@@ -203,7 +203,7 @@ class Job(Section):
     @model_validator(mode="after")
     def _groups(self) -> Job:
         """Raise ValueError for a column of groups that is not there."""
-        columns = list(self.data.columns_as("group"))
+        columns = self.data.group_names
         if self.validation.group and self.validation.group not in columns:
             remedy = (
                 suggest(self.validation.group, columns)

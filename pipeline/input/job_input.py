@@ -18,6 +18,7 @@ from ..data.batches.split_by_id import IdReader, LastRows, drawn_ids
 from ..data.columns.record_schema import RecordSchema
 from ..data.files.paths import match_files
 from ..data.files.row_names import RowNames, file_name
+from ..data.files.text import LineCounts
 from ..data.formats.parquet import IdClasses
 from ..data.formats.records import RecordChunk, read_records
 from ..data.schema import ColumnObserver, FeatureShape
@@ -62,6 +63,7 @@ class JobInput:
             growing = tuple(n for n, column in enumerate(job.embedded_columns) if column.grows)
             self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)
         self._columns = job.embedded_columns
+        self._line_counts = LineCounts()
         self._last: LastRows | None = None
         self._memory: list[WindowMemory] = []
         self._sorted: SortedRows | None = None
@@ -188,7 +190,7 @@ class JobInput:
 
     def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if isinstance(self._shape, RecordSchema):
-            yield from read_records(span, self._shape, bad_rows)
+            yield from read_records(span, self._shape, bad_rows, line_counts=self._line_counts)
             return
         data = self._data
         for examples in read_examples(span, data.format, self._shape, bad_rows, self._observer, data.kafka):

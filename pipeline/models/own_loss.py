@@ -43,6 +43,8 @@ class LossBatch:
             [B].
         negatives: what is added to the scores of hard negatives, float32 [B, L]: 0, or -inf where a place has
             none that counts; None for a job without.
+        positions: the number of each example's row in its file, from 0, int64 [B]; None for a job without a
+            column of kind "row_number".
     """
 
     labels: torch.Tensor
@@ -51,6 +53,7 @@ class LossBatch:
     items: torch.Tensor | None = None
     log_frequency: torch.Tensor | None = None
     negatives: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
 
 
 def in_float32(outputs: Any) -> Any:
@@ -118,11 +121,12 @@ def check_own_loss(job: Job, module: nn.Module, inputs: tuple[torch.Tensor, Any]
     batch = LossBatch(
         labels if several == 1 else labels[:, None].repeat(1, several),
         torch.ones(2) if job.data.columns_as("weight") else None,
-        {column: torch.ones(2, dtype=torch.int64) for column in job.data.columns_as("group")},
+        {column: torch.ones(2, dtype=torch.int64) for column in job.data.group_names},
         torch.arange(2) if job.model.loss == IN_BATCH_SOFTMAX else None,
         negatives=torch.zeros(2, min(2, job.data.columns[job.model.negatives].max_ids))
         if job.model.negatives
         else None,
+        positions=torch.arange(2) if job.data.row_number else None,
     )
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     remedy = "loss(outputs, batch) must return the mean loss of the batch, a scalar computed from outputs"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ...config.columns import places_of
 from ...config.data import DataSection
 from ...errors import JobFileError
-from ...types import Float64Array, Mask
+from ...types import Float64Array, IndexArray, Mask
 from ..hashing import column_number
 from ..schema import ColumnObserver, Examples
 from .fields import TextRules
@@ -116,21 +116,27 @@ class RecordSchema:
         return [source for source in self.sources if source in names or source not in may_lack]
 
     @property
+    def numbers_rows(self) -> bool:
+        """Return whether examples have the numbers of their rows."""
+        return bool(self.data.row_number)
+
+    @property
     def places(self) -> list[str]:
         """Return the columns of a file without a header, in order."""
         return places_of(self.data.columns)
 
-    def records(self, raw: Mapping[str, pa.Array]) -> Records:
+    def records(self, raw: Mapping[str, pa.Array], row_numbers: IndexArray | None = None) -> Records:
         """Return the rows of a chunk.
 
-        `raw` has the file's columns by name, as texts or in Parquet's types. Raises JobFileError when the
-        label's expression cannot be computed.
+        `raw` has the file's columns by name, as texts or in Parquet's types. `row_numbers`, int64 [n], are
+        needed with `numbers_rows` alone: the number of each row in its file, from 0; None for a file's first
+        rows. Raises JobFileError when the label's expression cannot be computed.
         """
         if self._may_lack:
             absent = [source for source in self.sources if source not in raw]
             count = len(next(iter(raw.values()))) if raw else 0
             raw = {**raw, **{source: pa.nulls(count) for source in absent}}
-        chunk = ColumnChunk(self._settings, raw)
+        chunk = ColumnChunk(self._settings, raw, row_numbers)
         # Columns that are made of others come after those of the file.
         for in_file in (True, False):
             for name, section in self.data.columns.items():
