@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.jobfile.load import load_job
@@ -54,8 +55,11 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for user, place, odd, count in zip(users, places, passed, counts, strict=True)
         ],
     }
-    pq.write_table(pa.table(columns), path)
-    pq.write_table(pa.table(columns).drop(["skipped"]).slice(0, 1000), path.with_name("plain.parquet"))
+    whole = pa.table(columns)
+    for name, table in (("log", whole), ("plain", whole.drop(["skipped"]).slice(0, 1000))):
+        pq.write_table(table, path.with_name(f"{name}.parquet"))
+        unquoted = pcsv.WriteOptions(quoting_style="none")
+        pcsv.write_csv(table, path.with_name(f"{name}.csv"), unquoted)
     items = [_item(kind, place) for kind in range(KINDS) for place in range(PLACES)]
     pq.write_table(pa.table({"item": items}), path.with_name("items.parquet"))
     return path
@@ -174,6 +178,14 @@ def test_a_file_to_train_on_has_the_column(cluster: ClusterMaker, log: Path) -> 
     own = cluster({**settings, "data": data}).start()
     assert own.wait() != 0
     assert "no column 'skipped'" in own.coordinator.text()
+
+
+def test_a_text_file_has_them(cluster: ClusterMaker, log: Path) -> None:
+    settings = settings_of(log, "two_tower")
+    paths = {"path": str(log.with_suffix(".csv")), "eval_path": str(log.with_name("plain.csv"))}
+    run = finished(cluster, {**settings, "data": settings["data"] | paths | {"format": "csv"}})
+    assert run.report.examples.distinct == 4 * ROWS
+    assert passed_over(run) < 0.25
 
 
 def test_a_prepared_folder_has_them(cluster: ClusterMaker, log: Path, tmp_path: Path) -> None:
