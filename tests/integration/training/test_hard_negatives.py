@@ -183,7 +183,7 @@ def test_a_file_to_train_on_has_the_column(cluster: ClusterMaker, log: Path) -> 
 def test_a_text_file_has_them(cluster: ClusterMaker, log: Path) -> None:
     settings = settings_of(log, "two_tower")
     paths = {"path": str(log.with_suffix(".csv")), "eval_path": str(log.with_name("plain.csv"))}
-    run = finished(cluster, {**settings, "data": settings["data"] | paths | {"format": "csv"}})
+    run = finished(cluster, {**settings, "data": dict(settings["data"]) | paths | {"format": "csv"}})
     assert run.report.examples.distinct == 4 * ROWS
     assert passed_over(run) < 0.25
 

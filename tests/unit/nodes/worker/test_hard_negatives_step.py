@@ -96,6 +96,13 @@ def _keys(rows: Any) -> Any:
     return rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
 
 
+def skipped_rows(job: Job, delivery: Delivery) -> list[Any]:
+    """The rows of each example's negatives."""
+    number = [column.name for column in job.embedded_columns if column.pooling].index(SKIPPED)
+    lengths, at = delivery.bag_lengths[number], int(delivery.bag_lengths[:number].sum())
+    return np.split(delivery.bag_rows[at : at + lengths.sum()], np.cumsum(lengths)[:-1])
+
+
 def by_hand(
     shared: TrainerContext, batch: plain.Drawn, module: Any, part: slice, *, hits: bool, negatives: bool
 ) -> tuple[torch.Tensor, Any]:
@@ -113,10 +120,7 @@ def by_hand(
     if shared.item_frequency is not None:
         known = delivery.keys[1].view(np.int64) if len(delivery.keys) else ids.astype(np.int64)
         logs = torch.from_numpy(shared.item_frequency.log_share(known))
-    bags = [column.name for column in shared.job.embedded_columns if column.pooling]
-    number = bags.index(SKIPPED)
-    lengths, at = delivery.bag_lengths[number], int(delivery.bag_lengths[:number].sum())
-    lists = np.split(delivery.bag_rows[at : at + lengths.sum()], np.cumsum(lengths)[:-1])
+    lists = skipped_rows(shared.job, delivery)
     sequence = inputs[names.index(SKIPPED)]
     assert isinstance(sequence, EmbeddedSequence)
     total, weight = torch.zeros(()), 0.0
