@@ -13,7 +13,7 @@ from torch import nn
 
 from ...pipeline.config.model import IN_BATCH_SOFTMAX
 from ...pipeline.config.trainer import warmup_factor
-from ...pipeline.data.batch import Bags, label_columns
+from ...pipeline.data.batch import label_columns
 from ...pipeline.data.batches.split_by_id import IdReader
 from ...pipeline.embedding.lookup.gather_indices import GatherIndices
 from ...pipeline.embedding.lookup.request import LookupPlan
@@ -277,8 +277,8 @@ class Stepper:
     def _mask(
         self, delivery: Delivery, indices: GatherIndices, negatives: HardNegatives, items: Int64Array
     ) -> Float32Array:
-        bags = Bags(delivery.bag_rows, delivery.bag_lengths, keys=delivery.bag_keys)
-        return negatives.mask(bags, items, indices.longest_of(negatives.column))
+        longest = indices.longest_of(negatives.column)
+        return negatives.mask(delivery.bag_rows, delivery.bag_lengths, delivery.bag_keys, items, longest)
 
     def _fetch(self, step: Step) -> None:
         assert step.computed is not None

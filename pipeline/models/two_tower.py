@@ -15,8 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ..config.job import Job
-from ..data.batch import Bags
-from ..types import Float32Array, Int64Array
+from ..types import Float32Array, Int32Array, Int64Array, Uint64Array
 from .item_frequency import DEFAULT_RATE, LEAST_RATE, ItemFrequency
 from .layers import mlp
 from .own_loss import LossBatch
@@ -73,23 +72,25 @@ class HardNegatives:
         self._grows = job.embedded_columns[self.column].grows
         self._bag = sum(bool(column.pooling) for column in job.embedded_columns[: self.column])
 
-    def mask(self, bags: Bags, items: Int64Array, longest: int) -> Float32Array:
+    def mask(
+        self, rows: Int32Array, lengths: Int32Array, keys: Uint64Array, items: Int64Array, longest: int
+    ) -> Float32Array:
         """Return what is added to the scores of negatives, float32 [B, longest].
 
         It is 0 for a negative, and -inf for a place without one and for an accidental hit: the item itself.
 
         Args:
-            bags: of the batch's multi-hot columns.
+            rows, lengths, keys: of the batch's multi-hot columns, see `Batch.bag_rows` and so on.
             items: what tells the batch's items apart, see `LossBatch.items`.
             longest: places of an example, no fewer than it has negatives.
         """
-        lengths = bags.lengths[self._bag]
-        start, ends = int(bags.lengths[: self._bag].sum()), np.cumsum(lengths, dtype=np.int64)
-        part = slice(start, start + int(lengths.sum()))
-        ids = bags.keys[part].view(np.int64) if self._grows else bags.rows[part].astype(np.int64)
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        places = np.arange(len(ids)) - (ends - lengths)[owners]
-        mask = np.full((len(lengths), longest), -np.inf, np.float32)
+        own = lengths[self._bag]
+        start, ends = int(lengths[: self._bag].sum()), np.cumsum(own, dtype=np.int64)
+        part = slice(start, start + int(own.sum()))
+        ids = keys[part].view(np.int64) if self._grows else rows[part].astype(np.int64)
+        owners = np.repeat(np.arange(len(own)), own)
+        places = np.arange(len(ids)) - (ends - own)[owners]
+        mask = np.full((len(own), longest), -np.inf, np.float32)
         mask[owners, places] = np.where(ids == items[owners], -np.inf, 0.0)
         return mask
 
