@@ -111,7 +111,8 @@ class Computation:
         self._loss = TrainingLoss(context.job.model, context.job.data.loss_weights)
         self._own = context.job.model.has_own_loss, not context.job.model.has_logits
         self._has_items = context.job.model.loss == IN_BATCH_SOFTMAX
-        self._group_names = list(context.job.data.columns_as("group"))
+        self._stored_groups = list(context.job.data.columns_as("group"))
+        self._row_number = context.job.data.row_number
         self._enqueues = enqueues
         self._device_type = device.type
         self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
@@ -197,6 +198,7 @@ class Computation:
             vectors.leaves,
             inputs.groups,
             inputs.log_frequency,
+            inputs.negatives,
         )
         lr, micro_batches = None, None
         numbers = () if inputs.numbers is None else inputs.numbers.unbind()
@@ -234,8 +236,10 @@ class Computation:
         groups: Sequence[torch.Tensor] = () if inputs.groups is None else inputs.groups.unbind()
         if self._has_items:
             (items,) = groups
-            return LossBatch(inputs.labels, inputs.weights, {}, items, inputs.log_frequency)
-        return LossBatch(inputs.labels, inputs.weights, dict(zip(self._group_names, groups, strict=True)))
+            return LossBatch(inputs.labels, inputs.weights, {}, items, inputs.log_frequency, inputs.negatives)
+        by_name = dict(zip(self._stored_groups, groups, strict=True))
+        positions = by_name.pop(self._row_number, None)
+        return LossBatch(inputs.labels, inputs.weights, by_name, positions=positions)
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._rounded is None:

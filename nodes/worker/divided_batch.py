@@ -24,7 +24,7 @@ class ModelInputs:
             [N_t, K_t] for a jagged one.
         lengths: number of vectors of each example, int32 [B], for each table that is a sequence.
         leaves: where the backward pass ends.
-        groups, log_frequency: see `HostBatch`.
+        groups, log_frequency, negatives: see `HostBatch`.
     """
 
     labels: torch.Tensor
@@ -35,6 +35,7 @@ class ModelInputs:
     leaves: list[torch.Tensor]
     groups: torch.Tensor | None = None
     log_frequency: torch.Tensor | None = None
+    negatives: torch.Tensor | None = None
 
     @property
     def of_model(self) -> Embeddings:
@@ -59,6 +60,7 @@ class ModelInputs:
             leaves,
             None if self.groups is None else self.groups[:, start:stop],
             None if self.log_frequency is None else self.log_frequency[start:stop],
+            None if self.negatives is None else self.negatives[start:stop],
         )
 
 

@@ -19,6 +19,7 @@ Kind: TypeAlias = Literal[
     "timestamp",
     "weight",
     "group",
+    "row_number",
     "ignored",
 ]
 StoredAs: TypeAlias = Literal[
@@ -35,7 +36,8 @@ class ColumnKind:
 
     Attributes:
         stored_as: what an example has of the column: a label, a dense number, a row of its table
-            ("categorical"), rows of its table ("multi_hot"), the time, the weight, or a hash ("group").
+            ("categorical"), rows of its table ("multi_hot"), the time, the weight, or 64 bits that no model
+            sees ("group").
         options: keys of [data.columns] beside `kind` and `source`.
         in_file: whether the column is read from the file.
         is_input: whether a model needs the column, also to score.
@@ -84,6 +86,7 @@ KINDS: Final[dict[str, ColumnKind]] = {
     "timestamp": ColumnKind("timestamp", ("format",), is_input=False, is_single=True),
     "weight": ColumnKind("weight", is_input=False, is_single=True),
     "group": ColumnKind("group", is_input=False),
+    "row_number": ColumnKind("group", in_file=False, is_input=False, is_single=True),
     "ignored": ColumnKind("", is_input=False),
 }
 """Every kind by its name in the job file."""

@@ -54,6 +54,8 @@ class ColumnSection(BaseModel):
         ' "group" is what rows are grouped by, such as the user or the session: 64 bits of the hash of its'
         " value travel with each example, for metrics and for a loss of your own. The model does not see it,"
         " and scoring does not need it."
+        ' "row_number" is no column of the file: it is the position of the row in its file, from 0, for a'
+        " loss and metrics of your own, see docs/models.md."
     )
     source: str = Field(default="", description="Name of the column in the file, if it differs.")
     table: Annotated[str, Field(max_length=200)] = Field(
@@ -204,7 +206,8 @@ def _check_options(name: str, column: ColumnSection) -> None:
             ' "mean"'
         )
     if column.source and not column.of_kind.in_file:
-        raise ValueError(f"{where}.source: given; a cross is made of the entries in columns")
+        made_of = "the entries in columns" if column.kind == "cross" else "no column of the file"
+        raise ValueError(f"{where}.source: given; a {column.kind} is made of {made_of}")
     if column.format:
         _check_format(name, column)
     rules = [rule for rule in LABEL_RULES if getattr(column, rule) not in (None, [], "")]
@@ -342,7 +345,7 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
                 f"data.columns: {' and '.join(by_kind[kind])} are of kind {kind!r}; give at most one"
             )
     for name, column in columns.items():
-        if not column.of_kind.in_file:
+        if column.kind == "cross":
             _check_cross(name, columns)
     _check_tables(columns)
     if not any(column.of_kind.has_table for column in columns.values()):

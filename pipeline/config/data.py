@@ -294,6 +294,11 @@ class DataSection(BaseModel):
             raise ValueError('data.format: "parquet" given; messages of a topic are text, "csv" or "tsv"')
         if self.header and self.format != "criteo_tsv":
             raise ValueError("data.header: is true; messages of a topic have no header, so give false")
+        if self.row_number:
+            raise ValueError(
+                f'data.columns.{self.row_number}.kind: "row_number" given; it is for files: messages of a'
+                " topic may be missing, so leave it out"
+            )
 
     def _check_follow(self) -> None:
         split = self.split
@@ -397,6 +402,16 @@ class DataSection(BaseModel):
         """Return the columns of which an example has this, by name, in order."""
         columns = self.columns.items()
         return {name: column for name, column in columns if column.of_kind.stored_as == stored_as}
+
+    @property
+    def group_names(self) -> list[str]:
+        """Return the columns of what rows are grouped by, in order."""
+        return [name for name in self.columns_as("group") if name != self.row_number]
+
+    @property
+    def row_number(self) -> str:
+        """Return the column with the rows' positions in their files; "" without."""
+        return next((name for name, column in self.columns.items() if column.kind == "row_number"), "")
 
     @property
     def spans_shuffled(self) -> bool:

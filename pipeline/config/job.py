@@ -15,6 +15,7 @@ from ..codecs.choices import AUTO
 from ..types import NEED_PROBABILITIES, TRAINING_ITEMS, RankingSettings, RetrievalSettings
 from .columns import suggest
 from .data import DataSection
+from .hard_negatives import check_hard_negatives
 from .history import check_history
 from .model import (
     ONE_LABEL_MODELS,
@@ -141,6 +142,7 @@ class Job(Section):
             self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
         )
         check_attention(self.model, self.embedded_columns)
+        check_hard_negatives(self.model, self.embedded_columns)
         check_towers(self.model, self.embedded_columns, self.data.dense_names)
         check_history(self.model, self.embedded_columns, self.data.columns)
         require_growable(self.data.table_columns, self.table_sections)
@@ -201,7 +203,7 @@ class Job(Section):
     @model_validator(mode="after")
     def _groups(self) -> Job:
         """Raise ValueError for a column of groups that is not there."""
-        columns = list(self.data.columns_as("group"))
+        columns = self.data.group_names
         if self.validation.group and self.validation.group not in columns:
             remedy = (
                 suggest(self.validation.group, columns)

@@ -191,6 +191,12 @@ class ModelSection(Section):
         description="two_tower, sequence: the columns of the item. The first one is its id: a column of one"
         " id with a table; sequence has no others.",
     )
+    negatives: str = Field(
+        default="",
+        description="two_tower, sequence: a column with hard negatives, items that a query is to score below"
+        ' its own: of kind multi_hot, with pooling = "none" and the table of the item, whose id is its only'
+        " column. Only training reads it, see docs/retrieval.md.",
+    )
     options: dict[str, JsonValue] = Field(
         default={},
         description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
@@ -359,8 +365,8 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
         dense: names of the dense features.
     """
     if not model.has_towers:
-        for key, given in (("query", model.query), ("item", model.item)):
-            if given:
+        for key in ("query", "item", "negatives"):
+            if getattr(model, key):
                 raise ValueError(
                     f'model.{key}: given; it is for model.name = "two_tower" or "sequence", this is'
                     f' "{model.name}": leave it out'
@@ -383,7 +389,7 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
                 )
     both = [*model.query, *model.item]
     for name in known:
-        if both.count(name) != 1:
+        if both.count(name) != 1 and name != model.negatives:
             raise ValueError(
                 f"model.query, model.item: column {name} is named {both.count(name)} times; each column"
                 " belongs to one tower"

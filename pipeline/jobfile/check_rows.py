@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +20,14 @@ from ..data.formats.schema_check import columns_of, delimiter_of
 from ..data.schema import Examples
 from ..data.span import Span
 from ..input.job_input import JobInput
-from ..types import Float64Array
+from ..types import Float64Array, IndexArray
 
 SHOWN_ROWS: Final = 3
 _SHOWN_CHARACTERS: Final = 24
 _PEEK_BYTES: Final = 1 << 16
+
+_Raw: TypeAlias = tuple[dict[str, pa.Array], IndexArray | None]
+"""A file's first rows by column, and their numbers in the file; None for 0, 1, ..."""
 
 
 @dataclass(frozen=True)
@@ -55,28 +58,29 @@ def first_rows(job: Job, span: Span) -> list[ShownRow]:
         examples = chunk.examples.slice(0, SHOWN_ROWS)
         return [ShownRow(_trained(job, examples, row, {})) for row in range(len(examples))]
     schema = RecordSchema(job.data, job.column_rows, None, job.growing_columns)
-    raw = _parquet(span, schema) if job.data.format == "parquet" else _text(span, schema)
-    records = schema.records(raw)
+    raw, numbers = _parquet(span, schema) if job.data.format == "parquet" else _text(span, schema)
+    records = schema.records(raw, numbers)
     return [
         ShownRow(_trained(job, records.examples, row, raw, records.times), _fault(records, row))
         for row in range(len(records.bad))
     ]
 
 
-def _text(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
+def _text(span: Span, schema: RecordSchema) -> _Raw:
     data = schema.data
     names = columns_of(span.path, schema)
     parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path)
     for block in line_blocks(span, _PEEK_BYTES, encoding=data.encoding, header=data.header):
-        columns = parser.parse(block).columns
-        return {name: column.slice(0, SHOWN_ROWS) for name, column in columns.items()}
-    return {name: pa.array([], pa.string()) for name in schema.sources}
+        parsed = parser.parse(block)
+        columns = {name: column.slice(0, SHOWN_ROWS) for name, column in parsed.columns.items()}
+        return columns, parsed.lines[:SHOWN_ROWS]
+    return {name: pa.array([], pa.string()) for name in schema.sources}, None
 
 
-def _parquet(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
+def _parquet(span: Span, schema: RecordSchema) -> _Raw:
     with read_errors(span.path), open_for_arrow(span.path) as source, pq.ParquetFile(source) as file:
         batch = next(file.iter_batches(SHOWN_ROWS, columns=schema.sources, use_threads=False), None)
-    return {} if batch is None else {name: batch.column(name) for name in schema.sources}
+    return ({} if batch is None else {name: batch.column(name) for name in schema.sources}), None
 
 
 def _fault(records: Records, row: int) -> str:
@@ -94,8 +98,7 @@ def _trained(
     }
     if times is not None:
         seen |= {name: _time(float(times[row])) for name in job.data.columns_as("timestamp")}
-    groups = zip(job.data.columns_as("group"), examples.groups, strict=True)
-    seen |= {name: f"group {hashes[row]:016x}" if hashes[row] else "no group" for name, hashes in groups}
+    seen |= _groups(job, examples, row)
     if len(examples.weights):
         seen |= dict.fromkeys(job.data.columns_as("weight"), f"{examples.weights[row]:g}")
     values = {}
@@ -111,6 +114,18 @@ def _labels(job: Job, examples: Examples, row: int) -> dict[str, str]:
     names: Sequence[str] = job.data.label_names or ("label",)
     values = (examples.labels[row], *(others[row] for others in examples.other_labels))
     return {name: f"{value:g}" for name, value in zip(names, values, strict=True)}
+
+
+def _groups(job: Job, examples: Examples, row: int) -> dict[str, str]:
+    stored = {
+        name: values[row] for name, values in zip(job.data.columns_as("group"), examples.groups, strict=True)
+    }
+    return {
+        name: f"row {value}"
+        if name == job.data.row_number
+        else (f"group {value:016x}" if value else "no group")
+        for name, value in stored.items()
+    }
 
 
 def _numbers(job: Job, examples: Examples, row: int) -> dict[str, str]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..config.job import Job
 from ..errors import JobFileError
-from ..types import Float32Array, Uint64Array
+from ..types import Float32Array, Int64Array, Uint64Array
 
 _WHERE = "validation.own"
 
@@ -33,11 +33,14 @@ class MetricBatch:
         labels: float32 [B], each 0.0 or 1.0; [B, T] of T labels.
         weights: sample weights, float32 [B]; None for a job without.
         groups: for each column of kind "group" the hash of each value, uint64 [B]; 0 where it is missing.
+        positions: the number of each example's row in its file, from 0, int64 [B]; None for a job without a
+            column of kind "row_number".
     """
 
     labels: Float32Array
     weights: Float32Array | None
     groups: Mapping[str, Uint64Array]
+    positions: Int64Array | None = None
 
 
 class OwnMetrics:
@@ -51,7 +54,7 @@ class OwnMetrics:
     """
 
     def __init__(self, job: Job, model: Any) -> None:
-        self._groups = list(job.data.columns_as("group"))
+        self._stored, self._row_number = list(job.data.columns_as("group")), job.data.row_number
         self._model_name = job.model.name
         known = getattr(model, "metrics", {})
         self._metrics: dict[str, Any] = {}
@@ -75,7 +78,9 @@ class OwnMetrics:
         """
         if not self._metrics:
             return
-        batch = MetricBatch(labels, weights, dict(zip(self._groups, groups, strict=True)))
+        by_name = dict(zip(self._stored, groups, strict=True))
+        numbers = by_name.pop(self._row_number, None)
+        batch = MetricBatch(labels, weights, by_name, None if numbers is None else numbers.view(np.int64))
         for name, metric in self._metrics.items():
             try:
                 metric.add(scores, batch)

@@ -101,9 +101,9 @@ def _units(schema: InputSchema) -> dict[str, list[str]]:
 
     The weights of a list belong to its ids.
     """
-    columns = schema.inputs.data.columns.items()
+    columns = schema.read.data.columns.items()
     weights = {column.source or name: column.weights for name, column in columns if column.weights}
-    apart = [source for source in schema.inputs.sources if source not in weights.values()]
+    apart = [source for source in schema.read.sources if source not in weights.values()]
     return {source: [source, *filter(None, [weights.get(source)])] for source in apart}
 
 
@@ -155,7 +155,7 @@ def _labelled(
     model: ScoringModel, span: Span, schema: InputSchema, label: int
 ) -> Iterator[tuple[pa.Table, Float32Array]]:
     """Yield the rows of a span with a label and a score, chunk by chunk, and their labels."""
-    for rows in read_input(span, schema, schema.inputs.sources):
+    for rows in read_input(span, schema, schema.read.sources):
         usable = has_scores(logits_of(model, rows)) & np.isfinite(rows.labels[label])
         if usable.any():
             yield pa.table(rows.kept).filter(pa.array(usable)), rows.labels[label][usable]

@@ -104,7 +104,7 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     schema = input_schema(model.job, model.id_classes)
     try:
         frame: Any = _columns_of(columns, where) if isinstance(columns, list) else columns
-        needed = set(schema.inputs.sources)
+        needed = set(schema.read.sources)
         if hasattr(frame, "loc") and needed <= {*frame.columns, *frame.index.names}:
             # Of pandas: what is not needed may be there twice, or hold anything.
             frame = frame.loc[:, [name in needed for name in frame.columns]]
@@ -159,8 +159,8 @@ def _rows_of_table(table: pa.Table, schema: InputSchema, where: str) -> InputRow
 
     Raises DataError, about `where`, for a column that is missing or has an unsuitable type.
     """
-    check_parquet(where, table.schema, schema.inputs)
-    arrays = {name: _one_array(table.column(name)) for name in schema.inputs.sources}
+    check_parquet(where, table.schema, schema.read)
+    arrays = {name: _one_array(table.column(name)) for name in schema.read.sources}
     return rows_of_columns(arrays, schema, [], where, np.arange(1, len(table) + 1))
 
 

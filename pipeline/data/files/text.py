@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -209,19 +210,46 @@ def line_numbers(span: Span, *, header: bool = False) -> Callable[[int], int]:
 
     def line_number(index: int) -> int:
         if not before:
-            before.append(skipped if span.start == 0 else _lines_before(span))
+            before.append(skipped if span.start == 0 else LineCounts().before(span))
         return before[0] + index + 1
 
     return line_number
 
 
-def count_newlines(path: str, stop: int) -> int:
-    """Return the newlines in the first `stop` bytes of a plain file.
+class LineCounts:
+    """How many lines of a file come before a span; used by one thread.
+
+    Counts are kept, and each goes on from the nearest one before it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[tuple[int, int]]] = {}
+
+    def before(self, span: Span) -> int:
+        """Return how many lines begin before the span; 0 if it is a whole file.
+
+        May read the file up to the span. Raises DataError if it cannot be read.
+        """
+        if span.start == 0:
+            return 0
+        # A line begins at byte 0 and after each newline. After one at start - 1 it is the span's own.
+        stop, known = span.start - 1, self._known.setdefault(span.path, [(0, 0)])
+        place = bisect_right(known, stop, key=lambda entry: entry[0])
+        start, count = known[place - 1]
+        if start < stop:
+            count += count_newlines(span.path, stop, start)
+            known.insert(place, (stop, count))
+        return 1 + count
+
+
+def count_newlines(path: str, stop: int, start: int = 0) -> int:
+    """Return the newlines in the bytes `start` to `stop` - 1 of a plain file.
 
     Raises DataError if it cannot be read.
     """
-    count, left = 0, stop
+    count, left = 0, stop - start
     with read_errors(path), open_raw(path) as file:
+        file.seek(start)
         while left > 0 and (block := file.read(min(left, BLOCK_BYTES))):
             count += block.count(b"\n")
             left -= len(block)
@@ -302,9 +330,3 @@ def _open_span(span: Span, kafka: KafkaSection = PLAINTEXT) -> Iterator[_Readabl
         else:
             with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as stream:
                 yield stream
-
-
-def _lines_before(span: Span) -> int:
-    """Return how many lines begin before the span, which does not start at 0."""
-    # A line begins at byte 0 and after each newline. The line after a newline at start - 1 is the span's own.
-    return 1 + count_newlines(span.path, span.start - 1)

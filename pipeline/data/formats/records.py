@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...config.data import DataSection
+from ...errors import DataError
 from ...types import Float64Array
 from ..bad_rows import BadRows, printable
 from ..columns.fields import display_bytes
 from ..columns.kinds.chunk import ColumnFault
 from ..columns.record_schema import Records, RecordSchema
-from ..files.text import LineBlock, bytes_after, line_blocks, line_numbers
+from ..files.text import LineBlock, LineCounts, bytes_after, line_blocks, line_numbers
 from ..schema import Examples
 from ..span import Span
 from .line_parser import FOLLOWING_BYTES, LineParser, ParsedLines
@@ -49,7 +51,11 @@ class RecordChunk:
 
 
 def read_records(
-    span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int = RECORD_BLOCK_BYTES
+    span: Span,
+    schema: RecordSchema,
+    bad_rows: BadRows,
+    block_bytes: int = RECORD_BLOCK_BYTES,
+    line_counts: LineCounts | None = None,
 ) -> Iterator[RecordChunk]:
     """Yield a span's good rows, in file order, by a schema.
 
@@ -58,27 +64,32 @@ def read_records(
     of text is also bad if it has another number of columns, quotes that do not match, a carriage return
     inside, or a text that is not UTF-8. An empty line is not a row.
 
-    `block_bytes` changes only the size of the chunks. Raises DataError for a file that cannot be read or
-    lacks columns, for a line break within quotes, and past the limit of `bad_rows`.
+    `block_bytes` changes only the size of the chunks. For a schema with row numbers, `line_counts` has what
+    was counted for other spans; in a text file each line counts, empty and bad ones too. Raises DataError for
+    a file that cannot be read or lacks columns, for a line break within quotes, past the limit of `bad_rows`,
+    and for a topic with row numbers.
     """
     if schema.data.format == "parquet":
         yield from _parquet_chunks(span, schema, bad_rows)
     else:
-        yield from _text_chunks(span, schema, bad_rows, block_bytes)
+        yield from _text_chunks(span, schema, bad_rows, block_bytes, line_counts or LineCounts())
 
 
 def _text_chunks(
-    span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int
+    span: Span, schema: RecordSchema, bad_rows: BadRows, block_bytes: int, line_counts: LineCounts
 ) -> Iterator[RecordChunk]:
     data = schema.data
     names = columns_of(span.path, schema)
     messages = span.kind == "offsets"
-    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path, messages=messages)
+    wanted = schema.sources_in(names)
+    parser = LineParser(names, wanted, delimiter_of(data), data.quote, span.path, messages=messages)
     line_number = line_numbers(span, header=data.header)
+    first_row = _first_row(span, data, line_counts) if schema.numbers_rows else None
     lines_before = 0
     for block in line_blocks(span, block_bytes, encoding=data.encoding, kafka=data.kafka, header=data.header):
         parsed = parser.parse(block)
-        records = schema.records(parsed.columns)
+        numbers = None if first_row is None else parsed.lines + (first_row + lines_before)
+        records = schema.records(parsed.columns, numbers)
         _report_bad_lines(
             records, parsed, block, span.path, bad_rows, partial(_numbered, line_number, lines_before)
         )
@@ -87,6 +98,17 @@ def _text_chunks(
     if parser.unfinished:
         # The next line is in another span, whose reader may take it for a row.
         parser.finish(bytes_after(span, FOLLOWING_BYTES))
+
+
+def _first_row(span: Span, data: DataSection, line_counts: LineCounts) -> int:
+    """Return the number of a span's first row; raises DataError for a topic."""
+    if span.kind == "offsets":
+        raise DataError(
+            f"is a topic, and column {data.row_number} has row numbers, which its messages do not have",
+            where=span.path,
+            remedy="give files",
+        )
+    return line_counts.before(span) - int(data.header and span.start > 0)
 
 
 def _numbered(line_number: Callable[[int], int], lines_before: int, line: int) -> int:
@@ -120,11 +142,12 @@ def _reason(faults: tuple[ColumnFault, ...], row: int, value: Callable[[ColumnFa
 def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iterator[RecordChunk]:
     def sources(arrow: pa.Schema) -> list[str]:
         check_parquet(span.path, arrow, schema)
-        return schema.sources
+        return schema.sources_in(arrow.names)
 
     for done, rows in parquet_rows(span, sources):
-        columns = {name: rows.column(name) for name in schema.sources}
-        records = schema.records(columns)
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        numbers = np.arange(done, done + len(rows)) if schema.numbers_rows else None
+        records = schema.records(columns, numbers)
         _report_bad_rows(records, columns, span.path, done, bad_rows)
         yield RecordChunk(*records.good())
 

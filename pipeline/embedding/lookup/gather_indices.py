@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray
-from .item_lists import ItemList, JaggedLists, lengthened, list_layout
+from .item_lists import ItemList, JaggedLists, PaddedLists, lengthened, list_layout
 from .request import BankLookup, ColumnBags, DistinctRows, LookupPlan
 
 Pad: TypeAlias = Callable[[str, int], int]
@@ -142,6 +142,14 @@ class GatherIndices:
             for column, of in self.layout.lists
             if isinstance(of, JaggedLists)
         }
+
+    def longest_of(self, column: int) -> int:
+        """Return the places of each example in a column that is a sequence; if jagged, those it needs."""
+        of = dict(self.layout.lists)[column]
+        if isinstance(of, PaddedLists):
+            return of.longest
+        assert of.lengths is not None
+        return max(1, int(self.tensors[of.lengths].max()))
 
 
 class _Builder:

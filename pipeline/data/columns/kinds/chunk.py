@@ -78,6 +78,7 @@ class ColumnChunk:
     Args:
         settings: what all chunks share.
         raw: the file's columns by name, as texts or in Parquet's types.
+        row_numbers: int64 [n], the number of each row in its file, from 0; None for a file's first rows.
 
     Attributes:
         settings: as given.
@@ -85,7 +86,7 @@ class ColumnChunk:
         numbers: the parsed numbers of each column in `ParseSettings.numbers`.
         labels, dense: float32 [n] of each column, in order.
         times, weights: float64 and float32 [n]; [0] without such a column.
-        groups: uint64 [n] of each column of groups, in order.
+        groups: uint64 [n] of each column that is stored as a group, by name.
         hashes: uint64 [n] of each column with an id, [N] of one with a bag.
         cross_keys: what a cross combines of each column: hashes, or the rows of a table that has one for
             each value.
@@ -93,11 +94,14 @@ class ColumnChunk:
         faults: the faults so far.
     """
 
-    def __init__(self, settings: ParseSettings, raw: Mapping[str, pa.Array]) -> None:
+    def __init__(
+        self, settings: ParseSettings, raw: Mapping[str, pa.Array], row_numbers: IndexArray | None = None
+    ) -> None:
         self.settings = settings
         together = are_short(raw)
         self._columns = clean_columns(settings.rules, raw, together)
         self.count = len(next(iter(self._columns.values())))
+        self._row_numbers = row_numbers
         self.faults: list[ColumnFault] = []
         numbers = {name: self.column(name) for name in settings.numbers}
         self.numbers = number_columns(settings.rules, numbers, settings.numbers, together)
@@ -106,11 +110,16 @@ class ColumnChunk:
         self.cross_keys: dict[str, Uint64Array | IndexArray] = {**self.hashes}
         self.labels: list[Float32Array] = []
         self.dense: list[Float32Array] = []
-        self.groups: list[Uint64Array] = []
+        self.groups: dict[str, Uint64Array] = {}
         self.missing: dict[str, Mask] = {}
         self.weights, self.times = no_weights(), np.zeros(0)
         self._bag_lengths: dict[str, Int32Array] = {}
         self._item_weights: list[Float32Array | None] = []
+
+    @property
+    def row_numbers(self) -> IndexArray:
+        """Return the number of each row in its file, int64 [n]."""
+        return np.arange(self.count) if self._row_numbers is None else self._row_numbers
 
     def column(self, name: str) -> pa.Array:
         """Return the cleaned values of a column of the schema."""
@@ -152,7 +161,7 @@ class ColumnChunk:
             self._bags(),
             other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
             keys=self._keys(),
-            groups=np.stack(self.groups) if self.groups else no_groups(),
+            groups=self._groups(),
         )
 
     def show(self, observer: ColumnObserver, good: Mask) -> None:
@@ -172,6 +181,11 @@ class ColumnChunk:
             return np.zeros((0, self.count), np.int32)
         hashes = np.stack([self.hashes[name] for name in names])
         return table_rows_of(hashes, tuple(self.settings.table_rows[name] for name in names))
+
+    def _groups(self) -> Uint64Array:
+        """Return uint64 [S, n], in the order of the schema."""
+        names = self.settings.data.columns_as("group")
+        return np.stack([self.groups[name] for name in names]) if names else no_groups()
 
     def _bags(self) -> Bags:
         rows, keys = [], []

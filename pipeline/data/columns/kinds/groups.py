@@ -1,4 +1,4 @@
-"""Columns by which rows are grouped: users, sessions, queries."""
+"""What the model does not see of a row: its groups, such as user, session and query, and its position."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupValues(ColumnValues):
         del section
         column = decoded(chunk.column(name))
         texts = column if is_text(column.type) else column.cast(pa.string())
-        chunk.groups.append(np.where(null_mask(column), np.uint64(NO_GROUP), hash_ids(texts, _NUMBER)))
+        chunk.groups[name] = np.where(null_mask(column), np.uint64(NO_GROUP), hash_ids(texts, _NUMBER))
 
     def fits(self, of: pa.DataType) -> bool:
         return is_text(of) or pa.types.is_integer(of)
@@ -43,3 +43,15 @@ class GroupValues(ColumnValues):
     def description(self, section: ColumnSection) -> str:
         del section
         return f"64-bit hash of the value as text, with the hash's column {_NUMBER}; {NO_GROUP} where missing"
+
+
+class RowNumberValues(ColumnValues):
+    """Kind "row_number": the number of the row in its file, from 0."""
+
+    def parse(self, chunk: ColumnChunk, name: str, section: ColumnSection) -> None:
+        del section
+        chunk.groups[name] = chunk.row_numbers.astype(np.uint64)
+
+    def description(self, section: ColumnSection) -> str:
+        del section
+        return "number of the row in its file, from 0"

@@ -8,7 +8,7 @@ from ....config.columns import ColumnSection
 from .addresses import IpValues
 from .base import ColumnValues
 from .chunk import ColumnChunk
-from .groups import GroupValues
+from .groups import GroupValues, RowNumberValues
 from .ids import BucketValues, CategoricalValues, CrossValues, MultiHotValues
 from .labels import LabelValues
 from .numbers import DenseValues, WeightValues
@@ -33,6 +33,7 @@ VALUES: Final[dict[str, ColumnValues]] = {
     "timestamp": TimestampValues(),
     "weight": WeightValues(),
     "group": GroupValues(),
+    "row_number": RowNumberValues(),
     "ignored": IgnoredValues(),
 }
 """As `config.column_kinds.KINDS`, and in its order."""

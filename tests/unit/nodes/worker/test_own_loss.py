@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
+from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics.pass_sums import PassSums
@@ -215,3 +216,55 @@ def test_a_batch_whose_loss_cannot_be_minimized_is_left_out(model: type[nn.Modul
             why if model is not NaN or not device else "its loss or a gradient is not finite"
         )
         assert torch.equal(before, shared.replica.flat)
+
+
+class ByPosition(Pairs):
+    """Weighs each row by its position, in whatever order the columns are."""
+
+    def loss(self, outputs: Any, batch: LossBatch) -> torch.Tensor:
+        """The mean log loss, weighted."""
+        assert batch.positions is not None
+        assert list(batch.groups) == ["user", "session"]
+        assert batch.positions.dtype == torch.int64
+        weights = (batch.positions % 7).float()
+        each = binary_cross_entropy_with_logits(outputs.raw, batch.labels, reduction="none")
+        return (each * weights).sum() / weights.sum()
+
+
+class ByWeight(Pairs):
+    """The same with the weights as sample weights."""
+
+    loss = Logits.loss
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
+        """Logits [B]."""
+        return super().forward(dense, embeddings).raw
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
+def test_positions_of_rows_reach_the_loss(micro_batches: float, on_device: bool) -> None:
+    """Also of a batch that is trained again, and in a captured step. With other positions it differs."""
+    trained = []
+    for model, shift in ((ByPosition, 0), (ByWeight, 0), (ByPosition, 1)):
+        tree = job_of(model, "logits" if model is ByWeight else "own").model_dump(mode="json", by_alias=True)
+        columns = tree["data"]["columns"]
+        tree["data"]["columns"] = {"place": {"kind": "row_number"}, **columns}
+        shared = build_shared(Job.model_validate(tree))
+        shared = on_fake_device(shared) if on_device else shared
+        shared.micro_batches.set(micro_batches)
+        batches = []
+        for number in range(COUNT):
+            delivery, requests, replies = drawn(shared, number)
+            places = np.random.default_rng(number).integers(0, 2**40, len(delivery.labels), dtype=np.uint64)
+            weights = (places % 7).astype(np.float32) if model is ByWeight else delivery.weights
+            groups = np.concatenate([(places + np.uint64(shift))[None], delivery.groups])
+            changed = dataclasses.replace(
+                delivery, groups=groups, weights=weights, replay=number == COUNT - 2
+            )
+            batches.append((changed, requests, replies))
+        trained.append(plain.train(shared, batches))
+    for result, other in ((trained[0], trained[1]), (trained[2], trained[1])):
+        same = torch.allclose(result.flat, other.flat, rtol=1e-4, atol=1e-5)
+        assert same == (result is trained[0])
+    assert trained[0].captured == trained[1].captured == (COUNT - EAGER_STEPS - 1 if on_device else 0)

@@ -175,6 +175,39 @@ def test_own_metrics_see_all_batches() -> None:
     assert own.results() == {"mean": None}, "not finite"
 
 
+class Positions:
+    """The sum of the rows' positions."""
+
+    def __init__(self) -> None:
+        self.sum = 0
+
+    def add(self, scores: Float32Array, batch: MetricBatch) -> None:
+        assert len(scores) == 2
+        assert batch.positions is not None
+        assert list(batch.groups) == ["user"]
+        self.sum += int(batch.positions.sum())
+
+    def result(self) -> float:
+        return float(self.sum)
+
+
+class WithPositions(Good):
+    metrics: ClassVar[dict[str, Any]] = {"sum": Positions}
+
+
+def test_own_metrics_see_positions() -> None:
+    plain = job_of(WithPositions, validation={"own": ["sum"], "metric": "sum"})
+    with pytest.raises(JobFileError, match=r"sum of .* failed: AssertionError"):
+        build_model(plain)
+    tree = plain.model_dump(mode="json", by_alias=True)
+    tree["data"]["columns"] = {"place": {"kind": "row_number"}, **tree["data"]["columns"]}
+    job = Job.model_validate(tree)
+    build_model(job)
+    own, ones = OwnMetrics(job, WithPositions), np.ones(2, np.float32)
+    own.add(ones, ones, None, np.array([[2**40, 3], [7, 7]], np.uint64))
+    assert own.results() == {"sum": 2.0**40 + 3}
+
+
 @pytest.mark.parametrize(
     ("model", "own", "said"),
     [
