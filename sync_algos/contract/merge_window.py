@@ -10,7 +10,7 @@ from statistics import median
 
 from ..base import MergeTerms
 
-USUAL_TURNAROUNDS = 16
+USUAL_TURNAROUNDS = 8
 """So many of a trainer's last times from an answer to its next contribution are kept."""
 
 LEAST_DEVIATION = 1 / 20
@@ -25,9 +25,19 @@ class _Member:
     to its next contribution. `trains` says whether there were examples behind its last contribution.
     """
 
-    answered_seconds: float | None = None
+    answered_seconds: float = -math.inf
     turnarounds: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_TURNAROUNDS))
     trains: bool = True
+
+    @property
+    def usual(self) -> float:
+        """The median turnaround, in seconds; infinite if none is known."""
+        return median(self.turnarounds) if self.turnarounds else math.inf
+
+    @property
+    def expected_seconds(self) -> float:
+        """When its next contribution is expected; -inf if no turnaround is known."""
+        return self.answered_seconds + self.usual if self.turnarounds else -math.inf
 
 
 class MergeWindow:
@@ -35,23 +45,24 @@ class MergeWindow:
 
     A merge opens with its first contribution. It closes
 
-    - when every trainer that takes part has contributed, or
-    - when `MergeTerms.quorum` of them have, and none of the others is likely to come in time, or
+    - when every trainer that is waited for has contributed, or
+    - when `MergeTerms.quorum` have, and none of the others is likely to come in time, or
     - `MergeTerms.longest_wait_seconds` after its first contribution.
 
-    In time is until the grace is over. A turnaround is the time from a trainer's answer to its next
-    contribution. With T the median of all recent ones, M their median absolute deviation (at least T / 20)
-    and k the grace, it is over T + k M after the last answer. A trainer is likely to come in time if its own
-    median turnaround is over by then, and not for more than k M yet. So one that stands still is waited for
-    once, and one that is slower than the others joins the merges that it can reach. A trainer of which no
-    turnaround is known is not waited for: at the start of a job others may begin much later.
+    A turnaround is the time from a trainer's answer to its next contribution; it is expected a median of its
+    own turnarounds after its answer. With T the median of these medians, M the median absolute deviation from
+    them (at least T / 20) and k the grace, it comes in time until T + k M after the last merge. It is likely
+    to if it is expected by then, and not for more than k M yet. So one that stands still is waited for once,
+    and one that is slower than the others joins the merges that it can reach.
 
-    A trainer without examples behind its last contribution counts neither for the quorum nor for T and M.
+    Not waited for, and not counted for the quorum, are a trainer that is overdue by another turnaround, one
+    of which no turnaround is known (at the start of a job others may begin much later), and one without
+    examples behind its last contribution.
 
     Times are seconds by any clock that never goes back. One thread calls.
 
     Args:
-        terms: returns the terms for the number of trainers that take part.
+        terms: returns the terms for the number of trainers that are waited for.
     """
 
     def __init__(self, terms: Callable[[int], MergeTerms]) -> None:
@@ -59,6 +70,7 @@ class MergeWindow:
         self._members: dict[Hashable, _Member] = {}
         self._contributed: list[Hashable] = []
         self._opened_seconds = 0.0
+        self._closed_seconds = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -80,28 +92,32 @@ class MergeWindow:
             raise ValueError("a trainer contributes once to a merge")
         member = self._members.setdefault(name, _Member())
         member.trains = examples > 0
-        if member.answered_seconds is not None:
+        if member.answered_seconds > -math.inf:
             member.turnarounds.append(now - member.answered_seconds)
         if not self._contributed:
             self._opened_seconds = now
         self._contributed.append(name)
 
     def closes_at(self, now: float) -> float:
-        """Return when the open merge closes if nobody contributes until then; at most `now` for at once.
+        """Return when to ask again if nobody contributes until then; at most `now` if the merge closes.
 
         Infinite if no merge is open.
         """
         if not self._contributed:
             return math.inf
-        missing = [member for name, member in self._members.items() if name not in self._contributed]
-        if not missing:
+        latest = self._opened_seconds + self._terms(self.trainers).longest_wait_seconds
+        spread = self._spread_seconds()
+        given_up = [
+            member.expected_seconds + max(member.usual, spread)
+            for name, member in self._members.items()
+            if name not in self._contributed and member.trains and member.turnarounds
+        ]
+        awaited = [seconds for seconds in given_up if seconds > now]
+        if not awaited or now >= latest:
             return now
-        trainers = self.trainers
-        terms = self._terms(trainers)
-        latest = self._opened_seconds + terms.longest_wait_seconds
-        if len(self._contributed) < min(terms.quorum, trainers):
-            return latest
-        return min(latest, max(now, self._waited_until(missing, terms.grace, now)))
+        if len(self._contributed) < self._terms(len(self._contributed) + len(awaited)).quorum:
+            return min(latest, *awaited)
+        return min(latest, max(now, self._waited_until(spread, now)))
 
     def close(self, now: float) -> tuple[Hashable, ...]:
         """Close the merge; return its trainers in the order of their names."""
@@ -110,28 +126,36 @@ class MergeWindow:
             # Unless it died meanwhile.
             if (member := self._members.get(name)) is not None:
                 member.answered_seconds = now
-        self._contributed = []
+        self._contributed, self._closed_seconds = [], now
         return merged
 
     def forget(self, name: Hashable) -> None:
         """Wait no longer for a trainer that died or left; what it has contributed stays."""
         self._members.pop(name, None)
 
-    def _waited_until(self, missing: list[_Member], grace: float, now: float) -> float:
-        """Return the time until which a missing trainer may still come; 0 if none is likely to."""
-        training = [member for member in self._members.values() if member.trains]
-        usual = [seconds for member in training for seconds in member.turnarounds]
-        if not usual:
+    def _training(self) -> list[_Member]:
+        """Return the members that train and have a turnaround."""
+        return [member for member in self._members.values() if member.trains and member.turnarounds]
+
+    def _usual_seconds(self) -> float:
+        return median(member.usual for member in self._training())
+
+    def _spread_seconds(self) -> float:
+        """Return the grace's length; 0 while no turnaround is known."""
+        training = self._training()
+        if not training:
             return 0.0
-        middle = median(usual)
-        deviation = median(abs(seconds - middle) for seconds in usual)
-        spread = grace * max(deviation, LEAST_DEVIATION * middle)
-        answered = max(member.answered_seconds or 0.0 for member in self._members.values())
-        over = answered + middle + spread
-        likely = [
-            member.answered_seconds + median(member.turnarounds)
-            for member in missing
-            if member.turnarounds and member.answered_seconds is not None
+        apart = [abs(seconds - one.usual) for one in training for seconds in one.turnarounds]
+        grace = self._terms(self.trainers).grace
+        return grace * max(median(apart), LEAST_DEVIATION * self._usual_seconds())
+
+    def _waited_until(self, spread: float, now: float) -> float:
+        """Return the time until which a missing trainer may still come; 0 if none is likely to."""
+        over = self._closed_seconds + self._usual_seconds() + spread
+        coming = [
+            member.expected_seconds
+            for name, member in self._members.items()
+            if name not in self._contributed and member.trains and member.turnarounds
+            if member.expected_seconds <= over and member.expected_seconds + spread > now
         ]
-        coming = [expected for expected in likely if expected <= over and expected + spread > now]
         return min(over, max(coming) + spread) if coming else 0.0
