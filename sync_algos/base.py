@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from .contract.grouping import Grouping, everyone
+from .contract.merge_window import MergeTerms as MergeTerms
 from .contract.model_origin import ModelOrigin as ModelOrigin
 
 
@@ -188,19 +189,6 @@ class AlgorithmState:
 
     completed_rounds: int = 0
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class MergeTerms:
-    """When a center closes a merge; see `contract.merge_window`.
-
-    `quorum` contributions are waited for, then the others for as long as they are usually apart: `grace`
-    times the median absolute deviation. After `longest_wait_seconds` the merge closes in any case.
-    """
-
-    quorum: int
-    grace: float
-    longest_wait_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import torch
 
+from ...pipeline.weighted_mean import WeightedMean
 from ...pipeline.wire.endpoints import token_of
 from ...sync_algos.base import Algorithm, Merge
 from ...sync_algos.contract.merge_window import MergeWindow
-from ..allreduce.reduce import WeightedMean
 from .exchange_session import ExchangeSession
 
 # A part of this length, its mean and the center's state fit into a core's cache.

@@ -8,13 +8,24 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from statistics import median
 
-from ..base import MergeTerms
-
 USUAL_TURNAROUNDS = 8
 """So many of a trainer's last times from an answer to its next contribution are kept."""
 
 LEAST_DEVIATION = 1 / 20
 """Of the median: trainers that are never apart may be once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTerms:
+    """When a center closes a merge; see `MergeWindow`.
+
+    `quorum` contributions are waited for, then the others for as long as they are usually apart: `grace`
+    times the median absolute deviation. After `longest_wait_seconds` the merge closes in any case.
+    """
+
+    quorum: int
+    grace: float
+    longest_wait_seconds: float
 
 
 @dataclass

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shadowsync.nodes.allreduce.reduce import WeightedMean
 from shadowsync.pipeline.codecs.formats import CODECS, LinkCodecs, make_codec
+from shadowsync.pipeline.weighted_mean import WeightedMean
 from shadowsync.pipeline.wire.peer_messages import PeerChunk, PeerResult
 from shadowsync.sync_algos.contract.grouping import Grouping, everyone, fixed, shuffled
 from shadowsync.tests.support.sync.exact_mean import exact_mean, is_rounded
