@@ -123,9 +123,10 @@ class WorkerConnections(Generic[B]):
         self._credit = 0 if waits else self.prefetch.credit
         self.readers = {r.name: ReaderClient(r.name, connected[r], self._credit) for r in readers}
         names = [member.name for member in shards]
-        # Blocks for lookups ahead, the current batch, unanswered pushes, and a few to spare. A depth that
-        # grows is for long round trips, which memory does not have; without a block, the socket is used.
-        blocks = self.prefetch.lookups_ahead + LEAST_PENDING_PUSHES + SPARE_BLOCKS
+        # Blocks for lookups ahead, pushes that these may lack, the current batch, unanswered pushes, and some
+        # to spare. A depth that grows is for long round trips, which memory does not have; without a block,
+        # the socket is used.
+        blocks = 2 * self.prefetch.lookups_ahead + LEAST_PENDING_PUSHES + SPARE_BLOCKS
         shared = names if job.network.shares_memory else []
         segments = [SharedMemoryClient(name, blocks, page_lock) for name in shared]
         self.shards = EmbeddingClient[B](

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -166,25 +166,35 @@ class EmbeddingClient(Generic[B]):
             version = batch.versions[shard]
             number, batch_id = self._take_number(), batch.id
             rows, counts, lengths = request.rows, request.counts, request.bag_lengths
+            sequence, below = self._next_sequence(shard) if batch.answers else (0, 0)
             message = Push(
-                number, batch_id, version, rows, gradient, batch.lr_scale, counts, lengths, keys=request.keys
+                number,
+                batch_id,
+                version,
+                rows,
+                gradient,
+                batch.lr_scale,
+                counts,
+                lengths,
+                keys=request.keys,
+                sequence=sequence,
+                answered_below=below,
             )
-            if batch.answers:
-                message = self._numbered(message, shard)
             self._send(batch, shard, message, now, lease=lease)
             if batch.answers:
                 self._record(batch, shard, message)
         batch.answers = []
         self.release(batch)
 
-    def _numbered(self, message: Push, shard: int) -> Push:
+    def _next_sequence(self, shard: int) -> tuple[int, int]:
+        """Return the number of the next push to a node, and that below which all are answered."""
         self._sequences[shard] = sequence = self._sequences[shard] + 1
         unanswered = (
             request.message.sequence
             for request in self._pending.values()
             if request.shard == shard and isinstance(request.message, Push) and request.message.sequence
         )
-        return replace(message, sequence=sequence, answered_below=min(unanswered, default=sequence))
+        return sequence, min(unanswered, default=sequence)
 
     def _record(self, batch: B, shard: int, message: Push) -> None:
         assert self._rows is not None
@@ -328,7 +338,8 @@ class EmbeddingClient(Generic[B]):
         if message.shared:
             if request.lease is None:
                 raise LookupRefused("it answered into shared memory that was not lent to it", where=name)
-            values, state = np.split(request.lease.values, [plan.floats])
+            leased = request.lease.values
+            values, state = leased[: plan.floats], leased[plan.floats :]
             self.shared_memory[shard].shared_bytes += request.lease.values.nbytes
         if batch.answers:
             assert self._rows is not None

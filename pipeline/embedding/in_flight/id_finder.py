@@ -8,25 +8,26 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...types import IndexArray, Int32Array, Mask
+from ...types import IndexArray
 
 Ids: TypeAlias = NDArray[Any]
 """int32 or uint64 [S]: what a request asks for one by one: rows of a bank, or keys of growing tables."""
 
-CELLS_PER_ID: Final = 16
+# The fewer, the less memory is read, and the more ids are searched for in vain.
+CELLS_PER_ID: Final = 8
+_LAST_MARK: Final = 255
 _NOWHERE: Final[IndexArray] = np.zeros(0, np.int64)
 
 
 class IdFinder:
-    """Finds ids by a table of their places, indexed by their lowest bits; used by one thread.
+    """Finds ids by marks of their lowest bits, and what is marked by a search; used by one thread.
 
-    Five times as fast as a search in sorted ids. What the table still has of an earlier batch does no harm,
-    since each place is checked.
+    Two batches have few ids in common, so few are searched for.
     """
 
     def __init__(self) -> None:
-        self._places: Int32Array = np.zeros(1, np.int32)
-        self._is_crowded: Mask = np.zeros(1, np.bool_)
+        self._marks: NDArray[np.uint8] = np.zeros(1, np.uint8)
+        self._mark = 0
 
     def find(self, ids: Ids, others: Sequence[Ids]) -> list[tuple[IndexArray, IndexArray]]:
         """Return for each of `others` the positions of what is among `ids`, in it and in `ids`.
@@ -35,8 +36,10 @@ class IdFinder:
         """
         if not len(ids):
             return [(_NOWHERE, _NOWHERE)] * len(others)
-        every = np.concatenate(others)
+        every = others[0] if len(others) == 1 else np.concatenate(others)
         found, targets = self._find(ids, every)
+        if len(others) == 1:
+            return [(found, targets)]
         ends = np.cumsum([len(some) for some in others])
         hits, low = [], 0
         for high, end, some in zip(np.searchsorted(found, ends), ends, others, strict=True):
@@ -45,32 +48,28 @@ class IdFinder:
         return hits
 
     def _find(self, ids: Ids, every: Ids) -> tuple[IndexArray, IndexArray]:
-        self._fit(len(ids))
-        own, cells = self._cells(ids), self._cells(every)
-        numbers: Int32Array = np.arange(len(ids), dtype=np.int32)
-        self._places[own] = numbers
-        # Ids whose cell another one has taken.
-        lost = np.flatnonzero(self._places[own] != numbers)
-        places = np.take(self._places, cells, mode="clip")
-        hit = np.take(ids, places, mode="clip") == every
-        if len(lost):
-            self._is_crowded[own[lost]] = True
-            crowded = np.flatnonzero(np.take(self._is_crowded, cells, mode="clip"))
-            self._is_crowded[own[lost]] = False
-            order = lost[np.argsort(ids[lost])]
-            nearest = order[np.searchsorted(ids[order], every[crowded]).clip(max=len(order) - 1)]
-            same = ids[nearest] == every[crowded]
-            places[crowded[same]] = nearest[same]
-            hit[crowded[same]] = True
-        found = np.flatnonzero(hit)
-        return found, places[found].astype(np.int64)
+        likely = self._likely(ids, every)
+        some = np.take(every, likely, mode="clip")
+        order = None
+        # A bank's rows ascend, unless columns share a table; keys ascend in each table.
+        if not (ids[1:] > ids[:-1]).all():
+            order = np.argsort(ids, kind="stable")
+            ids = ids[order]
+        nearest = np.searchsorted(ids, some)
+        hit = np.flatnonzero(np.take(ids, nearest, mode="clip") == some)
+        targets = nearest[hit]
+        return likely[hit], targets if order is None else order[targets]
 
-    def _cells(self, ids: Ids) -> Ids:
-        cells: Ids = ids & ids.dtype.type(len(self._places) - 1)
-        return cells if cells.dtype == np.int32 else cells.astype(np.int64)
+    def _likely(self, ids: Ids, every: Ids) -> IndexArray:
+        """Return the positions in `every` of all that is among `ids`, and of some more; ascending."""
+        if self._mark == _LAST_MARK or len(self._marks) < CELLS_PER_ID * len(ids):
+            size = max(len(self._marks), 1 << (CELLS_PER_ID * len(ids) - 1).bit_length())
+            self._marks, self._mark = np.zeros(size, np.uint8), 0
+        # A new mark, so that earlier ones need not be cleared.
+        self._mark += 1
+        self._marks[self._cells(ids)] = self._mark
+        return np.flatnonzero(np.take(self._marks, self._cells(every), mode="clip") == self._mark)
 
-    def _fit(self, count: int) -> None:
-        """Have a power of 2 of cells, for so many ids."""
-        while len(self._places) < CELLS_PER_ID * count:
-            self._places = np.zeros(2 * len(self._places), np.int32)
-            self._is_crowded = np.zeros(len(self._places), np.bool_)
+    def _cells(self, ids: Ids) -> IndexArray:
+        cells: IndexArray = (ids & ids.dtype.type(len(self._marks) - 1)).astype(np.int64)
+        return cells

@@ -29,6 +29,7 @@ from .id_finder import IdFinder, Ids
 
 # Of the state before: sums that were made of differences may be smaller by their rounding.
 _BEGUN_ANEW: Final = 0.99
+_NOWHERE: Final[IndexArray] = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -312,7 +313,8 @@ class RowsInFlight:
 
         Args:
             lookup, answer: of its batch; the answer is complete.
-            gradients: float32 [floats], as the node gets them; not changed.
+            gradients: float32 [floats], as the node gets them. They are kept, not copied, so they must not
+                change: memory that was lent for them is not lent again while the push is kept.
             worker, sequence: see `PushInFlight`.
             lr_scale, batch: see `messages.Push`.
             again: whether the batch was trained before, so that only the node knows whether it changes rows.
@@ -330,8 +332,8 @@ class RowsInFlight:
             elif not bank.is_rounded:
                 values = values[:0]
             key = mixed_key(*words, bank.number) if bank.is_rounded else 0
-            # Copies, since the memory of the answer and of the gradients is used again.
-            changes.append(_Changes(bank, ids, of_bank.copy(), state.copy(), values.copy(), lr_scale, key))
+            # Copies, since the memory of the answer is used again.
+            changes.append(_Changes(bank, ids, of_bank, state.copy(), values.copy(), lr_scale, key))
         push = PushInFlight(worker, sequence, changes, counts=not again)
         with self._lock:
             self._pushes[lookup.node].append(push)
@@ -391,15 +393,16 @@ class RowsInFlight:
             count, width = part.share.single, bank.state_floats
             values = answer.values[value : value + count * bank.dim].reshape(count, bank.dim)
             states = answer.state[state : state + count * width].reshape(count, width)
-            low, high = np.searchsorted(answer.absent, [single, single + count])
-            absent = answer.absent[low:high].astype(np.int64) - single
-            begins = [one.begins for one in self._banks[number : number + (len(part.counts) or 1)]]
-            if len(absent):
-                tables = np.searchsorted(np.cumsum(part.counts[:-1]), absent, side="right")
-                absent = absent[~np.array(begins)[tables]]
+            tables = len(part.counts) or 1
+            absent = _NOWHERE
+            if len(answer.absent):
+                low, high = np.searchsorted(answer.absent, [single, single + count])
+                absent = answer.absent[low:high].astype(np.int64) - single
+                begins = np.array([one.begins for one in self._banks[number : number + tables]])
+                absent = absent[~begins[np.searchsorted(np.cumsum(part.counts[:-1]), absent, side="right")]]
             parts.append((values, states, absent))
             value, state, single = value + part.share.floats, state + count * width, single + count
-            number += len(begins)
+            number += tables
         return parts
 
 

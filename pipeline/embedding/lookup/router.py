@@ -22,6 +22,7 @@ from .gather_indices import GatherIndices, Pad
 from .request import (
     NO_BAG_LENGTHS,
     NO_KEYS,
+    NO_ROWS,
     NO_WEIGHTS,
     BankLookup,
     BankShare,
@@ -32,7 +33,6 @@ from .request import (
 )
 from .vectors import BatchEmbeddings, FloatBuffer, replies_of
 
-NO_ROWS: Int32Array = np.zeros(0, np.int32)
 NO_TABLE_KEYS: Uint64Array = no_keys()
 
 

@@ -127,6 +127,29 @@ def test_a_push_keeps_nothing_of_the_answer_that_its_batch_had(optimizer: str) -
     assert len(trainer.rows) == 0
 
 
+def test_gradients_are_kept_with_their_push_without_a_copy() -> None:
+    """Memory that is lent for them is lent again once they are gone."""
+    trainer = Trainer()
+    client = trainer.client()
+    earlier, asked_earlier = trainer.looked_up(client, 0, 5)
+    batch, asked = trainer.looked_up(client, 1, 4, 5)
+    client.receive(0, vectors(asked, 1.0, 2.0))
+    client.complete(batch)
+    gradients: Float32Array = np.ones(2 * DIM, np.float32)
+    ended = weakref.ref(gradients)
+    client.push(batch, [gradients], 0.0)
+    del gradients
+    (push,) = trainer.box.take()
+    assert isinstance(push, Push)
+    client.receive(0, Pushed(push.request, repeated=False))
+    del push
+    client.receive(0, vectors(asked_earlier, 2.0))
+    assert ended() is not None
+    client.complete(earlier)
+    assert earlier.replies[0].tolist() == [2.0 - LR] * DIM
+    assert ended() is None
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

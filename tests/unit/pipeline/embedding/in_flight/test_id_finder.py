@@ -61,3 +61,10 @@ def test_large_batches_follow_small_ones() -> None:
     for size in (10, 20_000, 50):
         ids: NDArray[np.int32] = draw.choice(1 << 24, size, replace=False).astype(np.int32)
         assert check(finder, ids.tolist(), [ids[: size // 2].tolist()], np.int32) == size // 2
+
+
+def test_what_was_looked_for_long_before_is_not_found() -> None:
+    """Longer than there are marks."""
+    finder = IdFinder()
+    for number in range(600):
+        assert check(finder, [number], [[number - 1, number, number + 256]], np.int32) == 1
