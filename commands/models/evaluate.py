@@ -112,8 +112,9 @@ def evaluate(
     curve, labels = scores.pop("calibration_curve", []), scores.pop("labels", {})
     untrained, groups = scores.pop("untrained_ids"), scores.pop("groups", None)
     own, ranked = scores.pop("own", {}), scores.pop("retrieval", None)
+    hint = "; give --items" if ranked is None and model.job.model.has_towers else ""
     for key, value in scores.items():
-        undefined = "not defined, since all labels are the same"
+        undefined = f"not defined, since all labels are the same{hint}"
         shown = f"{value:.6f}" if isinstance(value, float) else undefined if value is None else value
         click.echo(f"{key:>17}  {shown}")
     for name, value in own.items():

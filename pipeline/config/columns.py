@@ -52,8 +52,8 @@ class ColumnSection(BaseModel):
         " in, of IPv4 the /8, /16 and /24, of IPv6 the /32, /48 and /64, all in one table, whose vectors are"
         " summed. A missing address has none, and a text that is no address makes a bad row."
         ' "group" is what rows are grouped by, such as the user or the session: 64 bits of the hash of its'
-        " value travel with each example, for metrics and for a loss of your own. The model does not see it,"
-        " and scoring does not need it."
+        " value travel with each example, for metrics, for a loss of your own and to split by. The model does"
+        " not see it, and scoring does not need it."
     )
     source: str = Field(default="", description="Name of the column in the file, if it differs.")
     table: Annotated[str, Field(max_length=200)] = Field(

@@ -108,7 +108,8 @@ def _score_of_ranks(evaluation: Evaluation) -> str:
     """Describe the quality of scores that are no probabilities."""
     found = evaluation.retrieval
     if found is None:
-        return f"AUC {number(evaluation.auc)}"
+        same = " (all labels are the same)" if evaluation.auc is None else ""
+        return f"AUC {number(evaluation.auc)}{same}"
     among = f"over {counted(found.queries, 'query', 'queries')} among {counted(found.items, 'item')}"
     return f"recall@{found.k} {number(found.recall)}, NDCG@{found.k} {number(found.ndcg)} {among},"
 
