@@ -340,7 +340,7 @@ def _retrieval(figures: RetrievalFigures | None, of: str) -> list[tuple[str, str
         return []
     values = ", ".join(map(number, (figures.recall, figures.ndcg, figures.hit, figures.mrr)))
     over = f"over {counted(figures.queries, 'query', 'queries')} and {counted(figures.items, 'item')}"
-    trained = ", those trained left out" if figures.without_trained else ""
+    trained = ", those trained or validated on left out" if figures.without_trained else ""
     rest = _not_counted(
         [
             (figures.rows_without_group, "row without a group", "rows without a group"),

@@ -73,10 +73,11 @@ class IdReader:
 
     def __call__(self, examples: WithIds) -> Uint64Array:
         """Return uint64 [n]."""
+        ids: Uint64Array
         if self._group is not None:
-            return examples.groups[self._group]
-        if self._key is None:
-            ids: Uint64Array = examples.rows[self._place].astype(np.uint64)
+            ids = examples.groups[self._group]
+        elif self._key is None:
+            ids = examples.rows[self._place].astype(np.uint64)
         else:
             ids = examples.keys[self._key]
         return ids

@@ -103,8 +103,17 @@ def test_of_a_ranked_catalogue_there_are_recall_ndcg_and_mrr(tmp_path: Path, ful
     assert [best[name] for name in ("recall", "NDCG", "MRR")] == pytest.approx([0.3, 0.15, 0.1])
     assert best["NE"] is None
     # A job without a catalogue may have those within groups.
-    of_group = {"k": 10, "recall": 0.4, "ndcg": 0.2, "map": 0.1, "groups": 1, "groups_without_positive": 0}
-    groups = GroupQuality(column="of", rows_without_group=0, rows_left_out=0, **of_group)
+    groups = GroupQuality(
+        column="of",
+        k=10,
+        ndcg=0.2,
+        recall=0.4,
+        map=0.1,
+        groups=1,
+        groups_without_positive=0,
+        rows_without_group=0,
+        rows_left_out=0,
+    )
     grouped = full_report.eval.model_copy(update={"within_groups": groups})
     add_run(tmp_path / "grouped", "d", full_report.model_copy(update={"eval": grouped}))
     (row,) = list_runs(tmp_path / "grouped").rows()
