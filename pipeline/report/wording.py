@@ -115,8 +115,10 @@ def _score_of_ranks(evaluation: Evaluation) -> str:
 
 
 def has_log_loss(report: Report) -> bool:
-    """Whether the scores are probabilities, as far as held-out examples say."""
-    return report.headline is None or report.headline.logloss is not None
+    """Whether the scores are probabilities, as far as held-out examples or those of training say."""
+    if report.headline is not None:
+        return report.headline.logloss is not None
+    return report.train.ne_progressive is not None or not report.examples.distinct
 
 
 def progressive(report: Report) -> str:

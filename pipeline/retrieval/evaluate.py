@@ -117,11 +117,22 @@ class RetrievalScorer:
             return None
         if self._excluded is None or self._excluded_for != list(spans):
             wanted = groups_of(self._required_groups(examples) for examples in self._positives(spans))
-            self._excluded, self._excluded_for = ItemsOfGroups(wanted, items), list(spans)
             before = [] if self._validated == list(spans) else self._validated
-            for examples in self._positives([*self._trained, *before]):
-                self._excluded.add(self._required_groups(examples), numbers.of(self._identity(examples)))
+            excluded, relevant = (
+                self._items_of_groups(ItemsOfGroups(wanted, items), of, numbers)
+                for of in ([*self._trained, *before], spans)
+            )
+            # What a query is to find is never left out for another of its rows.
+            excluded.leave_out(relevant)
+            self._excluded, self._excluded_for = excluded, list(spans)
         return self._excluded
+
+    def _items_of_groups(
+        self, found: ItemsOfGroups, spans: Sequence[Span], numbers: ItemNumbers
+    ) -> ItemsOfGroups:
+        for examples in self._positives(spans):
+            found.add(self._required_groups(examples), numbers.of(self._identity(examples)))
+        return found
 
     def _positives(self, spans: Sequence[Span]) -> Iterator[Examples]:
         """Yield the rows with a positive label, at most VECTOR_BATCH at once."""
