@@ -157,8 +157,18 @@ def test_eval_ranks_among_a_file_and_among_training(run: RunFolder, ratings: tup
     assert found["training"]["items"] == FILMS - 1
     assert found[str(ratings[1])]["items"] == FILMS
     assert "recall@7" in found["training"]
-    text = CliRunner().invoke(main, ["eval", str(run.folder), "--data", str(ratings[0])]).output
+    # All rows of a user are here, those trained on, too; none is left out for another.
+    assert all(
+        figures[f"{name}@7"] <= 1.0 for figures in found.values() for name in ("recall", "ndcg", "hit")
+    )
+    text = (
+        CliRunner()
+        .invoke(main, ["eval", str(run.folder), "--data", str(ratings[0]), "--by", "user", "--slices", "1"])
+        .output
+    )
     assert "recall@10" in text
+    assert "not defined" not in text, "AUC has no meaning where all rows are positives"
+    assert "with a positive" not in text, "nor has an order of positives alone"
     assert f"over {USERS} queries and {FILMS - 1} items" in text
 
 
