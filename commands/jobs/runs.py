@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...pipeline.report.runs import Runs
 
 # As SORTS of pipeline/report/runs.py; imported there it would need pydantic for --help.
-_SORTS = ("start", "name", "examples", "examples/s", "NE", "AUC", "NE in training")
+_SORTS = ("start", "name", "examples", "examples/s", "NE", "AUC", "recall", "NDCG", "MRR", "NE in training")
 
 _WIDEST = 10_000
 
@@ -26,14 +26,15 @@ _WIDEST = 10_000
     default="start",
     show_default=True,
     type=click.Choice(_SORTS, case_sensitive=False),
-    help="By AUC, examples and speed the highest is first, by NE the lowest.",
+    help="By NE the lowest is first, by other figures the highest.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array, an object for each run.")
 def runs(directory: Path, sort: str, as_json: bool) -> None:
     """List the runs in DIRECTORY, by default runs: how good they are, and how they differ.
 
-    NE and AUC are those of the held-out files. Settings that all runs share are left out. A run that still
-    trains, or was killed, has no report.
+    NE, AUC, recall, NDCG and MRR are those of the held-out files; recall and NDCG count the first K items, or
+    rows of a group, of validation.metric. Figures that no run has, and settings that all runs share, are left
+    out. A run that still trains, or was killed, has no report.
     """
     import json
 

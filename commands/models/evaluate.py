@@ -112,8 +112,12 @@ def evaluate(
     curve, labels = scores.pop("calibration_curve", []), scores.pop("labels", {})
     untrained, groups = scores.pop("untrained_ids"), scores.pop("groups", None)
     own, ranked = scores.pop("own", {}), scores.pop("retrieval", None)
+    hint = "; give --items" if ranked is None and model.job.model.has_towers else ""
+    if ranked is not None:
+        # Of pairs alone there is nothing but their ranks.
+        scores = {key: value for key, value in scores.items() if value is not None}
     for key, value in scores.items():
-        undefined = "not defined, since all labels are the same"
+        undefined = f"not defined, since all labels are the same{hint}"
         shown = f"{value:.6f}" if isinstance(value, float) else undefined if value is None else value
         click.echo(f"{key:>17}  {shown}")
     for name, value in own.items():
@@ -203,7 +207,9 @@ def _print_slices(slices: Slices, most: int) -> None:
 
     within = f"{count(slices.gauc_slices)} of {count(len(slices.slices))} values with both labels"
     click.echo(f"{'gauc':>17}  {number(slices.gauc, 6)} by {slices.column}, over {within}")
-    _print_ranking({"column": slices.column} | slices.ranking.as_dict())
+    if any(scores.rate < 1 for scores in slices.slices):
+        # Where all rows are positives any order is as good.
+        _print_ranking({"column": slices.column} | slices.ranking.as_dict())
     table = Table(box=None, pad_edge=False)
     for name in (slices.column, "examples", "rate", "NE", "AUC", "calibration"):
         table.add_column(name, justify="left" if name == slices.column else "right", no_wrap=True)

@@ -64,7 +64,8 @@ def run(
     Args:
         job: the path of a job file; or the same as a dict of sections, whose relative paths are taken
             against the working directory; or a Job. In a dict, `path`, `validation_path` and `eval_path` of
-            `data` may be tables of pandas, polars or pyarrow, which are written to `run.directory`/data.
+            `data`, and `items` of `validation`, may be tables of pandas, polars or pyarrow, which are written
+            to `run.directory`/data.
         overrides: "section.key=value" each, as `--set` takes them; none with a Job.
         progress: called every few seconds, on another thread where the caller's has a running loop, with
             what the coordinator's `status` answers. An exception of it interrupts the job, and is raised

@@ -52,8 +52,8 @@ class ColumnSection(BaseModel):
         " in, of IPv4 the /8, /16 and /24, of IPv6 the /32, /48 and /64, all in one table, whose vectors are"
         " summed. A missing address has none, and a text that is no address makes a bad row."
         ' "group" is what rows are grouped by, such as the user or the session: 64 bits of the hash of its'
-        " value travel with each example, for metrics and for a loss of your own. The model does not see it,"
-        " and scoring does not need it."
+        " value travel with each example, for metrics, for a loss of your own and to split by. The model does"
+        " not see it, and scoring does not need it."
         ' "row_number" is no column of the file: it is the position of the row in its file, from 0, for a'
         " loss and metrics of your own, see docs/models.md."
     )

@@ -39,8 +39,9 @@ class SplitSection(BaseModel):
     )
     column: str = Field(
         default="",
-        description="column, last: a column of one id, such as that of the users. Ids that share a row of a"
-        ' hashed table are one id here. "last" reads all of data.path once in the coordinator and in each'
+        description='column, last: a column of one id, such as that of the users, or one of kind "group".'
+        " Ids that share a row of a hashed table are one id here, and so are all rows without a group."
+        ' "last" reads all of data.path once in the coordinator and in each'
         " process that reads a part of it, and keeps up to 144 bytes in memory for each id.",
     )
     validation: Share = Field(default=0.0, description="Fraction of the rows for validation during training.")
@@ -331,9 +332,11 @@ class DataSection(BaseModel):
         if split.by not in ("", "time") and self.order == "time":
             raise ValueError(f'data.split.by: "{split.by}" given; data.order = "time" needs "time"')
         single = [column.name for column in self.table_columns if not column.pooling]
-        if split.column and split.column not in single:
+        known = [*single, *self.columns_as("group")]
+        if split.column and split.column not in known:
             raise ValueError(
-                f"data.split.column: {split.column!r} is no column of one id; {suggest(split.column, single)}"
+                f'data.split.column: {split.column!r} is no column of one id, nor of kind "group";'
+                f" {suggest(split.column, known)}"
             )
         if split.progressive and (self.spans_shuffled or self.epochs != 1):
             raise ValueError(

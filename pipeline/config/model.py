@@ -436,7 +436,12 @@ def has_made_label(model: ModelSection, columns: Mapping[str, ColumnSection]) ->
         return False
     item = columns[model.item[0]]
     source = item.source or (item.columns or [model.item[0]])[0]
-    return (label.source, label.expression) == (source, _is_there(source))
+    return label.source == source and says_whether_there(label)
+
+
+def says_whether_there(label: ColumnSection) -> bool:
+    """Whether a label is 1 wherever its source has a value, as that of `label_of_towers`."""
+    return bool(label.source) and label.expression == _is_there(label.source)
 
 
 def _is_there(source: object) -> str:

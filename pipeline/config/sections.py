@@ -383,7 +383,8 @@ class ValidationSection(BaseModel):
     exclude_trained: bool = Field(
         default=False,
         description="`items`: a group's items that are in its positive rows of the training part are not"
-        " ranked, but for the row's own. It needs `group`, and 8 bytes of memory for each such pair.",
+        " ranked, but for those of its held-out rows; for the test and `shadowsync eval` neither are those of"
+        " the validation part. It needs `group`, and 8 bytes of memory for each such pair.",
     )
     own: Annotated[list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]], Field(max_length=64)] = (
         Field(

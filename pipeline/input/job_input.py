@@ -174,7 +174,7 @@ class JobInput:
             return rows_of_part(
                 chunks, lambda done, chunk: drawn_rows(*draw(done, len(chunk.examples)), split)
             )
-        ids_of = IdReader(self._columns, split.column)
+        ids_of = IdReader(self._columns, split.column, tuple(self._data.columns_as("group")))
         if split.by == "column":
             return rows_of_part(chunks, lambda _, chunk: drawn_ids(ids_of(chunk.examples), span.part, split))
         last = self._last_rows(ids_of)

@@ -13,7 +13,13 @@ import pyarrow.parquet as pq
 from ..atomic_file import atomic_file, unwritable
 from ..errors import DataError, JobFileError
 
-PATH_KEYS: Final = ("path", "validation_path", "eval_path")
+KEYS: Final = (
+    ("data", "path"),
+    ("data", "validation_path"),
+    ("data", "eval_path"),
+    ("validation", "items"),
+)
+"""Where a job may have a table, by section and key."""
 FOLDER: Final = "data"
 # Rows that one reader reads at a time, as in generated files.
 _ROWS_OF_GROUP: Final = 65_536
@@ -40,32 +46,35 @@ def no_table(error: Exception, where: str) -> DataError:
 
 
 def with_written_tables(tree: Mapping[str, Any], overrides: Iterable[str]) -> Mapping[str, Any]:
-    """Write the tables in a job's `data.path`, `validation_path` and `eval_path`; name the files there.
+    """Write the tables in a job's `KEYS`; name the files there.
 
     They are in `run.directory`/data, named by their content, so that a resumed run finds them, and the same
     table is written once. Without one, returns `tree` itself. Raises DataError for what is no table,
     JobFileError for another `data.format` than "parquet", ResourceError if a file cannot be written.
     """
+    tables: dict[tuple[str, str], Any] = {}
+    for section, key in KEYS:
+        value = values.get(key) if isinstance(values := tree.get(section), Mapping) else None
+        if isinstance(value, list | tuple) and any(map(_is_table, value)):
+            remedy = "give one table: join them first"
+            raise DataError("a list with tables given", where=f"{section}.{key}", remedy=remedy)
+        if _is_table(value):
+            tables[section, key] = value
     data = tree.get("data")
-    if not isinstance(data, Mapping):
-        return tree
-    for key in PATH_KEYS:
-        if isinstance(data.get(key), list | tuple) and any(map(_is_table, data[key])):
-            raise DataError(
-                "a list with tables given", where=f"data.{key}", remedy="give one table: join them first"
-            )
-    tables = {key: data[key] for key in PATH_KEYS if _is_table(data.get(key))}
-    if not tables:
+    if not tables or not isinstance(data, Mapping):
         return tree
     if data.get("format", "parquet") != "parquet":
         raise JobFileError(
-            f"{data['format']!r} given, and {', '.join(f'data.{key}' for key in tables)} in memory",
+            f"{data['format']!r} given, and {', '.join(map('.'.join, tables))} in memory",
             where="data.format",
             remedy='leave it out, or give "parquet": tables in memory are written as Parquet',
         )
     folder = _directory(tree, overrides) / FOLDER
-    written = {key: str(_write(arrow_table(table, f"data.{key}"), folder)) for key, table in tables.items()}
-    return {**tree, "data": {**data, "format": "parquet", **written}}
+    written = {**tree, "data": {"format": "parquet", **data}}
+    for (section, key), table in tables.items():
+        path = str(_write(arrow_table(table, f"{section}.{key}"), folder))
+        written[section] = {**written[section], key: path}
+    return written
 
 
 def _is_table(value: Any) -> bool:

@@ -11,6 +11,7 @@ from ..types import RANKED_METRICS, Float64Array, Int64Array, Mask, Uint64Array
 
 KEPT_BYTES: Final = 256 << 20
 """Bytes of the rows with a group of one pass: 11 million of them."""
+_MISSED: Final = np.iinfo(np.int64).max
 _ROW: Final = np.dtype([("group", np.uint64), ("item", np.int64), ("rank", np.int64)])
 
 
@@ -59,7 +60,8 @@ class RetrievalSums:
     """The figures of positive rows with the ranks of their items. Not thread-safe.
 
     Without groups each row is a query. With them the distinct items of a group are the relevant ones of one
-    query; an item that a group has twice has the better of its ranks. Then 24 bytes of each row are kept. If
+    query; an item that a group has twice has the better of its ranks, and the n-th best of a query has rank n
+    or more, so that no figure is above 1. Then 24 bytes of each row are kept. If
     they do not fit into `limit_bytes`, half of the groups are left out, those whose hash has a 1 as its next
     bit, as often as needed.
 
@@ -124,12 +126,18 @@ class RetrievalSums:
         if not len(query):
             return
         relevant = np.bincount(query)
-        found = (ranks > 0) & (ranks <= self._k)
+        worst = np.where(ranks == 0, _MISSED, ranks)
+        order = np.lexsort((worst, query))
+        query, first = query[order], np.cumsum(relevant) - relevant
+        # The n-th relevant item has n - 1 others before it, though ranks by rows of their own may be alike.
+        ranks = np.maximum(worst[order], np.arange(1, len(query) + 1) - first[query])
+        found = ranks <= self._k
         hits = _sums(query[found], np.ones(int(found.sum())), len(relevant))
         gains = _sums(query[found], 1.0 / np.log2(ranks[found] + 1.0), len(relevant))
         best = np.cumsum(1.0 / np.log2(np.arange(min(self._k, relevant.max())) + 2.0))
         reciprocal = np.zeros(len(relevant))
-        np.maximum.at(reciprocal, query[ranks > 0], 1.0 / ranks[ranks > 0])
+        known = ranks < _MISSED
+        np.maximum.at(reciprocal, query[known], 1.0 / ranks[known])
         ideal = best[np.minimum(relevant, self._k) - 1]
         each = (hits / relevant, gains / ideal, hits > 0, reciprocal)
         self._sums += [float(figure.sum()) for figure in each]
@@ -139,7 +147,7 @@ class RetrievalSums:
         """Return the kept rows, each group's items once."""
         rows = np.concatenate(self._kept)
         # An item that is missed is after any rank.
-        worst = np.where(rows["rank"] == 0, np.iinfo(np.int64).max, rows["rank"])
+        worst = np.where(rows["rank"] == 0, _MISSED, rows["rank"])
         rows = rows[np.lexsort((worst, rows["item"], rows["group"]))]
         same = (rows["group"][1:] == rows["group"][:-1]) & (rows["item"][1:] == rows["item"][:-1])
         return rows[np.concatenate([[True], ~same])] if len(rows) else rows

@@ -21,7 +21,7 @@ PREPARE: Final = (
 ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "compute": (
         "More trainers or workers (`trainer.count`, `trainer.workers`), where cores are free.",
-        "Cheaper arithmetic: `trainer.precision`, smaller `model.bottom` and `model.top`.",
+        "Cheaper arithmetic: `trainer.precision`, a smaller model (`model.bottom`, `top`, `options`).",
         "Where the worker's own Python is a large part of it, a larger `trainer.batch`.",
     ),
     "reader": (

@@ -19,6 +19,7 @@ from matplotlib.ticker import EngFormatter
 from ..atomic_file import atomic_file
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import Point
+from .wording import has_log_loss
 
 _INCHES: Final = (8.0, 4.5)
 _DOTS_PER_INCH: Final = 110
@@ -38,8 +39,8 @@ _PAUSE: Final = 3.0
 def draw_curves(report: Report, directory: Path) -> list[Path]:
     """Draw ne.png, throughput.png and sync_gap.png into `directory`, each atomically.
 
-    A curve without points gives a picture that says so. Any thread may call; raises ResourceError if a
-    picture cannot be written.
+    A curve without points gives a picture that says so; scores that are no probabilities have no ne.png. Any
+    thread may call; raises ResourceError if a picture cannot be written.
     """
     paths = []
     for name, figure in figures_of(report).items():
@@ -52,7 +53,7 @@ def draw_curves(report: Report, directory: Path) -> list[Path]:
 def figures_of(report: Report) -> dict[str, Figure]:
     """Draw the pictures of a report, by the names of their files."""
     return {
-        NE_PICTURE: _ne(report),
+        **({NE_PICTURE: _ne(report)} if has_log_loss(report) else {}),
         THROUGHPUT_PICTURE: _by_trainer(
             f"{report.run}: throughput", "examples/s", report.curves.throughput, "no throughput was measured"
         ),

@@ -14,6 +14,7 @@ from ..text.format import MISSING, count, number
 from ..text.html import html_table
 from .model import Report
 from .notebook import FolderReport
+from .quality import Evaluation
 from .run_folder import LATEST
 from .write import JSON_NAME, read_report
 
@@ -63,8 +64,16 @@ class Run:
             "examples/s": report.throughput.examples_per_second,
             "NE": None if scores is None else scores.ne,
             "AUC": None if scores is None else scores.auc,
+            **_ranks(scores),
             "NE in training": report.train.ne_progressive,
         }
+
+
+def _ranks(scores: Evaluation | None) -> dict[str, float | None]:
+    """Return the figures of the first items of a catalogue or, for a job without, of the rows of a group."""
+    found = None if scores is None else scores.retrieval or scores.within_groups
+    names = {"recall": "recall", "NDCG": "ndcg", "MRR": "mrr"}
+    return {name: getattr(found, field, None) for name, field in names.items()}
 
 
 _FIGURES: Final[Mapping[str, Callable[[float | None], str]]] = {
@@ -72,6 +81,9 @@ _FIGURES: Final[Mapping[str, Callable[[float | None], str]]] = {
     "examples/s": count,
     "NE": number,
     "AUC": number,
+    "recall": number,
+    "NDCG": number,
+    "MRR": number,
     "NE in training": number,
 }
 SORTS: Final = ("name", "start", *_FIGURES)
@@ -83,11 +95,14 @@ class Runs(Sequence[Run]):
 
     Attributes:
         differing: the settings that are not the same in all of them, as "section.key".
+        measured: the names of the figures that any of them has.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = tuple(runs)
         self.differing = _differing(self._runs)
+        figures = [run.figures for run in self._runs]
+        self.measured = tuple(name for name in _FIGURES if any(each[name] is not None for each in figures))
 
     @overload
     def __getitem__(self, index: int) -> Run: ...
@@ -116,11 +131,15 @@ class Runs(Sequence[Run]):
         ]
 
     def texts(self) -> list[dict[str, str]]:
-        """Return `rows` as the command prints them."""
-        return [{name: _text(name, value) for name, value in row.items()} for row in self.rows()]
+        """Return `rows` as the command prints them, without the figures that no run has."""
+        unmeasured = _FIGURES.keys() - self.measured
+        return [
+            {name: _text(name, value) for name, value in row.items() if name not in unmeasured}
+            for row in self.rows()
+        ]
 
     def _repr_html_(self) -> str:
-        names = ["run", "outcome", *_FIGURES, *self.differing]
+        names = ["run", "outcome", *self.measured, *self.differing]
         return html_table(names, ([row[name] for name in names] for row in self.texts()))
 
 
@@ -129,7 +148,7 @@ def list_runs(directory: str | PathLike[str] = "runs", *, sort: str = "start") -
 
     Args:
         directory: where the runs are: `run.directory` of their jobs.
-        sort: one of `SORTS`; by AUC the highest first, by NE the lowest. What lacks the figure is last.
+        sort: one of `SORTS`; by NE the lowest first, by other figures the highest. What lacks it is last.
 
     Any thread may call; it reads two files of each run. Raises DataError if the directory cannot be read or
     has no run, ValueError for another `sort`.

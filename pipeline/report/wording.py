@@ -126,14 +126,17 @@ def _score_of_ranks(evaluation: Evaluation) -> str:
     """Describe the quality of scores that are no probabilities."""
     found = evaluation.retrieval
     if found is None:
-        return f"AUC {number(evaluation.auc)}"
+        same = " (all labels are the same)" if evaluation.auc is None else ""
+        return f"AUC {number(evaluation.auc)}{same}"
     among = f"over {counted(found.queries, 'query', 'queries')} among {counted(found.items, 'item')}"
     return f"recall@{found.k} {number(found.recall)}, NDCG@{found.k} {number(found.ndcg)} {among},"
 
 
 def has_log_loss(report: Report) -> bool:
-    """Whether the scores are probabilities, as far as held-out examples say."""
-    return report.headline is None or report.headline.logloss is not None
+    """Whether the scores are probabilities, as far as held-out examples or those of training say."""
+    if report.headline is not None:
+        return report.headline.logloss is not None
+    return report.train.ne_progressive is not None or not report.examples.distinct
 
 
 def progressive(report: Report) -> str:
@@ -357,7 +360,7 @@ def _retrieval(figures: RetrievalFigures | None, of: str) -> list[tuple[str, str
         return []
     values = ", ".join(map(number, (figures.recall, figures.ndcg, figures.hit, figures.mrr)))
     over = f"over {counted(figures.queries, 'query', 'queries')} and {counted(figures.items, 'item')}"
-    trained = ", those trained left out" if figures.without_trained else ""
+    trained = ", those trained or validated on left out" if figures.without_trained else ""
     rest = _not_counted(
         [
             (figures.rows_without_group, "row without a group", "rows without a group"),

@@ -16,6 +16,7 @@ from ..jobfile.extras import missing_modules
 from ..performance.memory import total_memory_bytes
 from .markdown import render_markdown
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Hardware, Report
+from .wording import has_log_loss
 
 JSON_NAME: Final = "report.json"
 MARKDOWN_NAME: Final = "report.md"
@@ -73,7 +74,8 @@ def absent_pictures(directory: Path, report: Report) -> tuple[str, ...]:
     """Return the names of wanted pictures that are not in the folder."""
     if not report.pictures or missing_modules("plots"):
         return ()
-    return tuple(name for name in _PICTURES if not (directory / name).exists())
+    wanted = _PICTURES if has_log_loss(report) else _PICTURES[1:]
+    return tuple(name for name in wanted if not (directory / name).exists())
 
 
 def _write_json(directory: Path, report: Report) -> None:

@@ -11,7 +11,7 @@ from ..data.formats.parquet import IdClass
 from ..data.schema import Examples
 from ..data.span import Span
 from ..errors import DataError
-from ..input.plan import plan_input
+from ..input.plan import InputPlan, plan_input
 from ..metrics.retrieval import RetrievalQuality, RetrievalSums
 from ..saved_model.evaluate import result_of, spans_of
 from ..saved_model.model import SavedModel, require_towers
@@ -44,23 +44,29 @@ def evaluate_retrieval(
     model: SavedModel, patterns: list[str], settings: RetrievalSettings
 ) -> RetrievalQuality:
     """Rank the items of all positive rows of files; raises as `spans_of` and `RetrievalScorer`."""
-    trained = plan_input(model.job).train if settings.needs_training_part else []
-    return RetrievalScorer(model.job, settings, trained).score(model, spans_of(model, patterns))
+    plan = plan_input(model.job) if settings.needs_training_part else InputPlan([])
+    scorer = RetrievalScorer(model.job, settings, plan.train, plan.validation)
+    return scorer.score(model, spans_of(model, patterns))
 
 
 class RetrievalScorer:
     """Score models of one job by the ranks of held-out items. Used by one thread.
 
-    The items, and what groups have in the training part, are read once, and kept for the next model.
+    The items, and what groups have already, are read once, and kept for the next model.
 
     Args:
         job: the job of all models.
         settings: what is ranked.
         trained: spans of the training part; needed if `settings.needs_training_part`.
+        validated: spans of the validation part; what groups have there is excluded, too, unless they are what
+            is scored.
     """
 
-    def __init__(self, job: Job, settings: RetrievalSettings, trained: Sequence[Span]) -> None:
-        self._job, self._settings, self._trained = job, settings, trained
+    def __init__(
+        self, job: Job, settings: RetrievalSettings, trained: Sequence[Span], validated: Sequence[Span] = ()
+    ) -> None:
+        self._job, self._settings = job, settings
+        self._trained, self._validated = list(trained), list(validated)
         self._identity = ItemReader(job)
         self._items: Items | None = None
         self._excluded: ItemsOfGroups | None = None
@@ -106,15 +112,27 @@ class RetrievalScorer:
         return self._items
 
     def _excluded_from(self, spans: Sequence[Span], numbers: ItemNumbers, items: int) -> ItemsOfGroups | None:
-        """Return the items of the training part of each group that the spans have; None if none count."""
+        """Return the items that each group of the spans has already; None if these count, too."""
         if not self._settings.exclude_trained:
             return None
         if self._excluded is None or self._excluded_for != list(spans):
             wanted = groups_of(self._required_groups(examples) for examples in self._positives(spans))
-            self._excluded, self._excluded_for = ItemsOfGroups(wanted, items), list(spans)
-            for examples in self._positives(self._trained):
-                self._excluded.add(self._required_groups(examples), numbers.of(self._identity(examples)))
+            before = [] if self._validated == list(spans) else self._validated
+            excluded, relevant = (
+                self._items_of_groups(ItemsOfGroups(wanted, items), of, numbers)
+                for of in ([*self._trained, *before], spans)
+            )
+            # What a query is to find is never left out for another of its rows.
+            excluded.leave_out(relevant)
+            self._excluded, self._excluded_for = excluded, list(spans)
         return self._excluded
+
+    def _items_of_groups(
+        self, found: ItemsOfGroups, spans: Sequence[Span], numbers: ItemNumbers
+    ) -> ItemsOfGroups:
+        for examples in self._positives(spans):
+            found.add(self._required_groups(examples), numbers.of(self._identity(examples)))
+        return found
 
     def _positives(self, spans: Sequence[Span]) -> Iterator[Examples]:
         """Yield the rows with a positive label, at most VECTOR_BATCH at once."""

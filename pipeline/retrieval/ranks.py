@@ -118,6 +118,12 @@ class ItemsOfGroups:
         if self._pending_pairs > max(_LEAST_PENDING, len(self._codes)):
             self._settle()
 
+    def leave_out(self, others: ItemsOfGroups) -> None:
+        """Forget the pairs that others have, which are of the same groups and items."""
+        self._settle()
+        others._settle()
+        self._codes = np.setdiff1d(self._codes, others._codes, assume_unique=True)
+
     def of(self, groups: Uint64Array) -> Pairs:
         """Return the items of the group of each of n queries; n is small."""
         self._settle()

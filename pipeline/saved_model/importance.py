@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from ..config.model import has_made_label
 from ..data.batches.span_plan import plan_spans
 from ..data.span import Span
 from ..errors import DataError
@@ -180,7 +181,9 @@ def _scores(
         raise DataError(
             f"all {len(labels):,} labels of the sample are the same",
             where="--data",
-            remedy="give files with both labels, or more --rows",
+            remedy="there is no importance without rows of label 0, which this job cannot have"
+            if has_made_label(model.job.model, model.job.data.columns)
+            else "give files with both labels, or more --rows",
         )
     return (sums.ne if model.job.model.has_logits else None), sums.auc
 

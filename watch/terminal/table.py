@@ -99,6 +99,15 @@ def _figures(status: Status) -> Text:
     return text
 
 
+def _quality(status: Status) -> tuple[str, str]:
+    """Return NE in training; for scores that have none, the metric of the last validation."""
+    if status.quality.ne is not None or status.validation_metric == "ne":
+        return "NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"
+    last = status.validation[-1] if status.validation else None
+    value = number(None) if last is None else f"{number(last.value)} at {count(last.examples)}"
+    return status.validation_metric, value
+
+
 def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list[tuple[str, str]]:
     embedding, ledger = status.embedding, status.ledger
     faults = [
@@ -111,7 +120,7 @@ def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list
     ]
     return [
         ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
-        ("NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"),
+        _quality(status),
         *synchronized,
         (
             "lookups/s",

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from ....pipeline.checkpoint.best import BEST
 from ....pipeline.checkpoint.best_note import BestNote
 from ....pipeline.checkpoint.manifest import CheckpointManifest
+from ....pipeline.config.job import Job
 from ....pipeline.data.bad_rows import own_bad_rows
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ShadowSyncError
@@ -116,10 +117,9 @@ class CheckpointManager:
         self._scored_model: _Model | None = None
         self._yields = job.run.background_priority == "low"
         retrieval = job.retrieval
-        self._scorer = CheckpointScorer(
-            BACKGROUND_NICE if self._yields and not every.wait else 0,
-            trained if retrieval is not None and retrieval.needs_training_part else (),
-        )
+        needed = (trained, spans) if retrieval is not None and retrieval.needs_training_part else ()
+        nice = BACKGROUND_NICE if self._yields and not every.wait else 0
+        self._scorer = CheckpointScorer(nice, *needed)
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         # What a coordinator that died had taken over, and scored.
@@ -370,7 +370,7 @@ class CheckpointManager:
             metrics |= score.own
             value = metrics.get(self.validation.settings.metric)
             if value is None:
-                self._fail(_why_undefined(score))
+                self._fail(_why_undefined(score, job))
             else:
                 known = {name: metric for name, metric in metrics.items() if metric is not None}
                 scored = Scored(score.examples_trained, self._state.seconds(), value, known)
@@ -430,13 +430,13 @@ class CheckpointManager:
         self._server.event("coordinator", f"a validation failed: {why}")
 
 
-def _why_undefined(score: CheckpointScore) -> str:
+def _why_undefined(score: CheckpointScore, job: Job) -> str:
     if score.retrieval is not None and not score.retrieval.queries:
         return "the validation part has no positive row to rank, so its metrics are not defined"
     if score.ranking is not None and not score.ranking.groups:
         return "no group of the validation part has a positive label, so its metrics are not defined"
+    same = "all labels of the validation part are the same"
     if score.own:
-        return (
-            "all labels of the validation part are the same, or the metric of your own is not defined there"
-        )
-    return "all labels of the validation part are the same, so no metric is defined"
+        return f"{same}, or the metric of your own is not defined there"
+    remedy = '; validation.metric = "recall@10" needs no other label' if job.model.has_towers else ""
+    return f"{same}, so no metric is defined{remedy}"

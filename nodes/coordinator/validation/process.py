@@ -1,10 +1,11 @@
 """The process that scores checkpoints beside a running job, one after the other.
 
-A request is a line of JSON on standard input: `checkpoint` (its folder or URL), `spans`, `trained`, the spans
-of the training part if `validation` needs them, and `nice`, by how much the priority of this score is lower
-than that of threads that train. The reply is a line of JSON on standard output: the score, or `error`. The
-line URGENT says that something waits for the current score, which goes on at the usual priority. When
-standard input closes, the coordinator is gone, and this process ends at once.
+A request is a line of JSON on standard input: `checkpoint` (its folder or URL), `spans`, `trained` and
+`validated`, the spans of the training and of the validation part if `validation` needs them, and `nice`, by
+how much the priority of this score is lower than that of threads that train. The reply is a line of JSON on
+standard output: the score, or `error`. The line URGENT says that something waits for the current score, which
+goes on at the usual priority. When standard input closes, the coordinator is gone, and this process ends at
+once.
 """
 
 from __future__ import annotations
@@ -89,10 +90,12 @@ def _retrieval(
     settings = model.job.retrieval
     if settings is None:
         return None
-    # All checkpoints of a process are of one job, with one training part.
+    # All checkpoints of a process are of one job, with one training and one validation part.
     if not kept:
-        trained = [record_of(Span, values) for values in request["trained"]]
-        kept.append(RetrievalScorer(model.job, settings, trained))
+        trained, validated = (
+            [record_of(Span, values) for values in request[part]] for part in ("trained", "validated")
+        )
+        kept.append(RetrievalScorer(model.job, settings, trained, validated))
     return (yield from kept[0].score_in_pieces(model, spans))
 
 

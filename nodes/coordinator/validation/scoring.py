@@ -60,11 +60,12 @@ class CheckpointScorer:
 
     Args:
         nice: how much lower the priority of the scores is than that of threads that train.
-        trained: spans of the training part, if the job's catalogue is made of them.
+        trained: spans of the training part, if the job's `RetrievalSettings.needs_training_part`.
+        validated: spans of the validation part, if so.
     """
 
-    def __init__(self, nice: int, trained: Sequence[Span] = ()) -> None:
-        self._nice, self._trained = nice, trained
+    def __init__(self, nice: int, trained: Sequence[Span] = (), validated: Sequence[Span] = ()) -> None:
+        self._nice, self._trained, self._validated = nice, trained, validated
         self._process: Process | None = None
         self._errors: asyncio.Task[str] | None = None
 
@@ -87,6 +88,7 @@ class CheckpointScorer:
             "checkpoint": fspath(checkpoint),
             "spans": [values_of(span) for span in spans],
             "trained": [values_of(span) for span in self._trained],
+            "validated": [values_of(span) for span in self._validated],
             "nice": self._nice,
         }
         process = await self._started()

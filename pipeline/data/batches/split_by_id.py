@@ -43,18 +43,28 @@ class WithIds(Protocol):
     def keys(self) -> Uint64Array:
         """See `Batch.keys`."""
 
+    @property
+    def groups(self) -> Uint64Array:
+        """See `Batch.groups`."""
+
 
 class IdReader:
     """Return the ids of a column from examples, whatever they were read from.
 
-    An id of a growing table is its key, of any other its row; ids that share a row are one id here.
+    An id of a growing table is its key, of any other its row; ids that share a row are one id here. A column
+    without a table has the hash of its value.
 
     Args:
         columns: the job's, see `Job.embedded_columns`.
-        name: a column of one id.
+        name: a column of one id, or one of `groups`.
+        groups: the columns of kind "group", in order.
     """
 
-    def __init__(self, columns: Sequence[EmbeddedColumn], name: str) -> None:
+    def __init__(self, columns: Sequence[EmbeddedColumn], name: str, groups: Sequence[str] = ()) -> None:
+        self._group = groups.index(name) if name in groups else None
+        self._key: int | None = None
+        if self._group is not None:
+            return
         single = [column for column in columns if not column.pooling]
         (column,) = (column for column in single if column.name == name)
         self._place = single.index(column)
@@ -63,8 +73,11 @@ class IdReader:
 
     def __call__(self, examples: WithIds) -> Uint64Array:
         """Return uint64 [n]."""
-        if self._key is None:
-            ids: Uint64Array = examples.rows[self._place].astype(np.uint64)
+        ids: Uint64Array
+        if self._group is not None:
+            ids = examples.groups[self._group]
+        elif self._key is None:
+            ids = examples.rows[self._place].astype(np.uint64)
         else:
             ids = examples.keys[self._key]
         return ids

@@ -141,7 +141,7 @@ class EmptyFile(DataError):
     """A file without a row, whose text says what it `has`."""
 
     def __init__(self, path: str, has: str) -> None:
-        super().__init__(has, where=path, remedy="remove it from the paths of [data], or fill it")
+        super().__init__(has, where=path, remedy="leave it out, or fill it")
 
 
 class NoFileMatches(DataError):

@@ -74,7 +74,13 @@ def label_of(frame: pl.DataFrame, label: str, sample: InputSample) -> str:
         if len(candidates) == 1:
             return candidates[0]
     several = f"columns with two values: {', '.join(named or two)}" if two else "no column has two values"
-    raise JobFileError(f"the label is not clear ({several})", remedy="name it: --label COLUMN")
+    # Such as what users bought.
+    pairs = (
+        ""
+        if two
+        else ", or leave init: rows of pairs, without a label, are for two towers (docs/retrieval.md)"
+    )
+    raise JobFileError(f"the label is not clear ({several})", remedy=f"name it: --label COLUMN{pairs}")
 
 
 def ask_of_label(column: DraftColumn, frame: pl.DataFrame) -> DraftColumn:

@@ -71,7 +71,7 @@ def settings(ratings: Path, films: str, **validation: Any) -> dict[str, dict[str
     }
 
 
-def brute_force(folder: Path, which: Which, *, exclude: bool) -> dict[str, float]:
+def brute_force(folder: Path, which: Which, exclude: str) -> dict[str, float]:
     """Recall@10, NDCG@10 and MRR of the test part from all scores of the model, one user at a time."""
     model = SavedModel.open(folder, which)
     plan = plan_input(model.job)
@@ -86,9 +86,12 @@ def brute_force(folder: Path, which: Which, *, exclude: bool) -> dict[str, float
     train, train_films, train_users = read(plan.train)
     test, test_films, test_users = read(plan.test)
     films = dict(zip(train_films, model.item_vectors(train).astype(np.float64), strict=True))
+    _, watched_films, watched_users = read(plan.validation)
+    before: dict[str, list[Any]] = {"": [], "trained": list(zip(train_films, train_users, strict=True))}
+    before["trained and validated"] = [*before["trained"], *zip(watched_films, watched_users, strict=True)]
     figures = []
     for query, film, user in zip(model.query_vectors(test), test_films, test_users, strict=True):
-        own = {f for f, u in zip(train_films, train_users, strict=True) if u == user} if exclude else set()
+        own = {f for f, u in before[exclude] if u == user}
         scores = {f: float(v @ query.astype(np.float64)) for f, v in films.items() if f not in own - {film}}
         rank = 1 + sum(score >= scores[film] for f, score in scores.items() if f != film)
         figures.append((rank <= 10, (rank <= 10) / np.log2(rank + 1), 1 / rank))
@@ -117,7 +120,7 @@ def test_the_report_has_the_figures_of_all_scores(run: RunFolder) -> None:
     assert report.eval is not None
     found = report.eval.retrieval
     assert found is not None
-    want = brute_force(run.folder, "auto", exclude=True)
+    want = brute_force(run.folder, "auto", "trained and validated")
     assert {name: getattr(found, name) for name in want} == pytest.approx(want, abs=1e-9)
     assert (found.catalogue, found.column, found.without_trained, found.k) == ("training", "of", True, 10)
     assert found.queries == found.rows == USERS
@@ -126,8 +129,10 @@ def test_the_report_has_the_figures_of_all_scores(run: RunFolder) -> None:
     assert found.recall == found.hit
     # By chance it is 10 of 119, and of the films of the user's kind all but the trained are 10 or fewer.
     assert found.recall > 0.5
-    # The control: with the trained films among them, the figures are others.
-    assert brute_force(run.folder, "auto", exclude=False)["recall"] < found.recall - 0.1
+    # The controls: with the trained films, or those validated on, among them, the figures are worse.
+    assert brute_force(run.folder, "auto", "")["recall"] < found.recall - 0.1
+    assert found.mrr is not None
+    assert brute_force(run.folder, "auto", "trained")["mrr"] < found.mrr
     assert "hit rate @10" in (run.folder / "report.md").read_text(encoding="utf-8")
 
 
@@ -152,8 +157,18 @@ def test_eval_ranks_among_a_file_and_among_training(run: RunFolder, ratings: tup
     assert found["training"]["items"] == FILMS - 1
     assert found[str(ratings[1])]["items"] == FILMS
     assert "recall@7" in found["training"]
-    text = CliRunner().invoke(main, ["eval", str(run.folder), "--data", str(ratings[0])]).output
+    # All rows of a user are here, those trained on, too; none is left out for another.
+    assert all(
+        figures[f"{name}@7"] <= 1.0 for figures in found.values() for name in ("recall", "ndcg", "hit")
+    )
+    text = (
+        CliRunner()
+        .invoke(main, ["eval", str(run.folder), "--data", str(ratings[0]), "--by", "user", "--slices", "1"])
+        .output
+    )
     assert "recall@10" in text
+    assert "not defined" not in text, "AUC has no meaning where all rows are positives"
+    assert "with a positive" not in text, "nor has an order of positives alone"
     assert f"over {USERS} queries and {FILMS - 1} items" in text
 
 

@@ -55,7 +55,10 @@ export function showFigures(status) {
   ];
   const ofJob = () => [
     ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
-    ["NE in training", number(quality.ne), `recently ${recent}; before each step${further}`],
+    // Scores that are no probabilities have none.
+    ...(quality.ne == null && metric !== "ne"
+      ? []
+      : [["NE in training", number(quality.ne), `recently ${recent}; before each step${further}`]]),
     ...(last ? [[`${metricName(metric)} in validation`, number(last.value), validated]] : []),
     ...synchronized,
     ["Lookups/s", count(embedding.lookups_per_second), `pushes/s ${count(embedding.pushes_per_second)}`],

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 
 from ....config.columns import ColumnSection
+from ....config.model import says_whether_there
 from ....errors import JobFileError
 from ....types import Float64Array
 from ..fields import compared, equals_any, is_text, null_mask
 from ..label_expression import LabelExpression
 from .base import ColumnValues
-from .chunk import ColumnChunk
+from .chunk import ColumnChunk, ColumnFault
+
+_NO_LABEL: Final = "missing, and each row needs a label"
 
 
 class LabelValues(ColumnValues):
@@ -40,7 +45,7 @@ def _by_values(chunk: ColumnChunk, name: str, section: ColumnSection) -> Float64
     positive, known = compared(column, section.positive, rules)
     if section.negative:
         known = positive | equals_any(column, section.negative, rules)
-    chunk.fault(name, "missing, and each row needs a label", missing)
+    chunk.fault(name, _NO_LABEL, missing)
     if section.negative:
         chunk.fault(name, "neither its positive nor its negative values", ~known & ~missing)
     else:
@@ -68,5 +73,10 @@ def _by_expression(
     except ValueError as error:
         raise JobFileError(f"data.columns.{name}.expression: {error}") from error
     chunk.fault(name, "neither true nor false by its expression", ~missing & (labels != 0) & (labels != 1))
-    chunk.fault(name, "missing", missing)
+    if says_whether_there(section):
+        # Nobody wrote such a label: it is the item's.
+        why = "missing, and each row needs an item"
+        chunk.add_fault(ColumnFault(section.source, section.source, why, missing))
+    else:
+        chunk.fault(name, _NO_LABEL, missing)
     return np.nan_to_num(labels)

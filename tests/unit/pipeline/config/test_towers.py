@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.input.plan import require_ne
+from shadowsync.pipeline.jobfile.check import check_job
 from shadowsync.pipeline.jobfile.ineffective import ineffective_keys
 from shadowsync.pipeline.jobfile.load import job_of_tree
 
@@ -141,3 +143,19 @@ def test_runs_of_towers_are_not_compared_by_ne() -> None:
         require_ne(job_of(TOWERS))
     assert 'model.name: "two_tower" given; runs are compared by NE' in str(refused.value)
     assert "model.scores" not in str(refused.value), "nobody gave it"
+
+
+def test_a_row_without_an_item_is_said_to_lack_the_item(tmp_path: Path) -> None:
+    """Not the label, which nobody wrote; a label that was written is named."""
+    (tmp_path / "log.csv").write_text("user,film\nu1,f1\nu2,\nu3,f3\n")
+
+    def bad_samples(**columns: Any) -> list[str]:
+        data = {"path": [str(tmp_path / "log.csv")]}
+        both = {"user": "categorical", "item": {"kind": "categorical", "source": "film"}}
+        towers = {"name": "two_tower", "query": ["user"], "item": ["item"]}
+        return list(check_job(job_of(towers, both | columns, data=data)).bad_samples)
+
+    assert bad_samples() == [f"{tmp_path}/log.csv: film '' is missing, and each row needs an item: u2,"]
+    seen = {"kind": "label", "source": "film", "type": "text", "expression": "film != 'x'"}
+    (said,) = bad_samples(seen=seen)
+    assert "seen '' is missing, and each row needs a label" in said

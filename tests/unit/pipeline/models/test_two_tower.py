@@ -10,6 +10,7 @@ import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.batch import no_groups
 from shadowsync.pipeline.data.batches.split_by_id import IdReader
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.models.own_loss import LossBatch
@@ -167,6 +168,7 @@ class Ids(NamedTuple):
 
     rows: Int32Array
     keys: Uint64Array
+    groups: Uint64Array = no_groups()
 
 
 def test_items_are_told_apart_by_hash_or_row() -> None:

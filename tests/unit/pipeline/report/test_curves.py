@@ -11,8 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.report.curves import draw_curves, readable_top
+from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Curves, Report
 from shadowsync.pipeline.report.quality import Validation
+from shadowsync.pipeline.report.write import absent_pictures, write_report
 
 NAMES = ["ne.png", "throughput.png", "sync_gap.png"]
 
@@ -45,6 +47,24 @@ def test_full_pictures_show_curves_and_empty_ones_none(
         height, width = empty[name].shape[:2]
         middle = empty[name][height // 2 - 20 : height // 2 + 20, width // 3 : 2 * width // 3]
         assert (middle < 0.3).any(), name
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_scores_that_are_no_probabilities_have_no_picture_of_ne(
+    full_report: Report, tmp_path: Path, held_out: bool
+) -> None:
+    """Nor a row of it, and nobody misses it; without held-out rows the training says so."""
+    assert full_report.eval is not None
+    ranks = {"ne": None, "logloss": None, "auc": 0.7}
+    evaluation = full_report.eval.model_copy(update=ranks) if held_out else None
+    train = full_report.train.model_copy(update={"ne_progressive": None, "progressive": None})
+    report = full_report.model_copy(update={"eval": evaluation, "eval_last": None, "train": train})
+    write_report(tmp_path, report)
+    assert {path.name for path in tmp_path.glob("*.png")} == {*NAMES[1:]}
+    assert absent_pictures(tmp_path, report) == ()
+    assert absent_pictures(tmp_path, full_report) == ("ne.png",), "the control"
+    assert "NE in training" not in render_markdown(report)
+    assert "NE in training" in render_markdown(full_report)
 
 
 def test_the_teacher_has_a_line_when_it_is_known(full_report: Report, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from shadowsync import list_runs
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.quality import GroupQuality, RetrievalFigures
 from shadowsync.pipeline.report.run_folder import point_latest
 from shadowsync.pipeline.report.runs import SORTS, rows_beside
 from shadowsync.pipeline.report.write import JSON_NAME, rewrite_texts
@@ -62,11 +63,64 @@ def test_a_row_has_the_figures_and_the_settings_that_differ(directory: Path, ful
         "examples/s": full_report.throughput.examples_per_second,
         "NE": 0.8,
         "AUC": full_report.eval.auc,
+        "recall": None,
+        "NDCG": None,
+        "MRR": None,
         "NE in training": full_report.train.ne_progressive,
         "trainer.lr": 0.01,
     }
     assert runs.rows()[2]["outcome"] == "no report"
     assert runs.rows()[2]["NE"] is None
+
+
+def test_of_a_ranked_catalogue_there_are_recall_ndcg_and_mrr(tmp_path: Path, full_report: Report) -> None:
+    """They are what such runs are sorted by, and NE, which none has, is left out of what is shown."""
+    assert full_report.eval is not None
+    for name, recall in (("a", 0.1), ("b", 0.3), ("c", 0.2)):
+        ranks = RetrievalFigures(
+            catalogue="training",
+            without_trained=True,
+            k=10,
+            recall=recall,
+            ndcg=recall / 2,
+            hit=recall,
+            mrr=recall / 3,
+            queries=7,
+            items=9,
+            rows=7,
+            rows_not_in_catalogue=0,
+            rows_without_group=0,
+            rows_left_out=0,
+        )
+        of_ranks = {"retrieval": ranks, "within_groups": None, "ne": None, "auc": None}
+        evaluation = full_report.eval.model_copy(update=of_ranks)
+        train = full_report.train.model_copy(update={"ne_progressive": None})
+        add_run(tmp_path, name, full_report.model_copy(update={"eval": evaluation, "train": train}))
+    runs = list_runs(tmp_path, sort="recall")
+    assert [run.name for run in runs] == ["b", "c", "a"]
+    assert [run.name for run in list_runs(tmp_path, sort="MRR")] == ["b", "c", "a"]
+    best = runs.rows()[0]
+    assert [best[name] for name in ("recall", "NDCG", "MRR")] == pytest.approx([0.3, 0.15, 0.1])
+    assert best["NE"] is None
+    # A job without a catalogue may have those within groups.
+    groups = GroupQuality(
+        column="of",
+        k=10,
+        ndcg=0.2,
+        recall=0.4,
+        map=0.1,
+        groups=1,
+        groups_without_positive=0,
+        rows_without_group=0,
+        rows_left_out=0,
+    )
+    grouped = full_report.eval.model_copy(update={"within_groups": groups})
+    add_run(tmp_path / "grouped", "d", full_report.model_copy(update={"eval": grouped}))
+    (row,) = list_runs(tmp_path / "grouped").rows()
+    assert (row["recall"], row["NDCG"], row["MRR"]) == (0.4, 0.2, None)
+    assert list(runs.texts()[0]) == ["run", "outcome", "examples", "examples/s", "recall", "NDCG", "MRR"]
+    assert "<th>recall" in runs._repr_html_()
+    assert "<th>NE" not in runs._repr_html_()
 
 
 def test_some_of_the_runs_have_less_that_differs(directory: Path) -> None:

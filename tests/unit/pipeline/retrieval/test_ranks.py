@@ -150,6 +150,13 @@ def test_the_items_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = list(zip(queries[found.query].tolist(), found.item.tolist(), strict=True))
     assert set(pairs) == want
     assert len(pairs) == len(want)
+    some = ItemsOfGroups(asked, 40)
+    some.add(rows[0][:200], rows[1][:200])
+    kept.leave_out(some)
+    found = kept.of(queries)
+    left = set(zip(queries[found.query].tolist(), found.item.tolist(), strict=True))
+    first = set(zip(rows[0][:200].tolist(), rows[1][:200].tolist(), strict=True))
+    assert left == want - first != want
 
 
 def test_more_items_of_groups_than_fit_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

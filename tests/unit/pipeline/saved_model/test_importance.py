@@ -158,7 +158,7 @@ def test_rows_without_labels_are_refused(path: Path, model: CrossModel, tmp_path
     same = tmp_path / "same.parquet"
     table = pq.read_table(path)
     pq.write_table(table.filter(pa.compute.equal(table["label"], 1)), same)
-    with pytest.raises(DataError, match="labels of the sample are the same"):
+    with pytest.raises(DataError, match="labels of the sample are the same; give files with both labels"):
         permutation_importance(model, [str(same)])
     with pytest.raises(DataError, match="no label 'sold'"):
         permutation_importance(model, [str(path)], label="sold")

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import shadowsync
+from shadowsync.tests.support.coordinator.statuses import a_status
+from shadowsync.watch.status import Quality, ValidationStatus
 
 PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "static"
 pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
@@ -242,3 +244,19 @@ def test_the_runs_are_read_when_the_table_is_opened_and_shown_as_text(tmp_path: 
         "head": [["run", "NE"]],
         "body": [["a-2", "0.7000"], ["<b>a</b>", "0.8000"]],
     }
+
+
+@pytest.mark.parametrize(("ne", "metric"), [(None, "recall@10"), (None, "ne"), (0.8, "auc")])
+def test_scores_without_ne_have_no_cell_of_it(tmp_path: Path, ne: float | None, metric: str) -> None:
+    whole = a_status(
+        quality=Quality(ne=ne),
+        validation_metric=metric,
+        validation=[ValidationStatus(examples=1_000, value=0.125, metrics={metric: 0.125})],
+    ).model_dump(mode="json")
+    names = on_page(
+        tmp_path,
+        f"""figures.showFigures({json.dumps(whole)});
+        return find("figures").children.map((cell) => cell.children[0].textContent);""",
+    )
+    assert ("NE in training" in names) == (metric != "recall@10")
+    assert any(name.endswith(" in validation") for name in names)

@@ -15,7 +15,16 @@ from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
 from shadowsync.pipeline.text.format import MISSING
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.coordinator.statuses import a_status
-from shadowsync.watch.status import Incident, LedgerFigures, NodeStatus, Progress, Speed, SyncFigures
+from shadowsync.watch.status import (
+    Incident,
+    LedgerFigures,
+    NodeStatus,
+    Progress,
+    Quality,
+    Speed,
+    SyncFigures,
+    ValidationStatus,
+)
 from shadowsync.watch.terminal.live import Lines, LiveTable, NotebookBar, Silence, display, line_of
 from shadowsync.watch.terminal.table import MOST_NODES, table_of
 
@@ -100,6 +109,19 @@ def test_an_address_with_its_token_is_whole(width: int) -> None:
     address = f"http://a-host-in-a-network:8080/?token={JobKey.generate().http_token}"
     lines = drawn(a_status(page=address), width)
     assert lines[-1].strip() == address
+
+
+def test_scores_without_ne_have_the_metric_of_the_last_validation() -> None:
+    def text(**changes: Any) -> str:
+        return "\n".join(drawn(a_status(**changes)))
+
+    scored = [ValidationStatus(examples=at, value=value) for at, value in ((1_000, 0.05), (2_000, 0.125))]
+    ranks = {"quality": Quality(), "validation_metric": "recall@10"}
+    assert re.search(rf"recall@10 +{MISSING}", text(**ranks))
+    assert "NE" not in text(**ranks)
+    assert re.search(r"recall@10 +0\.1250 at 2,000", text(**ranks, validation=scored))
+    for controls in ({"validation_metric": "auc"}, {"quality": Quality()}):
+        assert re.search(r"NE +\S+, now", text(**controls, validation=scored))
 
 
 def test_what_was_not_measured_is_no_zero() -> None:

@@ -45,6 +45,22 @@ def test_each_kind_of_table_is_a_file_of_the_job(tmp_path: Path, kind: str) -> N
         assert pq.read_table(path).select(list(ROWS)).to_pydict() == ROWS
 
 
+@pytest.mark.parametrize("kind", FRAMES)
+@pytest.mark.parametrize("path", ["log.parquet", None])
+def test_the_items_of_a_catalogue_may_be_a_table(tmp_path: Path, kind: str, path: str | None) -> None:
+    whole = tree(tmp_path, path or pa.table(ROWS)) | {"validation": {"items": FRAMES[kind](), "group": "g"}}
+    written = with_written_tables(whole, [])
+    assert written["validation"]["group"] == "g"
+    items = Path(written["validation"]["items"])
+    assert items.parent == tmp_path / "data"
+    assert pq.read_table(items).select(list(ROWS)).to_pydict() == ROWS
+    log = Path(written["data"]["path"])
+    assert str(log) == path or log.parent == items.parent
+    assert written["data"]["format"] == "parquet"
+    with pytest.raises(JobFileError, match=r"'csv' given, and validation\.items in memory"):
+        with_written_tables(whole | {"data": {"path": "log.csv", "format": "csv"}}, [])
+
+
 def test_the_same_rows_are_written_once_and_others_apart(tmp_path: Path) -> None:
     first = with_written_tables(tree(tmp_path, pa.table(ROWS)), [])
     # In other chunks, and with metadata.

@@ -108,7 +108,7 @@ def test_empty_files(tmp_path: Path, name: str) -> None:
 def test_an_empty_text_compressed(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b""))
-    with pytest.raises(DataError, match=r"a\.gz: is empty; remove it"):
+    with pytest.raises(DataError, match=r"a\.gz: is empty; leave it out"):
         plan_spans([str(path)], "criteo_tsv", 1 << 16)
 
 
@@ -164,7 +164,7 @@ def test_what_spark_leaves_beside_the_data(
     assert "part-0" in caplog.text
     for path in (day / f"part-0.{data_format}", day / "part-[02]*"):
         alone = schema_job(path, data_format, columns)
-        with pytest.raises(DataError, match=r"part-0.*(is empty|has no rows); remove it from the paths"):
+        with pytest.raises(DataError, match=r"part-0.*(is empty|has no rows); leave it out"):
             JobInput(alone).plan(alone.data.path)
 
 

@@ -23,6 +23,7 @@ ROWS, USERS = 6000, 700
 # The weight is the row's number.
 COLUMNS: dict[str, Any] = {"y": "label", "item": "categorical", "user": "categorical", "w": "weight"}
 Parts = dict[str, list[int]]
+GROUP = "group"
 
 
 def users_of() -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -57,10 +58,14 @@ def job_of(folder: Path, kind: str, split: dict[str, Any], table: str = "growing
     section = {"columns": COLUMNS, **log(folder, kind), "split": split, **data}
     rows = {} if table == "growing" else {"rows": 1 << 22}
     tree = {"data": section, "tables": {"user": {"kind": table, **rows}}}
+    if table == GROUP:
+        # The model does not see it, and another group is before it.
+        columns = {"other": {"kind": "group", "source": "item"}, **section["columns"], "user": "group"}
+        tree = {"data": section | {"columns": columns}}
     if kind != "prepared":
         return job_of_tree(tree)
     prepare_folder(job_of_tree(tree), folder / "prepared")
-    return job_of_tree(tree | {"data": section | {"prepared": str(folder / "prepared")}})
+    return job_of_tree(tree | {"data": tree["data"] | {"prepared": str(folder / "prepared")}})
 
 
 def parts_of(job: Job, plan: InputPlan | None = None) -> Parts:
@@ -102,7 +107,7 @@ def last_rows(*, reverse: bool) -> Parts:
 KINDS = ["csv", "parquet", "prepared"]
 
 
-@pytest.mark.parametrize("table", ["growing", "hashed"])
+@pytest.mark.parametrize("table", ["growing", "hashed", GROUP])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by_time", [False, True])
 def test_the_last_rows_of_each_id_are_left_out(
@@ -118,10 +123,11 @@ def test_the_last_rows_of_each_id_are_left_out(
     assert last_rows(reverse=True)["test"] != last_rows(reverse=False)["test"], "the control"
 
 
+@pytest.mark.parametrize("table", ["growing", GROUP])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_rows_of_an_id_are_in_one_part(tmp_path: Path, kind: str) -> None:
+def test_all_rows_of_an_id_are_in_one_part(tmp_path: Path, kind: str, table: str) -> None:
     shares = {"validation": 0.2, "test": 0.3}
-    parts = parts_of(job_of(tmp_path, kind, {"by": "column", "column": "user", **shares}))
+    parts = parts_of(job_of(tmp_path, kind, {"by": "column", "column": "user", **shares}, table))
     check_each_row_once(parts)
     user = users_of()
     of_part = {name: set(user[rows].tolist()) for name, rows in parts.items()}
@@ -135,7 +141,8 @@ def test_all_rows_of_an_id_are_in_one_part(tmp_path: Path, kind: str) -> None:
     # The control: rows that are drawn share users. Another seed draws others.
     drawn = parts_of(job_of(tmp_path, "csv", {"by": "fraction", **shares}))
     assert set(user[drawn["train"]].tolist()) & set(user[drawn["test"]].tolist())
-    other = parts_of(job_of(tmp_path, "csv", {"by": "column", "column": "user", **shares, "seed": 1}))
+    split = {"by": "column", "column": "user", **shares, "seed": 1}
+    other = parts_of(job_of(tmp_path, "csv", split, table))
     assert other["test"] != parts["test"]
 
 
@@ -152,7 +159,7 @@ def test_the_last_rows_of_the_files_are_the_test(tmp_path: Path, kind: str) -> N
     [
         (
             {"by": "column", "column": "usr", "test": 0.2},
-            r"column: 'usr' is no column of one id",
+            r"column: 'usr' is no column of one id, nor of kind \"group\"; did you mean 'user'",
         ),
         ({"by": "last", "column": "w"}, r"data\.split\.column: 'w' is no column of one id"),
         ({"by": "last"}, r"data\.split\.column: not given; it is needed"),

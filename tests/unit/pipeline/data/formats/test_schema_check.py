@@ -39,7 +39,7 @@ def _refused(path: Path, data_format: str = "csv", columns: dict[str, Any] = COL
             "2 of its first 2 lines do not fit; the first has 1 columns, not 6: 5;30",
         ),
         (["5,1,u,,8,1,2"], "1 of its first 1 lines do not fit; the first has 7 columns, not 6: 5,1,u,,8,1,2"),
-        ([], "has no rows; remove it from the paths of [data], or fill it"),
+        ([], "has no rows; leave it out, or fill it"),
     ],
 )
 def test_text_that_does_not_fit(tmp_path: Path, lines: list[str], said: str) -> None:
