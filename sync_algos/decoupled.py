@@ -47,9 +47,9 @@ class Decoupled(DeltaExchange):
     et al., arXiv 2003.03477, Algorithm 4 (the momentum). A trainer sends the delta d_i that it has trained
     since the last answer, and the number of examples e_i behind it (`DeltaExchange`). A merge closes without
     those that are late: what they have done is in their next delta, with all of its examples. With n the
-    trainers that take part, E the sum of e_i over the merge, q = E² / Σ e_i² the number of equal
-    contributions that these are worth, g the center, v the momentum, η the step and μ the momentum's factor
-    for n trainers:
+    trainers that take part and are not given up, E the sum of e_i over the merge, q = E² / Σ e_i² the number
+    of equal contributions that these are worth, g the center, v the momentum, η the step and μ the momentum's
+    factor for n trainers:
 
         d = Σ e_i d_i / E,    v <- μ v + η (q / n) d,    g <- g + v,
 
@@ -57,8 +57,8 @@ class Decoupled(DeltaExchange):
     is BMUF with the form "keep" and an elastic rate of 1. The factor q / n makes a trainer's work count as
     much in a merge of few as in one of all. A merge without examples moves nothing.
 
-    If a trainer dies, what it trained since its last merge is lost, and is trained again by others as the
-    ledger says. If a sync node dies, its slice is made again as the mean of the replicas, without momentum.
+    If a trainer dies, what it trained since its last merge is lost. If a sync node dies, its slice is made
+    again as the mean of the replicas, without momentum.
     """
 
     name = "decoupled"

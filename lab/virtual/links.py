@@ -136,7 +136,7 @@ class VirtualNetwork:
             timer.cancel()
         closes_at = window.closes_at(loop.time())
         if closes_at <= loop.time():
-            trainers = window.trainers
+            trainers = window.trainers(loop.time())
             window.close(loop.time())
             self.center.merge(part, trainers)
         elif window.is_open:

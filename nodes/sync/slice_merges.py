@@ -61,7 +61,7 @@ class SliceMerges:
 
         Without any example the center stays as it is.
         """
-        trainers = self._window.trainers
+        trainers = self._window.trainers(now)
         merged = dict(sorted(self._waiting.items()))
         self._waiting = {}
         self._window.close(now)

@@ -50,6 +50,14 @@ class _Member:
         """When its next contribution is expected; -inf if no turnaround is known."""
         return self.answered_seconds + self.usual if self.turnarounds else -math.inf
 
+    def given_up_seconds(self, spread: float) -> float:
+        """Return the time from which it is given up: overdue by another turnaround, or by the grace."""
+        return self.expected_seconds + max(self.usual, spread)
+
+    def is_given_up(self, spread: float, now: float) -> bool:
+        """Return whether it is overdue; False if no turnaround is known."""
+        return bool(self.turnarounds) and self.given_up_seconds(spread) <= now
+
 
 class MergeWindow:
     """The open merge of one slice, and who is waited for.
@@ -66,9 +74,9 @@ class MergeWindow:
     to if it is expected by then, and not for more than k M yet. So one that stands still is waited for once,
     and one that is slower than the others joins the merges that it can reach.
 
-    Not waited for, and not counted for the quorum, are a trainer that is overdue by another turnaround, one
-    of which no turnaround is known (at the start of a job others may begin much later), and one without
-    examples behind its last contribution.
+    Given up, neither waited for nor counted for the quorum, is a trainer that is overdue by another
+    turnaround. The same holds for one of which no turnaround is known (at the start of a job others may begin
+    much later), and one without examples behind its last contribution.
 
     Times are seconds by any clock that never goes back. One thread calls.
 
@@ -88,10 +96,14 @@ class MergeWindow:
         """Whether there is a contribution that is not merged."""
         return bool(self._contributed)
 
-    @property
-    def trainers(self) -> int:
-        """Return how many trainers take part: those that train, and those of the open merge."""
-        training = {name for name, member in self._members.items() if member.trains}
+    def trainers(self, now: float) -> int:
+        """Return how many trainers take part: those that train and are not given up, and the open merge's."""
+        spread = self._spread_seconds()
+        training = {
+            name
+            for name, member in self._members.items()
+            if member.trains and not member.is_given_up(spread, now)
+        }
         return len(training.union(self._contributed))
 
     def contributed(self, name: Hashable, examples: int, now: float) -> None:
@@ -116,19 +128,20 @@ class MergeWindow:
         """
         if not self._contributed:
             return math.inf
-        latest = self._opened_seconds + self._terms(self.trainers).longest_wait_seconds
         spread = self._spread_seconds()
-        given_up = [
-            member.expected_seconds + max(member.usual, spread)
+        awaited = [
+            member
             for name, member in self._members.items()
-            if name not in self._contributed and member.trains and member.turnarounds
+            if name not in self._contributed
+            if member.trains and member.turnarounds and not member.is_given_up(spread, now)
         ]
-        awaited = [seconds for seconds in given_up if seconds > now]
+        terms = self._terms(len(self._contributed) + len(awaited))
+        latest = self._opened_seconds + terms.longest_wait_seconds
         if not awaited or now >= latest:
             return now
-        if len(self._contributed) < self._terms(len(self._contributed) + len(awaited)).quorum:
-            return min(latest, *awaited)
-        return min(latest, max(now, self._waited_until(spread, now)))
+        if len(self._contributed) < terms.quorum:
+            return min(latest, *(member.given_up_seconds(spread) for member in awaited))
+        return min(latest, max(now, self._waited_until(awaited, spread, now)))
 
     def close(self, now: float) -> tuple[Hashable, ...]:
         """Close the merge; return its trainers in the order of their names."""
@@ -157,16 +170,15 @@ class MergeWindow:
         if not training:
             return 0.0
         apart = [abs(seconds - one.usual) for one in training for seconds in one.turnarounds]
-        grace = self._terms(self.trainers).grace
+        grace = self._terms(len(training)).grace
         return grace * max(median(apart), LEAST_DEVIATION * self._usual_seconds())
 
-    def _waited_until(self, spread: float, now: float) -> float:
-        """Return the time until which a missing trainer may still come; 0 if none is likely to."""
+    def _waited_until(self, awaited: list[_Member], spread: float, now: float) -> float:
+        """Return the time until which one of these may still come; 0 if none is likely to."""
         over = self._closed_seconds + self._usual_seconds() + spread
         coming = [
             member.expected_seconds
-            for name, member in self._members.items()
-            if name not in self._contributed and member.trains and member.turnarounds
+            for member in awaited
             if member.expected_seconds <= over and member.expected_seconds + spread > now
         ]
         return min(over, max(coming) + spread) if coming else 0.0

@@ -70,7 +70,7 @@ def test_nothing_is_open_at_first() -> None:
     first = window()
     assert not first.is_open
     assert first.closes_at(5.0) == math.inf
-    assert first.trainers == 0
+    assert first.trainers(5.0) == 0
 
 
 def test_a_lone_trainer_is_merged_at_once() -> None:
@@ -137,10 +137,12 @@ def test_a_quorum_that_does_not_come_is_waited_for_until_they_are_given_up() -> 
     def two_dead_still(trainer: int, answered: float) -> float:
         return alike(trainer, answered) if trainer < 2 or answered < 3.0 else 1e9
 
-    merges = run(window(3), 9.0, two_dead_still)
+    merges_of_four = window(3)
+    merges = run(merges_of_four, 9.0, two_dead_still)
     times = [time for time, who in merges if set(who) == {0, 1}]
     spans = [after - before for before, after in pairwise(times)]
     assert max(spans) < 2.5 * PERIOD
+    assert merges_of_four.trainers(9.0) == 2
     assert spans[1:] == pytest.approx([alike(1, 0.0)] * (len(spans) - 1))
 
 
@@ -164,7 +166,7 @@ def test_one_without_examples_does_not_count_for_the_quorum() -> None:
 
     merges = window()
     closed = run(merges, 9.0, three_idle, examples=lambda trainer: 0 if trainer else 64)
-    assert merges.trainers <= 2
+    assert merges.trainers(9.0) <= 2
     assert sum(0 in who for _, who in closed) > 0.9 * 9.0 / PERIOD
 
 
@@ -177,7 +179,7 @@ def test_a_dead_one_is_not_waited_for_and_its_contribution_stays() -> None:
     merges.forget(1)
     assert merges.closes_at(last + PERIOD) == last + PERIOD
     merges.forget(0)
-    assert merges.trainers == 1
+    assert merges.trainers(last + PERIOD) == 1
     assert merges.close(last + PERIOD) == (0,)
     assert merges.closes_at(last + 1.0) == math.inf
 
