@@ -47,7 +47,7 @@ class Decoupled(DeltaExchange):
     et al., arXiv 2003.03477, Algorithm 4 (the momentum). A trainer sends the delta d_i that it has trained
     since the last answer, and the number of examples e_i behind it (`DeltaExchange`). A merge closes without
     those that are late: what they have done is in their next delta, with all of its examples. With n the
-    trainers that take part and are not given up, E the sum of e_i over the merge, q = E² / Σ e_i² the number
+    trainers that take part and are not away, E the sum of e_i over the merge, q = E² / Σ e_i² the number
     of equal contributions that these are worth, g the center, v the momentum, η the step and μ the momentum's
     factor for n trainers:
 

@@ -50,13 +50,13 @@ class _Member:
         """When its next contribution is expected; -inf if no turnaround is known."""
         return self.answered_seconds + self.usual if self.turnarounds else -math.inf
 
-    def given_up_seconds(self, spread: float) -> float:
-        """Return the time from which it is given up: overdue by another turnaround, or by the grace."""
-        return self.expected_seconds + max(self.usual, spread)
+    def given_up_seconds(self, least: float) -> float:
+        """Return the time from which it is overdue by another turnaround, and by `least` seconds."""
+        return self.expected_seconds + max(self.usual, least)
 
-    def is_given_up(self, spread: float, now: float) -> bool:
-        """Return whether it is overdue; False if no turnaround is known."""
-        return bool(self.turnarounds) and self.given_up_seconds(spread) <= now
+    def is_given_up(self, least: float, now: float) -> bool:
+        """Return whether it is overdue by that; False if no turnaround is known."""
+        return bool(self.turnarounds) and self.given_up_seconds(least) <= now
 
 
 class MergeWindow:
@@ -97,12 +97,15 @@ class MergeWindow:
         return bool(self._contributed)
 
     def trainers(self, now: float) -> int:
-        """Return how many trainers take part: those that train and are not given up, and the open merge's."""
-        spread = self._spread_seconds()
+        """Return how many trainers take part: the open merge's, and those that train and are not away.
+
+        A trainer is away if it is overdue by `MergeTerms.longest_wait_seconds`, and by another turnaround.
+        """
+        away_seconds = self._terms(len(self._members)).longest_wait_seconds
         training = {
             name
             for name, member in self._members.items()
-            if member.trains and not member.is_given_up(spread, now)
+            if member.trains and not member.is_given_up(away_seconds, now)
         }
         return len(training.union(self._contributed))
 
