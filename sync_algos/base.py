@@ -306,11 +306,11 @@ class Algorithm(ABC):
         """
         raise TypeError(f"{type(self).__name__} does not merge")
 
-    def recentered(self, part: Slice, values: torch.Tensor) -> None:  # noqa: B027
+    def recentered(self, part: Slice, values: torch.Tensor, examples: int) -> None:  # noqa: B027
         """Record that the center's slice was made again, as the mean of all replicas.
 
-        `values` is this replica's part in that mean, float32 [len(part)]; it never changes any more. Called
-        between rounds. An exchange of the slice that was not answered is void. Only with `merges`.
+        `values` is this replica's part in that mean, float32 [len(part)]; it never changes any more.
+        `examples` are the trained examples that it has. Called between rounds. An exchange of the slice that was not answered is void. Only with `merges`.
         """
 
     @property

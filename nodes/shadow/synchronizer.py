@@ -121,11 +121,12 @@ class Synchronizer:
 
         async def on_loop(peers: ZmqPeers) -> None:
             await peers.center.replace(number, member)
+            examples = self._context.replica.trained_examples
             first = self._context.replica.snapshot(self._context.replica.whole)
             await peers.center.seed(first, number, is_kept=True)
             if self._algorithm.merges and number < len(peers.center.slices):
                 part = peers.center.slices[number]
-                self._algorithm.recentered(part, first[part.start : part.stop])
+                self._algorithm.recentered(part, first[part.start : part.stop], examples)
 
         for fixed in self.fixed:
             fixed.replace(number, member)

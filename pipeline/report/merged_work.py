@@ -19,7 +19,8 @@ class MergedWork(ResultModel):
     With several slices these are the counts of the slice that has the least.
 
     Attributes:
-        unmerged_examples: trained and confirmed examples that no merge has; 0 if it took part to the end.
+        unmerged_examples: trained and confirmed examples that no merge has; 0 if it took part to the end, and
+            no slice was made again: such a slice has them by the mean of the replicas.
     """
 
     examples: NonNegativeInt

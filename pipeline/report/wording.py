@@ -56,7 +56,7 @@ def merges(sync: Sync) -> list[tuple[str, str]]:
             (
                 f"merged of {name}",
                 f"{count(one.examples)} examples in {count(one.merges)} merges"
-                + (f", {count(one.unmerged_examples)} not merged" if one.unmerged_examples else ""),
+                + (f", {count(one.unmerged_examples)} in none" if one.unmerged_examples else ""),
             )
             for name, one in merged.trainers.items()
         ),

@@ -55,10 +55,11 @@ class DeltaExchange(Algorithm):
         done = await asyncio.gather(*(self._exchange(replica, peers, part) for part in peers.center.slices))
         return all(done)
 
-    def recentered(self, part: Slice, values: torch.Tensor) -> None:
+    def recentered(self, part: Slice, values: torch.Tensor, examples: int) -> None:
         """Start the slice's next delta at what the center's new mean has."""
         self._base[part.start : part.stop] = values
         self._unsettled.pop(part, None)
+        self._taken_examples[part] = examples
 
     async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
         try:

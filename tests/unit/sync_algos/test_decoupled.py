@@ -168,8 +168,8 @@ def test_a_center_made_again_has_all_work_once() -> None:
     seeds = [replica.values.clone() for replica in cluster.replicas]
     mean = torch.stack(seeds).mean(0)
     cluster.center.values.copy_(mean)
-    for algorithm, seed in zip(cluster.algorithms, seeds, strict=True):
-        algorithm.recentered(part, seed)
+    for algorithm, replica, seed in zip(cluster.algorithms, cluster.replicas, seeds, strict=True):
+        algorithm.recentered(part, seed, replica.trained_examples)
     assert cluster.round() == {0: True, 1: True}
     torch.testing.assert_close(cluster.center.values, mean)
     for replica in cluster.replicas:
