@@ -310,7 +310,8 @@ class Algorithm(ABC):
         """Record that the center's slice was made again, as the mean of all replicas.
 
         `values` is this replica's part in that mean, float32 [len(part)]; it never changes any more.
-        `examples` are the trained examples that it has. Called between rounds. An exchange of the slice that was not answered is void. Only with `merges`.
+        `examples` are the trained examples that it has. Called between rounds. An exchange of the slice that
+        was not answered is void. Only with `merges`.
         """
 
     @property
