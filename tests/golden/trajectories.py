@@ -31,6 +31,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "easgd": [{}, {"elastic_rate": 0.2}],
     "easgd_symmetric": [{}, {"elastic_rate": 0.2}],
     "downpour": [{}, {"rate": 0.25}],
+    "decoupled": [{}, {"block_momentum": 0.0}, {"block_momentum": "auto", "eta": 0.5}],
     "ma": [{}, {"elastic_rate": 1.0}, {"form": "keep"}, {"weighted": True}],
     "bmuf": [
         {},

@@ -83,14 +83,18 @@ class CheckpointScorer:
             log.warning("%s; another one scores %s", died, fspath(checkpoint))
         return await self._score(checkpoint, spans)
 
-    async def _score(self, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
-        request = {
+    def _request(self, checkpoint: Location, spans: Sequence[Span]) -> dict[str, Any]:
+        """Return what the process is asked."""
+        return {
             "checkpoint": fspath(checkpoint),
             "spans": [values_of(span) for span in spans],
             "trained": [values_of(span) for span in self._trained],
             "validated": [values_of(span) for span in self._validated],
             "nice": self._nice,
         }
+
+    async def _score(self, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
+        request = self._request(checkpoint, spans)
         process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None

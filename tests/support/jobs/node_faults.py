@@ -12,7 +12,6 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from os import fspath
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.placement.ranges import Range
 from shadowsync.pipeline.text import wall_clock
 from shadowsync.pipeline.wire.control.messages import NodeFacts
-from shadowsync.pipeline.wire.field_checks import values_of
 from shadowsync.pipeline.wire.messages import (
     Attach,
     Attached,
@@ -340,12 +338,7 @@ def scored_on_a_thread(patch: pytest.MonkeyPatch) -> None:
     """No fault, but checkpoints are scored in this process: another one would import torch for seconds."""
 
     async def score(scorer: CheckpointScorer, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
-        request = {
-            "checkpoint": fspath(checkpoint),
-            "spans": [values_of(span) for span in spans],
-            "trained": [values_of(span) for span in scorer._trained],
-            "nice": 0,
-        }
+        request = scorer._request(checkpoint, spans) | {"nice": 0}
         return scoring._score_of(await asyncio.to_thread(process.reply, request, threading.Event()))
 
     patch.setattr(CheckpointScorer, "_score", score)
