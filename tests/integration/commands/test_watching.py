@@ -36,6 +36,9 @@ ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]
 # What only some jobs have: of a validation, of several labels.
 RARE = {
     "shadowsync_job_validation_score",
+    # Of algorithms that merge.
+    "shadowsync_merges_total",
+    "shadowsync_late_merges_total",
     *(full_name(metric) for metric in BY_LABEL["label"]),
 }
 # What only a hub of attached loops has.
