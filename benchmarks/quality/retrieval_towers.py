@@ -125,7 +125,7 @@ def run_towers(settings: list[str], seed: int, parts: Path) -> dict[str, Any]:
         return {
             "validation": report.validation.best_metrics,
             "best_examples": report.validation.best_examples,
-            "test": report.eval.retrieval.model_dump(),
+            "test": report.eval.retrieval.model_dump(exclude={"catalogue"}),
         }
 
 
