@@ -15,17 +15,12 @@ from ..codecs.choices import AUTO
 from ..types import NEED_PROBABILITIES, TRAINING_ITEMS, RankingSettings, RetrievalSettings
 from .columns import suggest
 from .data import DataSection
-from .hard_negatives import check_hard_negatives
-from .history import check_history
 from .model import (
     ONE_LABEL_MODELS,
     TOWER_MODELS,
     EmbeddingSection,
     ModelSection,
     check_attention,
-    check_towers,
-    has_made_label,
-    label_of_towers,
 )
 from .network import CodecsSection, NetworkSection
 from .sections import (
@@ -52,6 +47,13 @@ from .tables import (
     require_known,
     table_names,
     table_settings,
+)
+from .towers import (
+    check_hard_negatives,
+    check_history,
+    check_towers,
+    has_made_label,
+    label_of_towers,
 )
 from .trainer import TrainerSection
 

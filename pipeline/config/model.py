@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, model_validator
 
-from .columns import ColumnSection, suggest
+from .columns import suggest
 from .sections import Fraction, Positive, Rate, Section
 from .tables import (
     EmbeddedColumn,
@@ -22,8 +22,6 @@ from .tables import (
 
 OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 
-# The label of two towers whose job file has none.
-_LABEL: Final = "label"
 # How a message shows it.
 _ATTENTION_EXAMPLE: Final = '{ history = "item" }'
 
@@ -354,96 +352,3 @@ def _no_sequence(name: str, known: dict[str, EmbeddedColumn], sequences: Sequenc
     if not sequences:
         return 'is no sequence; give a multi_hot column pooling = "none"'
     return f"is no sequence; {suggest(name, list(sequences))}"
-
-
-def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: Sequence[str]) -> None:
-    """Raise ValueError unless a model of two towers, and it alone, has the columns of each.
-
-    Args:
-        model: the section [model].
-        columns: the columns of the job whose ids have rows of a table.
-        dense: names of the dense features.
-    """
-    if not model.has_towers:
-        for key in ("query", "item", "negatives"):
-            if getattr(model, key):
-                raise ValueError(
-                    f'model.{key}: given; it is for model.name = "two_tower" or "sequence", this is'
-                    f' "{model.name}": leave it out'
-                )
-        return
-    by_name = {column.name: column for column in columns}
-    known = [*dense, *by_name]
-    for key, names in (("query", model.query), ("item", model.item)):
-        if not names:
-            raise ValueError(f"model.{key}: no columns given; give those of the {key}: {suggest('', known)}")
-        for name in names:
-            if name not in known:
-                raise ValueError(
-                    f"model.{key}: {name!r} is no column that a model sees; {suggest(name, known)}"
-                )
-            if name in by_name and by_name[name].pooling == "none" and not model.has_history:
-                raise ValueError(
-                    f'model.{key}: column {name} has pooling = "none", and {model.name} takes no sequences:'
-                    ' set "sum" or "mean"'
-                )
-    both = [*model.query, *model.item]
-    for name in known:
-        if both.count(name) != 1 and name != model.negatives:
-            raise ValueError(
-                f"model.query, model.item: column {name} is named {both.count(name)} times; each column"
-                " belongs to one tower"
-            )
-    identity = model.item[0]
-    if identity not in by_name or by_name[identity].pooling:
-        raise ValueError(
-            f"model.item: {identity!r} is the first column, and no column of one id with a table; name the"
-            " item's id first"
-        )
-
-
-def label_of_towers(model: Any, columns: Any) -> dict[str, Any]:
-    """Return a column whose label is 1 wherever there is an item, for two towers without a label.
-
-    It is read from the column of the file that has the item's id, so a row without an item is malformed.
-
-    Args:
-        model: the section [model] of a job file, as it is.
-        columns: its [data.columns], as they are.
-
-    Returns {} for another model, if a column is a label already, and for what is no job.
-    """
-    if not (isinstance(model, dict) and isinstance(columns, dict) and model.get("name") in TOWER_MODELS):
-        return {}
-    items = model.get("item")
-    first = items[0] if isinstance(items, list) and items else None
-    sections = {
-        name: {"kind": column} if isinstance(column, str) else column for name, column in columns.items()
-    }
-    if first not in sections or not all(isinstance(section, dict) for section in sections.values()):
-        return {}
-    if _LABEL in sections or any(section.get("kind") == "label" for section in sections.values()):
-        return {}
-    # A cross is made of other columns.
-    source = sections[first].get("source") or (sections[first].get("columns") or [first])[0]
-    return {_LABEL: {"kind": "label", "source": source, "type": "text", "expression": _is_there(source)}}
-
-
-def has_made_label(model: ModelSection, columns: Mapping[str, ColumnSection]) -> bool:
-    """Whether the label of two towers is that of `label_of_towers`, or the same."""
-    label = columns.get(_LABEL)
-    if label is None or not model.has_towers:
-        return False
-    item = columns[model.item[0]]
-    source = item.source or (item.columns or [model.item[0]])[0]
-    return label.source == source and says_whether_there(label)
-
-
-def says_whether_there(label: ColumnSection) -> bool:
-    """Whether a label is 1 wherever its source has a value, as that of `label_of_towers`."""
-    return bool(label.source) and label.expression == _is_there(label.source)
-
-
-def _is_there(source: object) -> str:
-    quoted = str(source).replace('"', '""')
-    return f'"{quoted}" is not null'

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from ..config.history import histories_of
 from ..config.job import Job
+from ..config.towers import histories_of
 from .attention import Block, ListBlocks, attend, attend_padded
 from .item_frequency import DEFAULT_RATE
 from .layers import mlp

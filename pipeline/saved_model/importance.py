@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ..config.model import has_made_label
+from ..config.towers import has_made_label
 from ..data.batches.span_plan import plan_spans
 from ..data.span import Span
 from ..errors import DataError

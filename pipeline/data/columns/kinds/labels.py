@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....config.columns import ColumnSection
-from ....config.model import says_whether_there
+from ....config.towers import says_whether_there
 from ....errors import JobFileError
 from ....types import Float64Array
 from ..fields import compared, equals_any, is_text, null_mask
