@@ -322,14 +322,6 @@ class Algorithm(ABC):
         """
         return self.needs_center and (self.merges or not self.counts_once)
 
-    @property
-    def merged_examples(self) -> int | None:
-        """Return how many of the trainer's examples every slice of the center has; None if not known.
-
-        Any thread may call.
-        """
-        return None
-
     def state(self) -> AlgorithmState:
         """Return the state, not copied, with the tensors of `state_names`.
 

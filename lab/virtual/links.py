@@ -123,11 +123,9 @@ class VirtualNetwork:
         await asyncio.sleep(one_way)
         return reply
 
-    def _contributed(self, part: Slice) -> None:
-        """Record the contribution that has just come, and close the merge if it is due."""
-        contributors = self.center.contributors(part)
-        index = next(reversed(contributors))
-        self._windows[part].contributed(index, contributors[index], asyncio.get_running_loop().time())
+    def _contributed(self, part: Slice, index: int, examples: int) -> None:
+        """Record a trainer's contribution, and close the merge if it is due."""
+        self._windows[part].contributed(index, examples, asyncio.get_running_loop().time())
         self._close_due_merge(part)
 
     def _close_due_merge(self, part: Slice) -> None:

@@ -174,10 +174,8 @@ class Synchronizer:
         peers = summed(
             [self.shadow.connection_metrics(), *(fixed.connection_metrics() for fixed in self.fixed)]
         )
-        merged = self._algorithm.merged_examples
         return self.rounds.metrics() | {
             **peers,
-            **({} if merged is None else {"merged_examples": merged}),
             "sync_sent_bytes": sum(sent for sent, _ in ends),
             "sync_received_bytes": sum(received for _, received in ends),
         }

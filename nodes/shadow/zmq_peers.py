@@ -113,7 +113,7 @@ class ConnectionConfig:
             allowed_bytes_per_second=None
             if sync.link_bytes_per_second is None
             else sync.link_bytes_per_second * sync.duty / len(self.syncs),
-            counts_once=self.algorithm.counts_once and not self.algorithm.recenters,
+            counts_once=not self.algorithm.recenters,
         )
 
     def open(

@@ -129,7 +129,7 @@ class CenterState:
     def exchange(self, identity: bytes, message: CenterExchange, now: float = 0.0) -> list[CenterValues]:
         """Accept a chunk of a replica; return the chunks to answer now, if any.
 
-        `now` is the time by any clock that never goes back. A contribution is answered by `close_due_merge`.
+        `now` is the time by any clock that never goes back. A contribution is answered by `close_merge`.
         """
         center = self._require_center()
         codec = self._codec_of(message)
@@ -190,16 +190,15 @@ class CenterState:
         """Return when the open merge closes if nothing arrives until then; infinite if none is open."""
         return math.inf if self.merges is None else self.merges.closes_at(now)
 
-    def close_due_merge(self, now: float) -> list[Answer]:
-        """Close the open merge if it is due; return the chunks to answer, and to whom."""
-        merges = self.merges
-        if merges is None or merges.closes_at(now) > now or self.values is None:
-            return []
-        sessions = merges.close(self.values, now)
+    def close_merge(self, now: float) -> list[Answer]:
+        """Close the open merge, which is due; return the chunks to answer, and to whom."""
+        assert self.merges is not None
+        center = self._require_center()
+        sessions = self.merges.close(center, now)
         self.applied_slices += len(sessions)
         # One copy for all: the saved answers refer to it.
-        merged = self._buffers.take(self.values.numel())
-        merged[:] = self.values.numpy()
+        merged = self._buffers.take(center.numel())
+        merged[:] = center.numpy()
         answers: list[Answer] = []
         for identity, session in sessions.items():
             answers += [(identity, chunk) for chunk in session.reply(merged)]

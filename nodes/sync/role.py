@@ -96,14 +96,17 @@ class CenterService(ListeningLoop, LoopThread):
         """Close the open merge when it is due, at once or later."""
         if self.state.merges is None:
             return
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for receiver, reply in self.state.close_due_merge(now):
-            self.listener.send(receiver, reply)
         if self._closing is not None:
             self._closing.cancel()
+            self._closing = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         closes_at = self.state.closes_at(now)
-        self._closing = loop.call_at(closes_at, self.wake) if closes_at < math.inf else None
+        if closes_at <= now:
+            for receiver, reply in self.state.close_merge(now):
+                self.listener.send(receiver, reply)
+        elif closes_at < math.inf:
+            self._closing = loop.call_at(closes_at, self.wake)
 
 
 class SyncRole(ServingRole[CenterService]):
@@ -167,8 +170,7 @@ class SyncRole(ServingRole[CenterService]):
         elif isinstance(request, ConnectPeers):
             self._is_late = request.late
             # Of one that came back, an exchange that counts once goes on: its answer may have been lost.
-            goes_on = self._algorithm.counts_once and not self._algorithm.recenters
-            if request.late and not (service.state.ready and goes_on):
+            if request.late and (self._algorithm.recenters or not service.state.ready):
                 await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
             self._trainer_names |= {one.token: one.name for one in request.members if one.role == "trainer"}

@@ -89,10 +89,6 @@ class SliceMerges:
         self._window = MergeWindow(self._algorithm.merge_terms)
         self._waiting, self._state, self._number = {}, {}, 0
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return copies of the center's state, float32 [n] each."""
-        return {name: values.clone() for name, values in self._state.items()}
-
     def _move(self, center: torch.Tensor, sessions: list[ExchangeSession], merge: Merge) -> None:
         if not self._state:
             self._state = {name: torch.zeros_like(center) for name in self._algorithm.center_state_names}

@@ -61,9 +61,9 @@ class RetrievalSums:
 
     Without groups each row is a query. With them the distinct items of a group are the relevant ones of one
     query; an item that a group has twice has the better of its ranks, and the n-th best of a query has rank n
-    or more, so that no figure is above 1. Then 24 bytes of each row are kept. If
-    they do not fit into `limit_bytes`, half of the groups are left out, those whose hash has a 1 as its next
-    bit, as often as needed.
+    or more, so that no figure is above 1. Then 24 bytes of each row are kept. If they do not fit into
+    `limit_bytes`, half of the groups are left out, those whose hash has a 1 as its next bit, as often as
+    needed.
 
     Args:
         k: 1 or more.
@@ -85,7 +85,10 @@ class RetrievalSums:
         None for all rows of a job without.
         """
         self._rows += len(ranks)
-        self._missing += int((ranks == 0).sum())
+        missing = ranks == 0
+        self._missing += int(missing.sum())
+        # An item that is missed is after any rank.
+        ranks = np.where(missing, _MISSED, ranks)
         if groups is None:
             self._add_queries(np.arange(len(ranks)), ranks)
             return
@@ -122,15 +125,14 @@ class RetrievalSums:
         )
 
     def _add_queries(self, query: Int64Array, ranks: Int64Array) -> None:
-        """Add queries 0, 1, ..., each with the ranks of its relevant items."""
+        """Add queries 0, 1, ..., each with the ranks of its relevant items, _MISSED for a missed one."""
         if not len(query):
             return
         relevant = np.bincount(query)
-        worst = np.where(ranks == 0, _MISSED, ranks)
-        order = np.lexsort((worst, query))
+        order = np.lexsort((ranks, query))
         query, first = query[order], np.cumsum(relevant) - relevant
         # The n-th relevant item has n - 1 others before it, though ranks by rows of their own may be alike.
-        ranks = np.maximum(worst[order], np.arange(1, len(query) + 1) - first[query])
+        ranks = np.maximum(ranks[order], np.arange(1, len(query) + 1) - first[query])
         found = ranks <= self._k
         hits = _sums(query[found], np.ones(int(found.sum())), len(relevant))
         gains = _sums(query[found], 1.0 / np.log2(ranks[found] + 1.0), len(relevant))
@@ -146,9 +148,7 @@ class RetrievalSums:
     def _distinct(self) -> Any:
         """Return the kept rows, each group's items once."""
         rows = np.concatenate(self._kept)
-        # An item that is missed is after any rank.
-        worst = np.where(rows["rank"] == 0, _MISSED, rows["rank"])
-        rows = rows[np.lexsort((worst, rows["item"], rows["group"]))]
+        rows = rows[np.lexsort((rows["rank"], rows["item"], rows["group"]))]
         same = (rows["group"][1:] == rows["group"][:-1]) & (rows["item"][1:] == rows["item"][:-1])
         return rows[np.concatenate([[True], ~same])] if len(rows) else rows
 

@@ -57,8 +57,8 @@ class MemoryCenter:
     """A center in memory, split evenly into `parts` slices.
 
     Attributes:
-        on_contribution: called with a slice that has one contribution more, if the algorithm merges. It calls
-            `merge` when the merge closes; by default at once.
+        on_contribution: called with a slice, the member that has contributed to it, and its examples, if the
+            algorithm merges. It calls `merge` when the merge closes; by default at once.
     """
 
     def __init__(self, algorithm: Algorithm, initial: torch.Tensor, parts: int = 1) -> None:
@@ -72,7 +72,7 @@ class MemoryCenter:
         self._contributions: dict[Slice, dict[int, _Exchange]] = {part: {} for part in self._slices}
         self._state = {name: torch.zeros_like(self.values) for name in algorithm.center_state_names}
         self._merges = dict.fromkeys(self._slices, 0)
-        self.on_contribution: Callable[[Slice], None] = lambda part: self.merge(part, trainers=1)
+        self.on_contribution: Callable[[Slice, int, int], None] = self._merge_at_once
         self.exchanges = 0
 
     @property
@@ -123,9 +123,9 @@ class MemoryCenter:
         for name, values in other._state.items():
             self._state[name].copy_(values)
 
-    def contributors(self, part: Slice) -> dict[int, int]:
-        """Return the members of the slice's open merge, with the examples of each."""
-        return {member: one.examples or 0 for member, one in self._contributions[part].items()}
+    def contributors(self, part: Slice) -> set[int]:
+        """Return the members of the slice's open merge."""
+        return set(self._contributions[part])
 
     def merge(self, part: Slice, trainers: int) -> None:
         """Close a slice's merge while so many trainers take part; without a contribution do nothing."""
@@ -143,6 +143,9 @@ class MemoryCenter:
             one.reply = self.values[cut].clone()
             one.applied.set()
 
+    def _merge_at_once(self, part: Slice, member: int, examples: int) -> None:  # noqa: ARG002
+        self.merge(part, trainers=1)
+
     async def _apply(self, part: Slice, member: int, last: _Exchange) -> None:
         self.exchanges += 1
         if not self._algorithm.merges:
@@ -152,7 +155,7 @@ class MemoryCenter:
             raise ValueError(f"{last.examples} examples given behind a contribution; give at least 0")
         if member not in self._contributions[part]:
             self._contributions[part][member] = last
-            self.on_contribution(part)
+            self.on_contribution(part, member, last.examples)
         await last.applied.wait()
 
 

@@ -46,7 +46,7 @@ class MemoryCluster:
         self.replicas = [MemoryReplica(first) for _ in range(trainers)]
         self.algorithms = [make() for _ in range(trainers)]
         self.center = MemoryCenter(make(), first, parts)
-        self.center.on_contribution = self._merge_if_complete
+        self.center.on_contribution = self._contributed
         self._in_round: set[int] = set()
         self._contributors: set[int] = set()
         self.peers: list[Peers] = [MemoryPeers(self, index) for index in range(trainers)]
@@ -170,9 +170,12 @@ class MemoryCluster:
         await self._reach(index, Phase.TAKING)
         return reply
 
+    def _contributed(self, part: Slice, member: int, examples: int) -> None:  # noqa: ARG002
+        self._merge_if_complete(part)
+
     def _merge_if_complete(self, part: Slice) -> None:
         """Close a slice's merge once all living trainers whose round is run have contributed."""
-        if self.center.contributors(part).keys() >= self._in_round - self._dead:
+        if self.center.contributors(part) >= self._in_round - self._dead:
             self._merge(part)
 
     def _merge(self, part: Slice) -> None:

@@ -44,12 +44,6 @@ class DeltaExchange(Algorithm):
         self._unsettled = {}
         self._first_examples, self._taken_examples = replica.trained_examples, {}
 
-    @property
-    def merged_examples(self) -> int:
-        """See `Algorithm.merged_examples`."""
-        taken = tuple(self._taken_examples.values())
-        return min(taken) - self._first_examples if taken else 0
-
     async def round(self, replica: Replica, peers: Peers) -> bool:
         """Exchange every slice with the center, all at once."""
         done = await asyncio.gather(*(self._exchange(replica, peers, part) for part in peers.center.slices))

@@ -16,7 +16,7 @@ Ids: TypeAlias = NDArray[Any]
 # The fewer, the less memory is read, and the more ids are searched for in vain.
 CELLS_PER_ID: Final = 8
 _LAST_MARK: Final = 255
-_NOWHERE: Final[IndexArray] = np.zeros(0, np.int64)
+NOWHERE: Final[IndexArray] = np.zeros(0, np.int64)
 
 
 class IdFinder:
@@ -35,7 +35,7 @@ class IdFinder:
         Both are int64, the first ascending. `ids` are distinct.
         """
         if not len(ids):
-            return [(_NOWHERE, _NOWHERE)] * len(others)
+            return [(NOWHERE, NOWHERE)] * len(others)
         every = others[0] if len(others) == 1 else np.concatenate(others)
         found, targets = self._find(ids, every)
         if len(others) == 1:

@@ -25,11 +25,10 @@ from ..storage.bf16_rows import RowNumbers, WidenedRows, add_at_random, nearest_
 from ..storage.first_values import mixed_key
 from ..storage.optimizers import RowDecay, RowRule, make_row_rule
 from .applied_pushes import parse_applied
-from .id_finder import IdFinder, Ids
+from .id_finder import NOWHERE, IdFinder, Ids
 
 # Of the state before: sums that were made of differences may be smaller by their rounding.
 _BEGUN_ANEW: Final = 0.99
-_NOWHERE: Final[IndexArray] = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -394,7 +393,7 @@ class RowsInFlight:
             values = answer.values[value : value + count * bank.dim].reshape(count, bank.dim)
             states = answer.state[state : state + count * width].reshape(count, width)
             tables = len(part.counts) or 1
-            absent = _NOWHERE
+            absent = NOWHERE
             if len(answer.absent):
                 low, high = np.searchsorted(answer.absent, [single, single + count])
                 absent = answer.absent[low:high].astype(np.int64) - single

@@ -41,7 +41,7 @@ def send(
 def answers(state: CenterState, now: float) -> dict[bytes, Float32Array]:
     """The whole answers of a merge that is due, by client."""
     found: dict[bytes, list[CenterValues]] = {}
-    for client, reply in state.close_due_merge(now):
+    for client, reply in state.close_merge(now) if state.closes_at(now) <= now else ():
         found.setdefault(client, []).append(reply)
     return {
         client: np.concatenate([values_of(one) for one in sorted(replies, key=lambda one: one.start)])
