@@ -27,8 +27,10 @@ from shadowsync.tests.support.outside.serve_export import ROWS as ROWS_SERVED
 SERVER = Path(__file__).parents[2] / "support" / "outside" / "serve_export.py"
 ClusterMaker = Callable[..., InProcessCluster]
 USERS, KINDS, PLACES, ROWS, BATCH = 40, 5, 12, 8000, 64
+# Vectors that nothing trained are at random angles: in few dimensions some are as far off as any can be.
+DIM = 32
 MODELS: dict[str, dict[str, Any]] = {
-    "two_tower": {"query": ["user", "age"], "options": {"dim": 8, "temperature": 0.2}},
+    "two_tower": {"query": ["user", "age"], "options": {"dim": DIM, "temperature": 0.2}},
     "sequence": {"query": ["before", "user", "age"], "options": {"temperature": 0.2, "blocks": 1}},
 }
 
@@ -79,7 +81,7 @@ def settings_of(log: Path, name: str, *, negatives: bool = True, **trainer: Any)
         "bottom": None,
         "output_bias": None,
         "item": ["item"],
-        "embedding_dim": 8,
+        "embedding_dim": DIM,
         **({"negatives": "skipped"} if negatives else {}),
     }
     return {
@@ -99,7 +101,7 @@ def settings_of(log: Path, name: str, *, negatives: bool = True, **trainer: Any)
 
 def passed_over(run: RunFolder) -> float:
     """The mean share of items that nobody saw that score below one that was passed over, of a user's kind."""
-    places = [*range(1, PLACES, 2), *range(PLACES, 2 * PLACES)]
+    places = [*range(1, PLACES, 2), *range(PLACES, 10 * PLACES)]
     rows = [
         {"user": f"u{user}", "age": user % 3, "item": _item(user, place), "before": _item(user, 2)}
         for user in range(USERS)
