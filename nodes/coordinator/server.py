@@ -34,6 +34,7 @@ from .audit import lost_batches
 from .checkpoint_calls import CheckpointCalls
 from .journal import JobJournal
 from .ledger.store import LedgerStore, LedgerWriter
+from .merge_claims import MergeClaims
 from .state.changes import GroupFormed, NodeDied, NodeHasLeft, StopRequested
 from .state.job import JobState
 from .state.outcome import FOLDER_REMOVED, Stop
@@ -68,6 +69,7 @@ class CoordinatorServer(ControlServer):
         self.store = store
         self.checkpoint_calls = CheckpointCalls(state.checkpoints)
         self.journal = JobJournal(state, store, self._failed)
+        self._claims = MergeClaims(self, state)
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
         self._took_over_at = 0.0
@@ -204,6 +206,8 @@ class CoordinatorServer(ControlServer):
             self._died(gone)
 
     def take_counts(self, member: Member, counts: Counts) -> None:
+        if member.info.role == "sync":
+            self._claims.heard(counts)
         parts = self.state.heartbeat(member, counts)
         if parts is not None:
             self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
