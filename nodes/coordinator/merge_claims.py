@@ -1,11 +1,13 @@
 """Trainers that say they have trained more than readers gave them.
 
-A trainer says how many examples are behind what it sends to a merge, and so how much the others count beside it.
+A trainer says how many examples are behind what it sends to a merge, and so how much the others count beside
+it.
 """
 
 from __future__ import annotations
 
 from ...pipeline.report.merged_work import merged_work
+from ...pipeline.text.format import count
 from ...pipeline.wire.control.orders import CountDelivered
 from ...pipeline.wire.field_checks import Counts
 from ..control.membership import Member
@@ -51,8 +53,8 @@ class MergeClaims:
             for place, (trainer, claimed) in enumerate(claims):
                 given = self._given(trainer, readers, {name: sums[place] for name, sums in delivered.items()})
                 if given is not None and claimed > given and trainer.alive:
-                    why = f"{claimed:,} examples behind its part of the merges, and {given:,} were given to it"
-                    self._server.expel(trainer, why)
+                    what = f"{count(claimed)} examples behind its part of the merges"
+                    self._server.expel(trainer, f"{what}, and {count(given)} were given to it")
         finally:
             self._is_asking = False
 

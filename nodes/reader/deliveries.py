@@ -56,7 +56,8 @@ class DeliveryState:
         window: most batches that a worker may ask for beyond those that it was sent, `trainer.credit`.
 
     Attributes:
-        delivered_examples: the examples to train that each trainer was sent, by its token; each delivery once.
+        delivered_examples: the examples to train that each trainer was sent, by its token; a repeat does not
+            count.
     """
 
     def __init__(self, retain_bytes: int, consecutive: int = 1, window: int = MOST_CREDIT) -> None:

@@ -52,7 +52,7 @@ class ReaderRole(Role):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, TrainerJoined, Begin, MoreSpans, CountDelivered, NodeLost, Drain and Evaluate."""
+        """Answer the coordinator; raises ProtocolError for other roles' requests."""
         if isinstance(request, Drain):
             return await self.reader.drain()
         if isinstance(request, Evaluate):

@@ -37,7 +37,7 @@ from ..runtime.largest_messages import largest_of_chunks
 from ..runtime.loops import ListeningLoop, LoopThread
 from ..runtime.role import NodeContext, ServingRole, admit_trainers, unexpected_request
 from .center import CenterState
-from .slice_merges import SliceMerges
+from .slice_merges import SliceMerges, TrainerCounts
 
 
 class CenterService(ListeningLoop, LoopThread):
@@ -189,14 +189,22 @@ class SyncRole(ServingRole[CenterService]):
         """Return the counts so far."""
         return super().metrics() | {"orphaned_slices": self._orphaned_slices} | self._merged_work()
 
-    def _merged_work(self) -> dict[str, int]:
+    def _merged_work(self) -> dict[str, float]:
         """Return what each trainer has in this slice; see `pipeline.report.merged_work`."""
         merges = None if self._service is None else self._service.state.merges
         if merges is None:
             return {}
-        counts: dict[str, int] = {}
+        counts: dict[str, float] = {}
         for token, name in self._trainer_names.items():
-            counts |= merged_counts(name, merges.examples[token], merges.contributions[token])
+            one = merges.trainers.get(token, TrainerCounts())
+            counts |= merged_counts(
+                name,
+                one.examples,
+                one.merges,
+                missed_merges=one.missed_merges,
+                late_seconds=one.late_seconds,
+                most_late_seconds=one.most_late_seconds,
+            )
         return counts
 
     def _forget(self, service: CenterService, lost: NodeLost) -> None:

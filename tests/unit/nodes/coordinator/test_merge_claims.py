@@ -27,8 +27,8 @@ class Readers(CoordinatorServer):
     """
 
     def __init__(self, folder: Path) -> None:
-        more = {"sync": {"algorithm": "decoupled", "nodes": 1}}
-        state = state_of(folder, [member(*node) for node in NODES], **more)
+        sync = {"algorithm": "decoupled", "nodes": 1}
+        state = state_of(folder, [member(*node) for node in NODES], sync=sync)
         state.start_members()
         state.lifecycle.begin_training({})
         super().__init__(
@@ -93,7 +93,8 @@ def test_one_example_more_costs_the_trainer_and_no_other(tmp_path: Path) -> None
         }
         said = await server.hear(trainer_0=90, trainer_1=43)
         assert said == [
-            "trainer-1 sent what cannot be: 43 examples behind its part of the merges, and 42 were given to it"
+            "trainer-1 sent what cannot be: "
+            "43 examples behind its part of the merges, and 42 were given to it"
         ]
         assert [one.info.name for one in server.state.members.alive("trainer")] == ["trainer-0"]
 
