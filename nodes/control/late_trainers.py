@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
-from ...pipeline.report.lateness import Lateness, late_trainers, lateness_of, latest_of
-
-WINDOW_SECONDS: Final = 30.0
-"""Shorter delays are seen in the report alone."""
+from ...pipeline.report.lateness import LONG_SECONDS, Lateness, late_trainers, lateness_of, latest_of
 
 
 class LateTrainers:
@@ -36,7 +33,7 @@ class LateTrainers:
         if self._began is None:
             self._began, self._before = now, dict(self._now)
         seconds = now - self._began
-        if seconds < WINDOW_SECONDS:
+        if seconds < LONG_SECONDS:
             # Of one that comes during the window it counts from here on.
             self._before.setdefault(node, lateness)
             return {}

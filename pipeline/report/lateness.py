@@ -13,6 +13,9 @@ from .merged_work import merged_work
 WAITED_SECONDS: Final = "waited_seconds/"
 """Before a trainer's name: the count of a trainer's rounds that waited for that one."""
 
+LONG_SECONDS: Final = 30.0
+"""Of less time nothing is said; the report has the figures."""
+
 LATE_SHARE: Final = 1 / 5
 """Of the time: a trainer that is late for so long is named."""
 
@@ -79,9 +82,12 @@ def latest_of(nodes: Mapping[str, Mapping[str, Lateness]]) -> dict[str, Lateness
 
 
 def late_trainers(lateness: Mapping[str, Lateness], over_seconds: float) -> dict[str, Lateness]:
-    """Return those that were late for LATE_SHARE of the time, and TIMES_OTHERS as long as the others."""
+    """Return those that were late for LATE_SHARE of the time, and TIMES_OTHERS as long as the others.
+
+    None if the time is less than LONG_SECONDS.
+    """
     late = {}
-    for name, one in lateness.items():
+    for name, one in lateness.items() if over_seconds >= LONG_SECONDS else ():
         others = [other.seconds for key, other in lateness.items() if key != name]
         if others and one.seconds > max(LATE_SHARE * over_seconds, TIMES_OTHERS * median(others)):
             late[name] = one

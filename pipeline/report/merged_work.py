@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from ..types import ResultModel
 
-_EXAMPLES = "merged_examples/"
-_MERGES = "merges_with/"
-_MISSED = "merges_without/"
-_LATE = "late_seconds/"
-_MOST_LATE = "most_late_seconds/"
+# Before a trainer's name, the counts of it in a sync node's metrics.
+MERGED_EXAMPLES: Final = "merged_examples/"
+MERGES_WITH: Final = "merges_with/"
+MERGES_WITHOUT: Final = "merges_without/"
+LATE_SECONDS: Final = "late_seconds/"
+MOST_LATE_SECONDS: Final = "most_late_seconds/"
 
 
 class MergedWork(ResultModel):
@@ -69,11 +70,11 @@ def merged_counts(
 ) -> dict[str, float]:
     """Return a sync node's counts of one trainer, for its metrics; see `MergedWork`."""
     return {
-        _EXAMPLES + trainer: examples,
-        _MERGES + trainer: merges,
-        _MISSED + trainer: missed_merges,
-        _LATE + trainer: late_seconds,
-        _MOST_LATE + trainer: most_late_seconds,
+        MERGED_EXAMPLES + trainer: examples,
+        MERGES_WITH + trainer: merges,
+        MERGES_WITHOUT + trainer: missed_merges,
+        LATE_SECONDS + trainer: late_seconds,
+        MOST_LATE_SECONDS + trainer: most_late_seconds,
     }
 
 
@@ -82,13 +83,13 @@ def merged_work(counts: Mapping[str, Any]) -> dict[str, MergedWork]:
     return {
         name: MergedWork(
             examples=int(value),
-            merges=int(counts.get(_MERGES + name, 0)),
-            missed_merges=int(counts.get(_MISSED + name, 0)),
-            late_seconds=float(counts.get(_LATE + name, 0.0)),
-            most_late_seconds=float(counts.get(_MOST_LATE + name, 0.0)),
+            merges=int(counts.get(MERGES_WITH + name, 0)),
+            missed_merges=int(counts.get(MERGES_WITHOUT + name, 0)),
+            late_seconds=float(counts.get(LATE_SECONDS + name, 0.0)),
+            most_late_seconds=float(counts.get(MOST_LATE_SECONDS + name, 0.0)),
         )
         for key, value in counts.items()
-        if key.startswith(_EXAMPLES) and (name := key.removeprefix(_EXAMPLES))
+        if key.startswith(MERGED_EXAMPLES) and (name := key.removeprefix(MERGED_EXAMPLES))
     }
 
 

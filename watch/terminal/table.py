@@ -185,6 +185,10 @@ def _doing(node: NodeStatus) -> str:
     if node.requests_per_second is not None:
         return f"{count(node.requests_per_second)} {'lookups' if node.role == 'embedding' else 'slices'}/s"
     rounds = f"{count(node.rounds)} rounds" if node.rounds is not None else ""
+    if node.merge_share is not None:
+        rounds += f", in {percent(node.merge_share)} of merges"
+    if node.late is not None:
+        rounds += f", late {percent(node.late)}"
     if node.steps is None:
         return rounds
     steps = f"{count(node.steps)} steps, {count(node.synchronized)} synchronized"
