@@ -105,7 +105,7 @@ def node_status(state: ClusterState, member: Member, now: float) -> NodeStatus:
 
 
 def _lateness(state: ClusterState, trainer: str, now: float) -> tuple[float | None, float | None]:
-    """Return a trainer's `merge_share` and `late`, see `NodeStatus`, by the node to which it was the latest."""
+    """Return a trainer's `merge_share` and `late`, see `NodeStatus`, by the node to which it was latest."""
 
     def rates(role: str, key: str) -> list[float | None]:
         others = (member.info.name for member in state.members.alive(role))

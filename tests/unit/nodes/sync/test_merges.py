@@ -104,9 +104,11 @@ def test_a_late_trainer_is_in_the_next_merge() -> None:
     assert set(answers(state, 1.1)) == {A, B}
     assert state.merges is not None
     assert state.merges.late_merges == 1
+    counts = state.merges.trainers
+    assert {name: one.missed_merges for name, one in counts.items()} == {"a": 0, "b": 0, "c": 1}
     send(state, C, 7, 13, 90, 1.2)
     assert set(answers(state, 2.2)) == {C}
-    assert state.merges.trainers["c"].examples == 100
+    assert (counts["c"].examples, counts["c"].merges, counts["c"].missed_merges) == (100, 3, 1)
 
 
 def test_of_a_trainer_that_died_its_contribution_stays_and_nobody_waits_for_it() -> None:
