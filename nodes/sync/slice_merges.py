@@ -13,6 +13,7 @@ from ...pipeline.wire.endpoints import token_of
 from ...sync_algos.base import Algorithm, Merge
 from ...sync_algos.contract.merge_window import MergeWindow
 from .exchange_session import ExchangeSession
+from .saved_state import CenterMemory
 
 # A part of this length, its mean and the center's state fit into a core's cache.
 PART_ELEMENTS = 1 << 14
@@ -108,6 +109,18 @@ class SliceMerges:
     def forget(self, token: str) -> None:
         """Wait no longer for a trainer that died or left; what it has contributed stays."""
         self._window.forget(token)
+
+    def memory(self, elements: int) -> CenterMemory:
+        """Return a copy of the state of a slice of so many elements: zeros before the first merge."""
+        names = self._algorithm.center_state_names
+        tensors = {
+            name: self._state[name].clone() if self._state else torch.zeros(elements) for name in names
+        }
+        return CenterMemory(tensors, self._number)
+
+    def remember(self, memory: CenterMemory) -> None:
+        """Go on from the state of a run before; its tensors belong to these merges."""
+        self._state, self._number = memory.tensors, memory.merges
 
     def restart(self) -> None:
         """Drop the open merge and the state: the center begins with another value."""
