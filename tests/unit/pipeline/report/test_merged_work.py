@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shadowsync.pipeline.report.merged_work import MergedWork, merged_counts, merged_work, merges_of
 
 
 def test_counts_of_a_sync_node_come_back() -> None:
-    late = {"missed_merges": 30, "late_seconds": 2.5, "most_late_seconds": 1.5}
+    late: dict[str, Any] = {"missed_merges": 30, "late_seconds": 2.5, "most_late_seconds": 1.5}
     counts = merged_counts("trainer-0", 640, 10, **late) | merged_counts("trainer-1", 0, 0) | {"merges": 10}
     assert merged_work(counts) == {
         "trainer-0": MergedWork(examples=640, merges=10, **late),

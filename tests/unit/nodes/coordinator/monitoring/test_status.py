@@ -283,10 +283,10 @@ def test_how_late_a_trainer_is_comes_from_those_that_wait_for_it(tmp_path: Path)
             counts = {"waited_seconds/trainer-1": 0.3 * step, "waited_seconds/trainer-0": 0.0}
             heartbeat(c, "trainer-0", now - 1.0 + step, **counts)
             heartbeat(c, "trainer-1", now - 1.0 + step, **{"waited_seconds/trainer-0": 0.1 * step})
-        found = {node.name: (node.merge_share, node.late) for node in build_status(c, None, 0).nodes}
-        assert found["trainer-0"] == (None, pytest.approx(0.1))
-        assert found["trainer-1"] == (None, pytest.approx(0.3))
-        assert found["reader-0"] == (None, None)
+        nodes = {node.name: node for node in build_status(c, None, 0).nodes}
+        assert [nodes[f"trainer-{index}"].late for index in range(2)] == pytest.approx([0.1, 0.3])
+        assert nodes["reader-0"].late is None
+        assert all(node.merge_share is None for node in nodes.values())
 
     on_coordinator(tmp_path, work)
 
@@ -300,10 +300,10 @@ def test_the_share_of_merges_is_that_of_the_last_seconds(tmp_path: Path) -> None
                 "trainer-1", 640, 100 + 2 * step, missed_merges=8 * step, late_seconds=4.0 * step
             )
             heartbeat(c, "sync-0", now - 1.0 + step, **counts)
-        found = {node.name: (node.merge_share, node.late) for node in build_status(c, None, 0).nodes}
-        assert found["trainer-0"] == (pytest.approx(0.9), 0.0)
+        nodes = {node.name: node for node in build_status(c, None, 0).nodes}
+        assert [nodes[f"trainer-{index}"].merge_share for index in range(2)] == pytest.approx([0.9, 0.2])
         # What was late counts when it comes, so it may be more than the time in which it came.
-        assert found["trainer-1"] == (pytest.approx(0.2), 1.0)
+        assert [nodes[f"trainer-{index}"].late for index in range(2)] == [0.0, 1.0]
 
     on_coordinator(tmp_path, work)
 
