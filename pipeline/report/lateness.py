@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
 from ..text.format import count, duration
-from ..types import FrozenModel
 from .merged_work import merged_work
 
 WAITED_SECONDS: Final = "waited_seconds/"
@@ -25,7 +25,8 @@ TIMES_OTHERS: Final = 4
 LOOK: Final = "look at its machine or link"
 
 
-class Lateness(FrozenModel):
+@dataclass(frozen=True, slots=True)
+class Lateness:
     """How late one trainer was.
 
     `seconds` is for how long rounds waited for it, or, if a center merges, for how long its work was late.
