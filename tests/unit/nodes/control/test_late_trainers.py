@@ -62,7 +62,7 @@ def test_one_whose_work_comes_late_is_told_once() -> None:
     )
 
 
-@pytest.mark.parametrize("late", [0.05, 0.15, 0.19])
+@pytest.mark.parametrize("late", [0.05, 0.09, 0.19])
 def test_in_time_or_late_for_less_nobody_is_told(late: float) -> None:
     assert told(trainers(late), 200) == []
     assert told({"sync-0": merges(late)}, 200) == []

@@ -210,7 +210,7 @@ def test_a_trainer_that_is_late_for_much_of_the_job_is_warned_of() -> None:
         "trainer-2: its work reaches the model late: it was in 120 of 1,000 merges, and late for 40 s of "
         "1 min 40 s; look at its machine or link."
     ]
-    assert late(19.0) == []
+    assert late(9.0) == []
     assert late(20.0, 29.0) == []
     assert late_warnings({"trainer-0": Lateness(seconds=90.0)}, 100.0) == []
     (waited,) = late_warnings({"a": Lateness(seconds=30.0), "b": Lateness(seconds=0.0)}, 100.0)
