@@ -17,8 +17,8 @@ LONG_SECONDS: Final = 30.0
 """Of less time nothing is said; the report has the figures."""
 
 LATE_SHARE: Final = 1 / 10
-"""Of the time: a trainer that is late for so long is named. Undisturbed ones were for 4% at most, on a machine
-with twenty times as much to do as it has cores."""
+"""Of the time: a trainer that is late for so long is named. Undisturbed ones were for 4% at most, on a busy
+machine."""
 
 TIMES_OTHERS: Final = 4
 """Late for so many times as long as the others, by their median. In a round somebody is always the last."""
