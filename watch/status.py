@@ -173,6 +173,9 @@ class NodeStatus(StatusPart):
     malformed, `refused_connections` had a wrong key or none, or left too much unfinished. `steps`,
     `synchronized` (of the steps), `steps_per_second` and the bytes of synchronization so far are of attached
     loops.
+
+    `merge_share` is the share of a center's latest merges that had this trainer's work; `late` that of the
+    last seconds for which rounds waited for it, or its work came late.
     """
 
     name: str
@@ -192,6 +195,8 @@ class NodeStatus(StatusPart):
     wait: float | None = None
     rounds: int | None = None
     gap_open: int | None = None
+    merge_share: float | None = None
+    late: float | None = None
     queued: int | None = None
     retained_bytes: int | None = None
     requests_per_second: float | None = None

@@ -166,6 +166,9 @@ class ProtocolContext:
 
     An awaited peer is asked for what is missing as `policy` says, several times within `timeout_seconds`. The
     peer is late after `timeout_seconds` without progress.
+
+    `waited_seconds` has for how long rounds waited here for the last of their trainers to be ready, by its
+    index.
     """
 
     index: int
@@ -182,6 +185,7 @@ class ProtocolContext:
     current_round: PeerRound | None = None
     ready: dict[int, PeerReady] = field(default_factory=dict)
     undecided_rounds: int = 0
+    waited_seconds: dict[int, float] = field(default_factory=dict)
     policy: RetransmitPolicy = field(init=False)
     _seen: dict[int, RoundId] = field(default_factory=dict)
     _reported: set[tuple[int, int]] = field(default_factory=set)
@@ -229,6 +233,10 @@ class ProtocolContext:
         This trainer is alive but has not reached that round.
         """
         self.send_queue.notice(peer, PeerWait(*round_id, np.array(list(blocked_by), dtype=np.int32)))
+
+    def waited(self, peer: int, seconds: float) -> None:
+        """Count for how long a round waited for a peer, the last one to be ready."""
+        self.waited_seconds[peer] = self.waited_seconds.get(peer, 0.0) + seconds
 
     def report_late(self, peer: int) -> None:
         """Report a late peer, once per generation."""

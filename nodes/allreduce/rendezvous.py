@@ -53,7 +53,7 @@ class Rendezvous:
         context.current_round = peer_round
         for peer in peer_round.others:
             context.send_queue.notice(peer, self._ready(peer_round))
-            self._apply_earlier_ready(peer_round, peer)
+            self._apply_earlier_ready(peer_round, peer, now)
         if self._eager and peer_round.round_id.number > 0:
             self._met(peer_round)
         else:
@@ -81,7 +81,7 @@ class Rendezvous:
                 context.send_queue.notice(peer, PeerReady(*round_id, peer_round.version, no_reply=True))
             elif not known:
                 peer_round.record_progress(peer, now)
-            self._apply_earlier_ready(peer_round, peer)
+            self._apply_earlier_ready(peer_round, peer, now)
             self._check(peer_round, now)
         elif context.history.is_completed(round_id) and not message.no_reply:
             # It completed without this peer's values: a round of zero elements needs none.
@@ -144,6 +144,8 @@ class Rendezvous:
             waited = [peer_round.state_receiver.source]
         late = [peer for peer in waited if peer_round.silent(peer, now) > context.timeout_seconds]
         for peer in late:
+            if peer not in peer_round.ready:
+                context.waited(peer, now - peer_round.began)
             context.report_late(peer)
         if late:
             # Nobody can complete a round without this trainer's values.
@@ -167,11 +169,14 @@ class Rendezvous:
     def _ready(self, peer_round: PeerRound) -> PeerReady:
         return PeerReady(*peer_round.round_id, peer_round.version)
 
-    def _apply_earlier_ready(self, peer_round: PeerRound, peer: int) -> None:
+    def _apply_earlier_ready(self, peer_round: PeerRound, peer: int, now: float) -> None:
         """Take over a peer's readiness for this round from an earlier message."""
         ready = self._context.ready.get(peer)
-        if ready is not None and round_of(ready) == peer_round.round_id:
-            peer_round.ready.add(peer)
+        if ready is None or round_of(ready) != peer_round.round_id or peer in peer_round.ready:
+            return
+        peer_round.ready.add(peer)
+        if peer_round.ready.issuperset(peer_round.others):
+            self._context.waited(peer, now - peer_round.began)
 
     def _check(self, peer_round: PeerRound, now: float) -> None:
         if peer_round.phase is not RoundPhase.MEETING or peer_round.state_receiver is not None:

@@ -118,6 +118,7 @@ class PeerRound:
         self.verdicts: dict[int, PeerVerdict] = {}
         self.resolving_since = now
         self.last_progress = now
+        self.began = now
         self._progress = dict.fromkeys(self.others, now)
         self._requested_at = dict.fromkeys(self.others, now)
 

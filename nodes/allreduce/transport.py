@@ -18,6 +18,7 @@ import zmq
 
 from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.config.sections import SyncSection
+from ...pipeline.report.lateness import WAITED_SECONDS
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
@@ -159,7 +160,7 @@ class AllReduceTransport:
         by_senders = sum(sender.refusals.count for sender in self._all_senders())
         return self._listener.refusals.count + self._former_refusals + by_senders
 
-    def metrics(self) -> dict[str, int]:
+    def metrics(self) -> dict[str, float]:
         """Return counts of what this trainer sent, to be summed over trainers.
 
         Any thread may call.
@@ -171,8 +172,12 @@ class AllReduceTransport:
             "refused_messages": self.refused_messages,
         }
         # Without those that are gone: over days they may be many.
-        ends = {f"to/{sender.member.name}": sender.sent_bytes for sender in self._all_senders()}
-        return self._traffic.metrics("peers") | counts | ends
+        senders, waited = self._all_senders(), context.waited_seconds
+        ends = {f"to/{sender.member.name}": sender.sent_bytes for sender in senders}
+        waits = {
+            WAITED_SECONDS + sender.member.name: waited.get(sender.member.index, 0.0) for sender in senders
+        }
+        return self._traffic.metrics("peers") | counts | ends | waits
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
         """See `Peers.meet`.

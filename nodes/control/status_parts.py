@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterable
 
 from ...pipeline.report.adaptation import choices_of
+from ...pipeline.report.lateness import WAITED_SECONDS
+from ...pipeline.report.merged_work import LATE_SECONDS, MERGES_WITH, MERGES_WITHOUT
 from ...watch.status import Edge, Incident, NodeStatus, SyncFigures
 from ..runtime.process_figures import process_metrics
 from .cluster_state import ClusterState
@@ -71,6 +73,7 @@ def node_status(state: ClusterState, member: Member, now: float) -> NodeStatus:
         return state.rates.of(info.name, key, now) if alive else None
 
     waited = rate("wait_seconds")
+    share, late = _lateness(state, info.name, now) if alive and info.role == "trainer" else (None, None)
     return NodeStatus(
         name=info.name,
         role=info.role,
@@ -89,6 +92,8 @@ def node_status(state: ClusterState, member: Member, now: float) -> NodeStatus:
         wait=min(1.0, waited / state.job.trainer.workers) if waited is not None else None,
         rounds=member.count("rounds"),
         gap_open=member.count("gap_open"),
+        merge_share=share,
+        late=late,
         queued=member.count("queued_batches"),
         retained_bytes=member.count("retained_bytes"),
         refused_messages=member.count("refused_messages") or 0,
@@ -97,6 +102,24 @@ def node_status(state: ClusterState, member: Member, now: float) -> NodeStatus:
         if info.role in ("embedding", "sync")
         else None,
     )
+
+
+def _lateness(state: ClusterState, trainer: str, now: float) -> tuple[float | None, float | None]:
+    """Return a trainer's `merge_share` and `late`, see `NodeStatus`, by the node to which it was latest."""
+
+    def rates(role: str, key: str) -> list[float | None]:
+        others = (member.info.name for member in state.members.alive(role))
+        return [state.rates.of(name, key + trainer, now) for name in others]
+
+    merged = zip(rates("sync", MERGES_WITH), rates("sync", MERGES_WITHOUT), strict=True)
+    shares = [
+        present / (present + absent)
+        for present, absent in merged
+        if present is not None and absent is not None and present + absent
+    ]
+    late = [*rates("sync", LATE_SECONDS), *rates("trainer", WAITED_SECONDS)]
+    known = [min(1.0, share) for share in late if share is not None]
+    return min(shares, default=None), max(known, default=None)
 
 
 def edges_of(state: ClusterState, now: float) -> list[Edge]:

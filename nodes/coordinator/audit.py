@@ -255,18 +255,17 @@ def _left_out_identities(
 def _merged_identities(state: JobState, outcome: Outcome) -> list[Identity]:
     """Build the identities of sync nodes that merge: nobody's work counts twice.
 
-    What a dead trainer had trained and not confirmed may be in a merge, and is trained again.
+    What a dead trainer had trained and not confirmed may be in a merge, and is trained again. A batch that a
+    device leaves out may have been counted before.
     """
-    trained = state.ledger.trained_examples_of
+    ledger = state.ledger
+    living = [trainer.info.name for trainer in state.members.alive("trainer")]
+    left_out = " + left out" if any(ledger.left_out_examples_of.get(name) for name in living) else ""
     return [
         Identity.bounded(
-            f"merged by {name}, of trainers that live ≤ trained by them",
-            sum(
-                merged[trainer.info.name].examples
-                for trainer in state.members.alive("trainer")
-                if trainer.info.name in merged
-            ),
-            sum(trained.get(trainer.info.name, 0) for trainer in state.members.alive("trainer")),
+            f"merged by {name}, of trainers that live ≤ trained{left_out} by them",
+            sum(merged[trainer].examples for trainer in living if trainer in merged),
+            sum(ledger.settled_examples_of(trainer) for trainer in living),
         )
         for name, counts in sorted(outcome.closed.syncs.items())
         if (merged := merged_work(counts))

@@ -9,6 +9,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.growth import growing_tables, growth_warnings
+from ...pipeline.report.lateness import Lateness, lateness_of, latest_of
 from ...pipeline.report.ledger import Ledger
 from ...pipeline.report.merged_work import merges_of
 from ...pipeline.report.model import (
@@ -33,6 +34,7 @@ from ...pipeline.report.quality_warnings import (
     control_warnings,
     first_gap_warnings,
     held_out_warnings,
+    late_warnings,
     link_warnings,
     one_class_warnings,
     warmup_warnings,
@@ -92,7 +94,14 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         ],
         control=state.control.report() if state.control is not None else None,
         merges=merges_of(outcome.closed.syncs, state.ledger.trained_examples_of),
+        waited_seconds={
+            name: one.seconds for name, one in sorted(latest_of(_lateness(trainers)).items()) if one.seconds
+        },
     )
+
+
+def _lateness(nodes: CountsByNode) -> dict[str, dict[str, Lateness]]:
+    return {name: lateness_of(counts) for name, counts in nodes.items()}
 
 
 def _links(state: JobState, trainers: CountsByNode) -> dict[str, LinkTraffic]:
@@ -167,6 +176,7 @@ def build_report(
         warnings=[
             *warnings,
             *_warnings(state, examples, sync),
+            *late_warnings(_late(state, outcome, trainers), state.training.metrics.seconds),
             *held_out_warnings(best or tested),
             *growth_warnings(growing),
             *sharing_warnings(shared, job.hashed_tables),
@@ -252,6 +262,13 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
         *link_warnings(sync.link_codecs),
         *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
     ]
+
+
+def _late(state: JobState, outcome: Outcome, trainers: CountsByNode) -> dict[str, Lateness]:
+    """Return how late each living trainer was, as sync nodes that merge have it, or the other trainers."""
+    living = {trainer.info.name for trainer in state.members.alive("trainer")}
+    latest = latest_of(_lateness({**trainers, **outcome.closed.syncs}))
+    return {name: one for name, one in latest.items() if name in living}
 
 
 def _events(state: JobState, outcome: Outcome) -> list[Event]:

@@ -23,6 +23,7 @@ from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.messages import HeartbeatReply
 from ...pipeline.wire.rpc.channel import RemoteError
 from ...pipeline.wire.rpc.retransmission import REISSUE
+from ..control.late_trainers import LateTrainers
 from ..control.membership import LEFT, SILENT, Member
 from ..control.server import REQUEST_SECONDS, ControlServer
 from ..control.sessions import REQUESTS_OF_ONE
@@ -34,6 +35,7 @@ from .audit import lost_batches
 from .checkpoint_calls import CheckpointCalls
 from .journal import JobJournal
 from .ledger.store import LedgerStore, LedgerWriter
+from .merge_claims import MergeClaims
 from .state.changes import GroupFormed, NodeDied, NodeHasLeft, StopRequested
 from .state.job import JobState
 from .state.outcome import FOLDER_REMOVED, Stop
@@ -68,6 +70,8 @@ class CoordinatorServer(ControlServer):
         self.store = store
         self.checkpoint_calls = CheckpointCalls(state.checkpoints)
         self.journal = JobJournal(state, store, self._failed)
+        self._claims = MergeClaims(self, state)
+        self._late = LateTrainers()
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
         self._took_over_at = 0.0
@@ -204,6 +208,13 @@ class CoordinatorServer(ControlServer):
             self._died(gone)
 
     def take_counts(self, member: Member, counts: Counts) -> None:
+        if member.info.role == "sync":
+            self._claims.heard(counts)
+        if member.info.role in ("sync", "trainer") and self.state.lifecycle.phase is JobPhase.TRAINING:
+            living = [trainer.info.name for trainer in self.state.members.alive("trainer")]
+            late = self._late.heard(member.info.name, counts, living, self.state.seconds())
+            for name, what in late.items():
+                self.event(name, what)
         parts = self.state.heartbeat(member, counts)
         if parts is not None:
             self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))

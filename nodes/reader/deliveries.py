@@ -6,7 +6,7 @@ delivery is kept until its worker's credit reports it done, so that it can be se
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -54,6 +54,10 @@ class DeliveryState:
         retain_bytes: `data.retain_bytes`.
         consecutive: `trainer.consecutive_batches`.
         window: most batches that a worker may ask for beyond those that it was sent, `trainer.credit`.
+
+    Attributes:
+        delivered_examples: the examples to train that each trainer was sent, by its token; a repeat does not
+            count.
     """
 
     def __init__(self, retain_bytes: int, consecutive: int = 1, window: int = MOST_CREDIT) -> None:
@@ -68,6 +72,7 @@ class DeliveryState:
         self._draining = False
         self.retained_bytes = 0
         self.read_examples = 0
+        self.delivered_examples: Counter[str] = Counter()
         self.read_batches = 0
         self.resent_batches = 0
 
@@ -145,6 +150,8 @@ class DeliveryState:
             progress = False
             for identity, worker in self._workers.items():
                 if worker.sent < worker.limit and (taken := self._take_for(identity)) is not None:
+                    if taken[0] == TRAINING:
+                        self.delivered_examples[token_of(identity)] += len(taken[1])
                     out.append((identity, self._send(worker, *taken, now)))
                     progress = True
         return out

@@ -86,6 +86,10 @@ class Reader:
             self._lost.add(token)
             self._returning.append(self._tasks.start(self._return_batches(token)))
 
+    def delivered_to(self, token: str) -> int:
+        """Return how many examples to train this trainer was sent."""
+        return self._sender.state.delivered_examples[token]
+
     def metrics(self) -> dict[str, Any]:
         """Return counts so far."""
         counts = {"bad_rows": self._parser.bad_rows.count, "read_spans": self._read_spans}

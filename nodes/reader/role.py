@@ -15,6 +15,8 @@ from ...pipeline.wire.control.messages import NodeFacts
 from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
+    CountDelivered,
+    Delivered,
     Drain,
     Evaluate,
     MoreSpans,
@@ -50,11 +52,13 @@ class ReaderRole(Role):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, TrainerJoined, Begin, MoreSpans, NodeLost, Drain and Evaluate."""
+        """Answer the coordinator; raises ProtocolError for other roles' requests."""
         if isinstance(request, Drain):
             return await self.reader.drain()
         if isinstance(request, Evaluate):
             return await self.reader.evaluate(request)
+        if isinstance(request, CountDelivered):
+            return Delivered(tuple(self.reader.delivered_to(token) for token in request.tokens))
         if isinstance(request, Begin):
             self.reader.begin()
         elif isinstance(request, MoreSpans):

@@ -48,7 +48,7 @@ class FixedRate:
         """Bytes that this worker's own client sent and received so far; any thread may read them."""
         return 0, 0
 
-    def connection_metrics(self) -> dict[str, int]:
+    def connection_metrics(self) -> dict[str, float]:
         """See `CenterClient.metrics`, of this worker's own client; any thread may call."""
         return {}
 
@@ -107,9 +107,9 @@ class CenterRounds(FixedRate):
         """Bytes sent and received so far; any thread may read them."""
         return (self._center.sent_bytes, self._center.received_bytes) if self._center is not None else (0, 0)
 
-    def connection_metrics(self) -> dict[str, int]:
+    def connection_metrics(self) -> dict[str, float]:
         """See `CenterClient.metrics`; any thread may read it."""
-        return self._center.metrics() if self._center is not None else {}
+        return {**self._center.metrics()} if self._center is not None else {}
 
     def after_iteration(self) -> None:
         """Run a round if one is due, and wait for its end."""

@@ -202,7 +202,7 @@ class ShadowThread(LoopThread):
         peers = self._opened.result() if self._opened.done() else None
         return (peers.sent_bytes, peers.received_bytes) if peers is not None else (0, 0)
 
-    def connection_metrics(self) -> dict[str, int]:
+    def connection_metrics(self) -> dict[str, float]:
         """See `ZmqPeers.metrics`; any thread may call."""
         return self._opened.result().metrics() if self._opened.done() else {}
 

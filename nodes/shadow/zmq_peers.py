@@ -61,7 +61,7 @@ class ZmqPeers:
         """Bytes received over all connections; any thread may read it."""
         return sum(link.received_bytes for link in (self._center, self.transport) if link is not None)
 
-    def metrics(self) -> dict[str, int]:
+    def metrics(self) -> dict[str, float]:
         """Return the counts of all connections; see `CenterClient.metrics`. Any thread may call."""
         return summed(link.metrics() for link in (self._center, self.transport) if link is not None)
 

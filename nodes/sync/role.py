@@ -37,7 +37,8 @@ from ..runtime.largest_messages import largest_of_chunks
 from ..runtime.loops import ListeningLoop, LoopThread
 from ..runtime.role import NodeContext, ServingRole, admit_trainers, unexpected_request
 from .center import CenterState
-from .slice_merges import SliceMerges
+from .saved_state import CenterMemory, read_center_state, write_center_state
+from .slice_merges import SliceMerges, TrainerCounts
 
 
 class CenterService(ListeningLoop, LoopThread):
@@ -177,6 +178,8 @@ class SyncRole(ServingRole[CenterService]):
         elif isinstance(request, Begin):
             if self._is_late and not await service.run(service.state.seed_mean) and not service.state.ready:
                 raise ClusterError("no trainer has sent its slice of the replica")
+            if not self._is_late:
+                await self._restore(service)
         else:
             raise unexpected_request(self.name, request)
         return Done()
@@ -189,14 +192,22 @@ class SyncRole(ServingRole[CenterService]):
         """Return the counts so far."""
         return super().metrics() | {"orphaned_slices": self._orphaned_slices} | self._merged_work()
 
-    def _merged_work(self) -> dict[str, int]:
+    def _merged_work(self) -> dict[str, float]:
         """Return what each trainer has in this slice; see `pipeline.report.merged_work`."""
         merges = None if self._service is None else self._service.state.merges
         if merges is None:
             return {}
-        counts: dict[str, int] = {}
+        counts: dict[str, float] = {}
         for token, name in self._trainer_names.items():
-            counts |= merged_counts(name, merges.examples[token], merges.contributions[token])
+            one = merges.trainers.get(token, TrainerCounts())
+            counts |= merged_counts(
+                name,
+                one.examples,
+                one.merges,
+                missed_merges=one.missed_merges,
+                late_seconds=one.late_seconds,
+                most_late_seconds=one.most_late_seconds,
+            )
         return counts
 
     def _forget(self, service: CenterService, lost: NodeLost) -> None:
@@ -204,15 +215,34 @@ class SyncRole(ServingRole[CenterService]):
         # A trainer that left had the answer to its last exchange.
         self._orphaned_slices += 0 if lost.left else unknown
 
+    async def _restore(self, service: CenterService) -> None:
+        """Give the center the state that a run before had saved of this slice, if there is one."""
+        merges, part = service.state.merges, (service.state.start, service.state.stop)
+        if merges is None or not service.state.ready:
+            return
+        names = self._algorithm.center_state_names
+        memory = await asyncio.to_thread(read_center_state, self._job, names, *part)
+        if memory is not None:
+            await service.run(lambda: merges.remember(memory))
+
     async def _checkpoint(self, service: CenterService, request: WriteCheckpoint) -> WriteCheckpointReply:
-        values = await self.slice_values()
+        state, merges = service.state, service.state.merges
+
+        def copy() -> tuple[Float32Array | None, CenterMemory | None]:
+            values = state.copy_values()
+            return values, None if values is None or merges is None else merges.memory(len(values))
+
+        values, memory = await service.run(copy)
         if values is None:
             return WriteCheckpointReply(())
         name = f"sync-{self._index}"
-        metadata = {"role": name, "start": str(service.state.start), "stop": str(service.state.stop)}
+        metadata = {"role": name, "start": str(state.start), "stop": str(state.stop)}
 
         def write() -> list[FileEntry]:
             target = part_target(request.directory, yields=request.yields)
-            return write_tensors(target, name, {"center": values}, metadata)
+            files = write_tensors(target, name, {"center": values}, metadata)
+            if memory is not None and memory.tensors:
+                files += write_center_state(target, self._index, state.start, memory)
+            return files
 
         return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 
 from ..types import ResultModel
 
-_EXAMPLES = "merged_examples/"
-_MERGES = "merges_with/"
+# Before a trainer's name, the counts of it in a sync node's metrics.
+MERGED_EXAMPLES: Final = "merged_examples/"
+MERGES_WITH: Final = "merges_with/"
+MERGES_WITHOUT: Final = "merges_without/"
+LATE_SECONDS: Final = "late_seconds/"
+MOST_LATE_SECONDS: Final = "most_late_seconds/"
 
 
 class MergedWork(ResultModel):
@@ -19,13 +23,25 @@ class MergedWork(ResultModel):
     With several slices these are the counts of the slice that has the least.
 
     Attributes:
+        missed_merges: merges that closed without it while it trained.
+        late_seconds, most_late_seconds: by how long its contributions came late, in all and at once: later
+            after an answer than twice the usual time.
         unmerged_examples: trained and confirmed examples that no merge has; 0 if it took part to the end, and
             no slice was made again: such a slice has them by the mean of the replicas.
     """
 
     examples: NonNegativeInt
     merges: NonNegativeInt
+    missed_merges: NonNegativeInt = 0
+    late_seconds: NonNegativeFloat = 0.0
+    most_late_seconds: NonNegativeFloat = 0.0
     unmerged_examples: NonNegativeInt = 0
+
+    @property
+    def share(self) -> float | None:
+        """Share of the merges that it was in, of those while it trained; None without any."""
+        possible = self.merges + self.missed_merges
+        return self.merges / possible if possible else None
 
 
 class Merges(ResultModel):
@@ -43,17 +59,37 @@ class Merges(ResultModel):
     trainers: dict[str, MergedWork]
 
 
-def merged_counts(trainer: str, examples: int, merges: int) -> dict[str, int]:
-    """Return a sync node's counts of one trainer, for its metrics."""
-    return {_EXAMPLES + trainer: examples, _MERGES + trainer: merges}
+def merged_counts(
+    trainer: str,
+    examples: int,
+    merges: int,
+    *,
+    missed_merges: int = 0,
+    late_seconds: float = 0.0,
+    most_late_seconds: float = 0.0,
+) -> dict[str, float]:
+    """Return a sync node's counts of one trainer, for its metrics; see `MergedWork`."""
+    return {
+        MERGED_EXAMPLES + trainer: examples,
+        MERGES_WITH + trainer: merges,
+        MERGES_WITHOUT + trainer: missed_merges,
+        LATE_SECONDS + trainer: late_seconds,
+        MOST_LATE_SECONDS + trainer: most_late_seconds,
+    }
 
 
 def merged_work(counts: Mapping[str, Any]) -> dict[str, MergedWork]:
     """Return each trainer's work by a sync node's metrics; empty if it does not merge."""
     return {
-        name: MergedWork(examples=int(value), merges=int(counts.get(_MERGES + name, 0)))
+        name: MergedWork(
+            examples=int(value),
+            merges=int(counts.get(MERGES_WITH + name, 0)),
+            missed_merges=int(counts.get(MERGES_WITHOUT + name, 0)),
+            late_seconds=float(counts.get(LATE_SECONDS + name, 0.0)),
+            most_late_seconds=float(counts.get(MOST_LATE_SECONDS + name, 0.0)),
+        )
         for key, value in counts.items()
-        if key.startswith(_EXAMPLES) and (name := key.removeprefix(_EXAMPLES))
+        if key.startswith(MERGED_EXAMPLES) and (name := key.removeprefix(MERGED_EXAMPLES))
     }
 
 
@@ -72,10 +108,8 @@ def merges_of(nodes: Mapping[str, Mapping[str, Any]], trained_examples: Mapping[
         for name in names
     }
     trainers = {
-        name: MergedWork(
-            examples=one.examples,
-            merges=one.merges,
-            unmerged_examples=max(0, trained_examples.get(name, 0) - one.examples),
+        name: one.model_copy(
+            update={"unmerged_examples": max(0, trained_examples.get(name, 0) - one.examples)}
         )
         for name, one in least.items()
     }

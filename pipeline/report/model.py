@@ -130,6 +130,8 @@ class Sync(ResultModel):
         control: None without `sync.control`.
         link_codecs: the links whose codec was chosen automatically.
         merges: what a center has merged, of an algorithm that merges.
+        waited_seconds: by the trainer's name, for how long rounds waited for it, the last one to be ready; as
+            the trainer has it that waited longest.
     """
 
     algorithm: str
@@ -150,6 +152,7 @@ class Sync(ResultModel):
     control: Control | None = None
     link_codecs: list[LinkChoice] = []
     merges: Merges | None = None
+    waited_seconds: dict[str, NonNegativeFloat] = {}
 
 
 class Staleness(ResultModel):

@@ -9,6 +9,7 @@ from ..config.job import Job
 from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
 from .adaptation import Control, LinkChoice
+from .lateness import Lateness, late_trainers
 from .model import ExampleCounts
 from .quality import Evaluation, TrainedHour
 
@@ -152,6 +153,11 @@ def link_warnings(links: Sequence[LinkChoice]) -> list[str]:
         f" {first.codec} took longer than the wanted time between two rounds. Raise the link's bandwidth, or"
         f" sync.nodes if the links of the sync nodes are the limit."
     ]
+
+
+def late_warnings(lateness: Mapping[str, Lateness], seconds: float) -> list[str]:
+    """Return a warning for each trainer that was late for much of a training of so many seconds."""
+    return [f"{name}: {one.words(seconds)}." for name, one in late_trainers(lateness, seconds).items()]
 
 
 def _times(rounds: int) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 from ..text.format import amount, count, data_size, percent
 from . import wording
 from .by_label import labels_in_words
-from .model import LinkTraffic, NodeRecord, Report
+from .model import LinkTraffic, NodeRecord, Report, Sync
 from .placement import HOW_IN_WORDS, PlacedNode, PlanRecord
 from .sharing import SharedRows
 
@@ -134,7 +134,7 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         ("synchronization", f"{sync.algorithm}, {sync.mode}, {wording.count(sync.rounds)} rounds"),
         ("gap in iterations", gap),
         ("a round takes", wording.duration(sync.seconds_mean)),
-        *wording.merges(sync)[: 1 + _MERGED_ROWS],
+        *_waits(sync),
         ("bytes in all", wording.data_size(sync.bytes)),
         *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
         ("divergence", wording.divergence(report)),
@@ -148,6 +148,20 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),
     ]
+
+
+def _waits(sync: Sync) -> list[tuple[str, str]]:
+    """Say of some trainers in which merges they were, or how long rounds waited for them."""
+    waited = [
+        (f"  waited for {name}", wording.duration(value)) for name, value in sync.waited_seconds.items()
+    ]
+    if (merges := sync.merges) is None:
+        return waited[:_MERGED_ROWS]
+    of_trainers = [
+        (f"  {name} was in", f"{percent(one.share)}, late for {wording.duration(one.late_seconds)}")
+        for name, one in merges.trainers.items()
+    ]
+    return [("merges", wording.count(merges.number)), *of_trainers[:_MERGED_ROWS]]
 
 
 def _sharing(shared: SharedRows) -> str:

@@ -12,6 +12,7 @@ from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control
 from .ledger import Identity
+from .merged_work import MergedWork
 from .model import ExampleCounts, LinkTraffic, Report, Staleness, Sync
 from .quality import Evaluation, GroupQuality, RetrievalFigures
 
@@ -46,21 +47,25 @@ def lookups_ahead(staleness: Staleness) -> str:
 
 
 def merges(sync: Sync) -> list[tuple[str, str]]:
-    """Write the merges of a center, and each trainer's work in them; empty without any."""
+    """Write a center's merges and each trainer's work in them, or for whom rounds waited."""
     merged = sync.merges
     if merged is None:
-        return []
+        return [
+            (f"rounds waited for {name}", duration(seconds)) for name, seconds in sync.waited_seconds.items()
+        ]
     return [
         ("merges, of them without a late trainer", f"{count(merged.number)}, {count(merged.late)}"),
-        *(
-            (
-                f"merged of {name}",
-                f"{count(one.examples)} examples in {count(one.merges)} merges"
-                + (f", {count(one.unmerged_examples)} in none" if one.unmerged_examples else ""),
-            )
-            for name, one in merged.trainers.items()
-        ),
+        *((f"merged of {name}", _merged(one)) for name, one in merged.trainers.items()),
     ]
+
+
+def _merged(one: MergedWork) -> str:
+    possible = one.merges + one.missed_merges
+    text = f"{count(one.examples)} examples in {count(one.merges)} of {count(possible)} merges"
+    text += f", {count(one.unmerged_examples)} in none" if one.unmerged_examples else ""
+    if not one.late_seconds:
+        return text
+    return f"{text}; late for {duration(one.late_seconds)}, {duration(one.most_late_seconds)} at most"
 
 
 def metric_name(key: str) -> str:

@@ -6,13 +6,16 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_low
 
 USUAL_TURNAROUNDS = 8
 """So many of a trainer's last times from an answer to its next contribution are kept."""
 
 LEAST_DEVIATION = 1 / 20
 """Of the median: trainers that are never apart may be once."""
+
+LATE_TURNAROUNDS = 2
+"""A trainer is late after so many usual turnarounds of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,25 @@ class MergeWindow:
             if member.trains and not member.is_given_up(away_seconds, now)
         }
         return len(training.union(self._contributed))
+
+    def absent(self) -> list[Hashable]:
+        """Return the trainers that train and are not in the open merge."""
+        return [
+            name for name, member in self._members.items() if member.trains and name not in self._contributed
+        ]
+
+    def late_seconds(self, name: Hashable, now: float) -> float:
+        """Return by how long a trainer is late that contributes now; ask before `contributed`.
+
+        It is late after LATE_TURNAROUNDS turnarounds as usual, which is the median, and with an even number
+        of trainers the lower one. 0 if it did not train, there was no answer to it, or no turnaround is
+        known.
+        """
+        member, training = self._members.get(name), self._training()
+        if member is None or not member.trains or not training or member.answered_seconds == -math.inf:
+            return 0.0
+        usual = median_low(one.usual for one in training)
+        return max(0.0, now - member.answered_seconds - LATE_TURNAROUNDS * usual)
 
     def contributed(self, name: Hashable, examples: int, now: float) -> None:
         """Record a trainer's contribution to the open merge.

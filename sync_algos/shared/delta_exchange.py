@@ -60,13 +60,13 @@ class DeltaExchange(Algorithm):
             if part in self._unsettled:
                 self._take(replica, part, await peers.center.settle(part))
             # A worker counts examples after their step: the next delta may count some of this snapshot.
-            examples = replica.trained_examples
+            taken = self._taken_examples.get(part, self._first_examples)
+            # A device may take back a batch that was counted: none is new before as many are trained again.
+            examples = max(replica.trained_examples, taken)
             snapshot = replica.snapshot(part)
             self._unsettled[part] = snapshot, examples
             delta = snapshot - self._base[part.start : part.stop]
-            # A device may take back a batch that was counted.
-            behind = max(0, examples - self._taken_examples.get(part, self._first_examples))
-            reply = await peers.center.exchange(part, delta, behind if self.merges else None)
+            reply = await peers.center.exchange(part, delta, examples - taken if self.merges else None)
             self._take(replica, part, reply)
         except PeerLost:
             return False

@@ -167,6 +167,20 @@ LINKS = (
     _counter("link_received_bytes", "from/", "bytes received from one other node"),
     _counter("link_shared_bytes", "shared/", "bytes, both ways, in memory shared with one other node"),
 )
+# Counted by trainers for each other trainer, where rounds begin when all are ready.
+WAITS = (
+    _counter(
+        "sync_waited_seconds", "waited_seconds/", "time that rounds waited for another trainer to be ready"
+    ),
+)
+# Counted by sync nodes for each trainer, where the center merges.
+MERGES = (
+    _counter("merged_examples", "merged_examples/", "examples of one trainer in merges"),
+    _counter("merges_with", "merges_with/", "merges that one trainer was in"),
+    _counter("merges_without", "merges_without/", "merges that closed without one trainer, which trained"),
+    _counter("merge_late_seconds", "late_seconds/", "time by which one trainer's work came late, summed"),
+    _gauge("merge_most_late_seconds", "most_late_seconds/", "the most that one trainer's work came late"),
+)
 # Of a job with several labels, one value for each.
 LABELS_OF_JOB = (
     _gauge("job_label_ne", "ne/", "normalized entropy in training of one label, of all examples so far"),
@@ -215,7 +229,8 @@ SAMPLES = (
     _gauge("samples_held", "samples/held/", "given examples that living loops have yet to train"),
 )
 BY_LABEL: dict[str, tuple[Metric, ...]] = {
-    "peer": LINKS,
+    "peer": (*LINKS, *WAITS),
+    "trainer": MERGES,
     "table": (*GROWING_TABLES, *HASHED_TABLES),
     "label": LABELS_OF_JOB,
     "loop": LOOPS,

@@ -142,7 +142,10 @@ def _nodes(rows: Sequence[Sequence[str]], first: str, unit: str) -> Text:
 
     The text is drawn every second, and a rich Table costs several times as much.
     """
-    head = [first, "CPU", "memory", unit, "waits", "gap", ""]
+    head = [first, "CPU", "memory", unit, "waits", "gap", "late", ""]
+    if not any(row[-2] for row in rows):
+        # Nobody waits for trainers, or nothing was measured yet.
+        head, rows = [*head[:-2], head[-1]], [[*row[:-2], row[-1]] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     text = Text(no_wrap=True, overflow="ellipsis", end="")
     for row in (head, *rows):
@@ -154,7 +157,7 @@ def _nodes(rows: Sequence[Sequence[str]], first: str, unit: str) -> Text:
 
 def _node_cells(node: NodeStatus) -> list[str]:
     if not node.alive:
-        return [node.name, "", "", "", "", "", f"{GONE}{node.why}"]
+        return [node.name, "", "", "", "", "", "", f"{GONE}{node.why}"]
     trains = node.role in ("trainer", "loop")
     return [
         node.name,
@@ -163,6 +166,7 @@ def _node_cells(node: NodeStatus) -> list[str]:
         count(_per_second(node), missing="") if trains or node.role == "reader" else "",
         percent(node.wait, missing="") if trains else "",
         count(node.gap_open, missing="") if trains else "",
+        percent(node.late, missing="") if trains else "",
         ", ".join(filter(None, (_doing(node), _refused(node)))),
     ]
 
@@ -198,6 +202,7 @@ def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:
         dead = sum(node.role == role and not node.alive for node in nodes)
         gaps = [node.gap_open for node in living if node.gap_open is not None]
         waits = [node.wait for node in living if node.wait is not None]
+        late = [node.late for node in living if node.late is not None]
         rows.append(
             [
                 f"{len(living)} {_PLURAL.get(role, role + 's')}",
@@ -206,6 +211,7 @@ def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:
                 count(_total(_per_second(node) for node in living), missing=""),
                 percent(sum(waits) / len(waits) if waits else None, missing=""),
                 count(max(gaps, default=None), missing=""),
+                percent(max(late, default=None), missing=""),
                 f"{GONE}{dead} died" if dead else "",
             ]
         )

@@ -211,6 +211,10 @@ class LedgerState:
         self._read_again.update(keys)
         return keys
 
+    def settled_examples_of(self, trainer: str) -> int:
+        """Return the examples that a trainer has trained or left out, as far as it has said so."""
+        return self.trained_examples_of.get(trainer, 0) + self.left_out_examples_of.get(trainer, 0)
+
     def known_deliveries(self, reader: str, trainer: str) -> int:
         """Return the known examples from a reader to a trainer."""
         return self._known_deliveries[reader, trainer]

@@ -162,6 +162,25 @@ class MoreSpans(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class CountDelivered(Request["Delivered"]):
+    """How many examples to train the reader has delivered so far, to the trainers of these tokens."""
+
+    tokens: tuple[str, ...]
+
+    def require(self, reply: Delivered) -> None:
+        """See `Request`: one count for each token."""
+        if len(reply.examples) != len(self.tokens):
+            raise ValueError(f"{len(reply.examples)} counts for {len(self.tokens)} trainers")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Reply):
+    """The examples delivered to each trainer, in the order of the request."""
+
+    examples: tuple[Examples, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetGroup(Request[Done]):
     """New group of the trainers."""
 

@@ -46,6 +46,8 @@ from .orders import (
     Begin,
     ComposeModel,
     ConnectPeers,
+    CountDelivered,
+    Delivered,
     DivideBatches,
     Drain,
     DrainReply,
@@ -136,6 +138,7 @@ CONTROL_VERBS: Final = VerbTable(
             FindLacking, LackingBatches, _COORDINATOR, frozenset({"embedding"}), repeatable=True
         ),
         "more_spans": Verb(MoreSpans, Done, _COORDINATOR, _READER),
+        "count_delivered": Verb(CountDelivered, Delivered, _COORDINATOR, _READER, repeatable=True),
         "set_group": Verb(SetGroup, Done, _COORDINATOR, _TRAINER),
         "divide_batches": Verb(DivideBatches, Done, _COORDINATOR, _TRAINER),
         "pause_training": Verb(PauseTraining, Done, _COORDINATOR, _TRAINER),

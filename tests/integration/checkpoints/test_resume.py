@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.nodes.sync.saved_state import ROLE as CENTER_STATE
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import Starter
@@ -107,6 +109,28 @@ def test_it_goes_on_where_the_first_one_was_and_not_from_the_start(cluster: Clus
     # The control: a run from the start is elsewhere.
     assert not any(np.allclose(fresh[name], saved[name], rtol=0, atol=1e-4) for name in rows)
     assert not ((low <= fresh["sync-0/center"]) & (fresh["sync-0/center"] <= high)).all()
+
+
+def test_a_center_that_merges_goes_on_with_its_momentum(cluster: ClusterMaker) -> None:
+    """Cut into other slices; what it then does to the bit is in `test_saved_state`."""
+    settings: Settings = {**LONG, "sync": {"algorithm": "decoupled", "nodes": 1}}
+    first = interrupted(cluster, settings, 60)
+    second = finished(cluster, going_on(settings, first, {"sync": {"nodes": 2}}))
+    check_trained_once([first, second], EPOCHS, EXAMPLES)
+    merges, before, after = second.report.sync.merges, _merges_of_center(first), _merges_of_center(second)
+    assert merges is not None
+    assert tensors(first)["center-state/momentum"].any()
+    # Without it a run counts from its own first merge on.
+    assert before > 0
+    assert after >= before + merges.number > merges.number
+
+
+def _merges_of_center(run: RunFolder) -> int:
+    """The merges behind the state of a center, over all the runs that have gone on."""
+    folder, manifest = open_checkpoint(run.folder)
+    reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == CENTER_STATE])
+    assert reader.shape("momentum") == tensors(run)["trainer-0/replica"].shape
+    return max(int(metadata["merges"]) for metadata in reader.metadata.values())
 
 
 @pytest.mark.matrix

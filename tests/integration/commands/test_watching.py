@@ -39,6 +39,9 @@ RARE = {
     # Of algorithms that merge.
     "shadowsync_merges_total",
     "shadowsync_late_merges_total",
+    *(full_name(metric) for metric in BY_LABEL["trainer"]),
+    # Of algorithms whose rounds begin when all are ready.
+    "shadowsync_sync_waited_seconds_total",
     *(full_name(metric) for metric in BY_LABEL["label"]),
 }
 # What only a hub of attached loops has.

@@ -51,10 +51,16 @@ def state_of(
 ) -> JobState:
     """The state of a job with these nodes, given by role in the order of their indices; its time stands
     still. One trained batch of 10 examples is in the ledger."""
-    counts = {role: sum(m.info.role == role for m in members) for role in ("trainer", "embedding")}
+    counts = {role: sum(m.info.role == role for m in members) for role in ("reader", "trainer", "embedding")}
     job = Job.model_validate(
         {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
+            "data": {
+                "format": "parquet",
+                "path": ["x"],
+                "dense_features": 1,
+                "categorical_features": 1,
+                "readers": max(1, counts["reader"]),
+            },
             "model": {"table_rows": 10, "embedding_dim": 4},
             "trainer": {"count": counts["trainer"]},
             "embedding": {"nodes": max(1, counts["embedding"])},

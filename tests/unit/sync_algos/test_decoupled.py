@@ -152,6 +152,22 @@ def test_a_merge_without_examples_moves_nothing() -> None:
     assert torch.equal(cluster.center.values, center), "nor does what is left of the momentum"
 
 
+def test_a_batch_that_a_device_takes_back_is_not_said_twice() -> None:
+    """Counted, taken back and trained again: no more examples are said than were ever counted."""
+    cluster = MemoryCluster(lambda: Decoupled(DecoupledOptions()), torch.zeros(3), 1)
+    said, merge = list[int](), cluster.center.on_contribution
+
+    def noted(part: Slice, member: int, examples: int) -> None:
+        said.append(examples)
+        merge(part, member, examples)
+
+    cluster.center.on_contribution = noted
+    for counted in (640, 512, 576, 640, 704):
+        cluster.replicas[0].trained_examples = counted
+        cluster.round()
+    assert said == [640, 0, 0, 0, 64]
+
+
 def test_a_center_made_again_has_all_work_once() -> None:
     """As the mean of the replicas: what is trained after it is all that is sent, also of a lost exchange."""
     run = Run(DecoupledOptions(block_momentum=0.0), 2)

@@ -189,3 +189,57 @@ def test_a_second_contribution_to_a_merge_is_refused() -> None:
     merges.contributed(0, 64, 1.0)
     with pytest.raises(ValueError, match="once to a merge"):
         merges.contributed(0, 64, 1.1)
+
+
+def lateness(turnaround: Turnaround, trainers: int = 4) -> dict[int, float]:
+    """By how many seconds each trainer was late, in all, over twelve seconds."""
+    merges = window()
+    late, contributed = dict.fromkeys(range(trainers), 0.0), merges.contributed
+
+    def counting(name: int, examples: int, now: float) -> None:
+        late[name] += merges.late_seconds(name, now)
+        contributed(name, examples, now)
+
+    merges.contributed = counting  # type: ignore[method-assign, assignment]
+    run(merges, 12.0, turnaround, trainers)
+    return late
+
+
+def test_trainers_that_are_alike_are_never_late() -> None:
+    assert set(lateness(alike).values()) == {0.0}
+
+
+@pytest.mark.parametrize("still", [1.0, 5.0])
+def test_one_that_stands_still_is_late_by_so_long(still: float) -> None:
+    late = lateness(standing_still(2, 5.0, 5.0 + still))
+    assert late.pop(2) == pytest.approx(still - PERIOD, abs=PERIOD)
+    assert set(late.values()) == {0.0}
+
+
+@pytest.mark.parametrize("trainers", [2, 3, 4])
+@pytest.mark.parametrize(("times", "share"), [(1.5, 0.0), (3.0, 1 / 3), (10.0, 0.8)])
+def test_a_slow_one_is_late_for_what_it_takes_beyond_twice_the_usual(
+    trainers: int, times: float, share: float
+) -> None:
+    """Of two, usual is what the faster one takes, not the mean of both."""
+    late = lateness(lambda trainer, _: PERIOD * (times if trainer == 1 else 1.0), trainers)
+    # Before its first answer, and of what has not come at the end, nothing is known.
+    assert share - 0.15 <= late.pop(1) / 12.0 <= share
+    assert set(late.values()) == {0.0}
+
+
+def test_of_one_that_was_never_answered_it_is_not_known() -> None:
+    merges = window()
+    merges.contributed("a", 64, 1.0)
+    assert merges.late_seconds("a", 100.0) == merges.late_seconds("b", 100.0) == 0.0
+
+
+def test_those_that_train_and_are_not_in_the_open_merge_are_absent() -> None:
+    merges = window()
+    for trainer in range(4):
+        merges.contributed(trainer, 0 if trainer == 3 else 64, 1.0)
+    merges.close(1.0)
+    merges.contributed(0, 64, 2.0)
+    assert set(merges.absent()) == {1, 2}
+    merges.forget(1)
+    assert merges.absent() == [2]

@@ -130,7 +130,9 @@ function doing(node) {
   }
   const rounds = node.rounds == null ? "" : `${count(node.rounds)} rounds`;
   const steps = node.steps == null ? "" : `${count(node.steps)} steps, ${count(node.synchronized)} synchronized`;
-  return [steps, rounds].filter(Boolean).join(", ");
+  const merges = node.merge_share == null ? "" : `in ${share(node.merge_share)} of merges`;
+  const late = node.late == null ? "" : `late ${share(node.late)} of the time`;
+  return [steps, rounds, merges, late].filter(Boolean).join(", ");
 }
 
 // With its column's name, which is before it where rows are stacked; a long one is cut, and whole when pointed at.

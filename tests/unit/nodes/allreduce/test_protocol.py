@@ -132,6 +132,24 @@ def test_one_that_is_alive_and_not_there_yet_is_not_late() -> None:
     assert done(net, 1)
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_for_how_long_rounds_waited_for_whom_is_counted(eager: bool) -> None:
+    net = Net(3, NUMEL, eager=eager)
+    net.regroup([0, 1, 2])
+    net.want(2)
+    assert net.run(lambda: all(len(trainer.results) == 2 for trainer in net.trainers))
+    assert all(not any(one.state.context.waited_seconds.values()) for one in net.trainers)
+    net.want(1, [0])
+    assert not net.run(lambda: False, 2.0)
+    net.want(1, [1])
+    assert not net.run(lambda: False, 3.0)
+    net.want(1, [2])
+    assert net.run(lambda: all(len(trainer.results) == 3 for trainer in net.trainers))
+    waited = [trainer.state.context.waited_seconds for trainer in net.trainers]
+    assert [one.get(2, 0.0) for one in waited] == [5.0, 3.0, 0.0]
+    assert all(not sum(seconds for peer, seconds in one.items() if peer != 2) for one in waited)
+
+
 def test_one_that_is_silent_is_late() -> None:
     """The control of the one above."""
     net = Net(2, NUMEL)

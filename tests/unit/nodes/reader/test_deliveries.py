@@ -64,6 +64,24 @@ def test_workers_are_served_in_turn() -> None:
     assert numbers(state.deliveries(0.0)) == [(A, 1, 0), (B, 1, 1), (A, 2, 2), (B, 2, 3), (A, 3, 4)]
 
 
+def test_what_each_trainer_was_sent_to_train_is_counted_once() -> None:
+    state = state_with(*range(5))
+    for identity in (A, A1, B):
+        state.credit(identity, credit(1))
+    size = len(make_batch(0))
+    assert len(state.deliveries(0.0)) == 3
+    assert state.delivered_examples == {"a": 2 * size, "b": size}
+    # A repeat, and a batch to score.
+    assert len(state.overdue(DELIVERY.interval_seconds + 1.0)) == 3
+    state.offer(TRAINING + 1, make_batch(9))
+    state.lose("b")
+    state.credit(A, credit(4, received=1, done=1))
+    sent = state.deliveries(0.0)
+    trained = [delivery for _, delivery in sent if delivery.pass_number == TRAINING]
+    assert len(trained) < len(sent) == 3
+    assert state.delivered_examples == {"a": (2 + len(trained)) * size, "b": size}
+
+
 def test_a_credit_beyond_what_a_worker_may_have_gives_no_more_than_that() -> None:
     """Nobody takes what is of others."""
     state = DeliveryState(PLENTY, window=2)

@@ -75,7 +75,7 @@ def test_a_merge_has_the_mean_by_examples_and_answers_all() -> None:
     for client in (A, B, C):
         np.testing.assert_array_equal(found[client], whole(state))
     assert state.merges is not None
-    assert state.merges.examples == {"a": 40, "b": 20, "c": 30}
+    assert {name: one.examples for name, one in state.merges.trainers.items()} == {"a": 40, "b": 20, "c": 30}
     assert state.applied_slices == 9
 
 
@@ -92,7 +92,7 @@ def test_a_repeated_chunk_counts_once_and_is_answered_again() -> None:
     np.testing.assert_array_equal(values_of(again), found[16:32])
     assert state.repeated_chunks == 1
     assert state.merges is not None
-    assert state.merges.examples["a"] == 40
+    assert state.merges.trainers["a"].examples == 40
 
 
 def test_a_late_trainer_is_in_the_next_merge() -> None:
@@ -104,9 +104,11 @@ def test_a_late_trainer_is_in_the_next_merge() -> None:
     assert set(answers(state, 1.1)) == {A, B}
     assert state.merges is not None
     assert state.merges.late_merges == 1
+    counts = state.merges.trainers
+    assert {name: one.missed_merges for name, one in counts.items()} == {"a": 0, "b": 0, "c": 1}
     send(state, C, 7, 13, 90, 1.2)
     assert set(answers(state, 2.2)) == {C}
-    assert state.merges.examples["c"] == 100
+    assert (counts["c"].examples, counts["c"].merges, counts["c"].missed_merges) == (100, 3, 1)
 
 
 def test_of_a_trainer_that_died_its_contribution_stays_and_nobody_waits_for_it() -> None:
@@ -118,7 +120,7 @@ def test_of_a_trainer_that_died_its_contribution_stays_and_nobody_waits_for_it()
     found = answers(state, 0.1)
     assert set(found) == {A}
     assert state.merges is not None
-    assert state.merges.examples["c"] == 100
+    assert state.merges.trainers["c"].examples == 100
     with pytest.raises(ValueError, match="declared dead"):
         send(state, C, 8, 13, 90, 0.2)
 

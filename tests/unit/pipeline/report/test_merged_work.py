@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shadowsync.pipeline.report.merged_work import MergedWork, merged_counts, merged_work, merges_of
 
 
 def test_counts_of_a_sync_node_come_back() -> None:
-    counts = merged_counts("trainer-0", 640, 10) | merged_counts("trainer-1", 0, 0) | {"merges": 10}
+    late: dict[str, Any] = {"missed_merges": 30, "late_seconds": 2.5, "most_late_seconds": 1.5}
+    counts = merged_counts("trainer-0", 640, 10, **late) | merged_counts("trainer-1", 0, 0) | {"merges": 10}
     assert merged_work(counts) == {
-        "trainer-0": MergedWork(examples=640, merges=10),
+        "trainer-0": MergedWork(examples=640, merges=10, **late),
         "trainer-1": MergedWork(examples=0, merges=0),
     }
     assert merged_work({"applied_slices": 7}) == {}
+    assert merged_work(counts)["trainer-0"].share == 0.25
+    assert merged_work(counts)["trainer-1"].share is None
 
 
 def test_of_several_slices_the_one_with_the_least_counts() -> None:

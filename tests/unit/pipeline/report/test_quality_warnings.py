@@ -8,7 +8,9 @@ import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.report.adaptation import Control, ControlDecision
+from shadowsync.pipeline.report.lateness import Lateness
 from shadowsync.pipeline.report.markdown import render_markdown
+from shadowsync.pipeline.report.merged_work import MergedWork, Merges
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import TrainedHour
 from shadowsync.pipeline.report.quality_warnings import (
@@ -17,6 +19,7 @@ from shadowsync.pipeline.report.quality_warnings import (
     averaging_warnings,
     control_warnings,
     first_gap_warnings,
+    late_warnings,
     one_class_warnings,
     warmup_warnings,
 )
@@ -192,3 +195,52 @@ def test_a_control_stands_in_every_report(full_report: Report) -> None:
     assert "Not shown: 2 more decisions." in page
     assert summary in " ".join(on_terminal(report).split())
     assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_a_trainer_that_is_late_for_much_of_the_job_is_warned_of() -> None:
+    def late(seconds: float, over_seconds: float = 100.0) -> list[str]:
+        all_of_them = {
+            "trainer-0": Lateness(seconds=1.0, merges=900, missed_merges=20),
+            "trainer-1": Lateness(seconds=2.0, merges=880, missed_merges=40),
+            "trainer-2": Lateness(seconds=seconds, merges=120, missed_merges=880),
+        }
+        return late_warnings(all_of_them, over_seconds)
+
+    assert late(40.0) == [
+        "trainer-2: its work reaches the model late: it was in 120 of 1,000 merges, and late for 40 s of "
+        "1 min 40 s; look at its machine or link."
+    ]
+    assert late(9.0) == []
+    assert late(20.0, 29.0) == []
+    assert late_warnings({"trainer-0": Lateness(seconds=90.0)}, 100.0) == []
+    (waited,) = late_warnings({"a": Lateness(seconds=30.0), "b": Lateness(seconds=0.0)}, 100.0)
+    assert waited == "a: rounds waited for it for 30 s of 1 min 40 s; look at its machine or link."
+
+
+def test_report_and_terminal_say_who_was_in_the_merges_and_how_late(full_report: Report) -> None:
+    work = MergedWork(
+        examples=5_120,
+        merges=80,
+        missed_merges=20,
+        late_seconds=4.0,
+        most_late_seconds=1.5,
+        unmerged_examples=128,
+    )
+    merges = Merges(number=100, late=20, trainers={"trainer-0": work})
+    sync = full_report.sync.model_copy(update={"merges": merges})
+    said = "5,120 examples in 80 of 100 merges, 128 in none; late for 4 s, 1.5 s at most"
+    merged = full_report.model_copy(update={"sync": sync})
+    assert f"| merged of trainer-0 | {said} |" in render_markdown(merged)
+    shown = [line.split() for line in on_terminal(merged).splitlines()]
+    assert ["merges", "100"] in shown
+    assert ["trainer-0", "was", "in", "80%,", "late", "for", "4", "s"] in shown
+
+
+def test_report_and_terminal_say_for_whom_rounds_waited(full_report: Report) -> None:
+    assert "waited for" not in render_markdown(full_report) + on_terminal(full_report)
+    sync = full_report.sync.model_copy(update={"waited_seconds": {"trainer-3": 12.0}})
+    waited = full_report.model_copy(update={"sync": sync})
+    assert "| rounds waited for trainer-3 | 12 s |" in render_markdown(waited)
+    assert ["waited", "for", "trainer-3", "12", "s"] in [
+        line.split() for line in on_terminal(waited).splitlines()
+    ]

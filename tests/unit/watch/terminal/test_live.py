@@ -64,6 +64,21 @@ def test_the_gap_that_a_control_wants_stands_beside_that_which_came(width: int) 
 
 
 @pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("trainers", [2, 20])
+def test_a_late_trainer_has_its_share_of_the_time_in_a_column(width: int, trainers: int) -> None:
+    status = a_status(trainers)
+    assert "late" not in "\n".join(drawn(status, width))
+    late = {"trainer-0": 0.0, "trainer-1": 0.37}
+    nodes = [node.model_copy(update={"late": late.get(node.name)}) for node in status.nodes]
+    lines = drawn(status.model_copy(update={"nodes": nodes}), width)
+    assert max(len(line) for line in lines) <= width
+    assert "…" not in "".join(lines)
+    (head,) = [line for line in lines if "late" in line]
+    row = next(line for line in lines if line.startswith("trainer-1" if trainers == 2 else "20 trainers"))
+    assert row[: head.index("late") + 4].endswith(" 37%")
+
+
+@pytest.mark.parametrize("width", [80, 100])
 def test_malformed_rows_are_told_while_the_job_trains(width: int) -> None:
     def told(rows: int) -> tuple[list[str], str]:
         status = a_status(ledger=LedgerFigures(trained=12_288, bad_rows=rows))

@@ -27,6 +27,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.report.adaptation import choice_counts
+from shadowsync.pipeline.report.merged_work import merged_counts
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply, TrainedBatch
 from shadowsync.pipeline.wire.http.hosts import names_of
@@ -271,6 +272,38 @@ def test_an_edge_names_the_codec_that_was_chosen_for_it(tmp_path: Path) -> None:
             ("trainer-1", "sync-0"): "int8",
             ("trainer-1", "embedding-0"): None,
         }
+
+    on_coordinator(tmp_path, work)
+
+
+def test_how_late_a_trainer_is_comes_from_those_that_wait_for_it(tmp_path: Path) -> None:
+    def work(c: JobState) -> None:
+        now = c.seconds()
+        for step in range(2):
+            counts = {"waited_seconds/trainer-1": 0.3 * step, "waited_seconds/trainer-0": 0.0}
+            heartbeat(c, "trainer-0", now - 1.0 + step, **counts)
+            heartbeat(c, "trainer-1", now - 1.0 + step, **{"waited_seconds/trainer-0": 0.1 * step})
+        nodes = {node.name: node for node in build_status(c, None, 0).nodes}
+        assert [nodes[f"trainer-{index}"].late for index in range(2)] == pytest.approx([0.1, 0.3])
+        assert nodes["reader-0"].late is None
+        assert all(node.merge_share is None for node in nodes.values())
+
+    on_coordinator(tmp_path, work)
+
+
+def test_the_share_of_merges_is_that_of_the_last_seconds(tmp_path: Path) -> None:
+    def work(c: JobState) -> None:
+        now = c.seconds()
+        for step in range(2):
+            counts = merged_counts("trainer-0", 640, 100 + 9 * step, missed_merges=100 + step)
+            counts |= merged_counts(
+                "trainer-1", 640, 100 + 2 * step, missed_merges=8 * step, late_seconds=4.0 * step
+            )
+            heartbeat(c, "sync-0", now - 1.0 + step, **counts)
+        nodes = {node.name: node for node in build_status(c, None, 0).nodes}
+        assert [nodes[f"trainer-{index}"].merge_share for index in range(2)] == pytest.approx([0.9, 0.2])
+        # What was late counts when it comes, so it may be more than the time in which it came.
+        assert [nodes[f"trainer-{index}"].late for index in range(2)] == [0.0, 1.0]
 
     on_coordinator(tmp_path, work)
 
