@@ -16,7 +16,6 @@ from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.orders import (
-    DivideBatches,
     GroupView,
 )
 from ...pipeline.wire.field_checks import Counts
@@ -204,9 +203,7 @@ class CoordinatorServer(ControlServer):
             self._died(gone)
 
     def take_counts(self, member: Member, counts: Counts) -> None:
-        parts = self.state.heartbeat(member, counts)
-        if parts is not None:
-            self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
+        self.state.heartbeat(member, counts)
 
     def group_formed(self, view: GroupView) -> None:
         self.journal.decided(GroupFormed(view))
