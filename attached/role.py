@@ -138,7 +138,6 @@ class LoopRole(SynchronizedRole):
             model_origin=algorithm.model.value,
             needs_center=algorithm.needs_center,
             needs_peers=algorithm.needs_peers,
-            elastic=algorithm.elastic,
         )
 
     @property

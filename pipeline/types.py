@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 Float32Array: TypeAlias = NDArray[np.float32]
 Float64Array: TypeAlias = NDArray[np.float64]
@@ -48,9 +48,21 @@ def is_finite(values: NDArray[Any]) -> bool:
 
 
 class FrozenModel(BaseModel):
-    """Base of records that are written as JSON: frozen, no unknown keys."""
+    """Base of records that are written as JSON: frozen, no unknown keys.
+
+    Attributes:
+        ignored_fields: what a record may have that is not read: removed since it was written, or computed.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    ignored_fields: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict) or not cls.ignored_fields:
+            return tree
+        return {name: value for name, value in tree.items() if name not in cls.ignored_fields}
 
 
 class ResultModel(FrozenModel):

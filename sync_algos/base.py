@@ -237,8 +237,6 @@ class Algorithm(ABC):
         optimizer_states: the optimizers whose state `sync.optimizer_state` may synchronize with the weights,
             in the same flat buffer: AVERAGED where a round averages, fewer where it sums or has a momentum
             of its own.
-        closest_elastic_rate: the `elastic_rate` that keeps replicas closest to each other, if `sync.control`
-            may change that option while the job trains; None if it may not.
     """
 
     name: ClassVar[str]
@@ -254,7 +252,6 @@ class Algorithm(ABC):
     center_state_names: ClassVar[tuple[str, ...]] = ()
     changes_groups: ClassVar[bool] = False
     optimizer_states: ClassVar[tuple[str, ...]] = ()
-    closest_elastic_rate: ClassVar[float | None] = None
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -351,21 +348,6 @@ class Algorithm(ABC):
         Otherwise each has its own.
         """
         return self.needs_peers or self.counts_once or bool(self.state_names)
-
-    @property
-    def elastic(self) -> tuple[float, float] | None:
-        """Return `elastic_rate` and `closest_elastic_rate`; None if the rate may not change."""
-        closest = self.closest_elastic_rate
-        return None if closest is None else (self.options.elastic_rate, closest)
-
-    def set_elastic_rate(self, rate: float) -> None:
-        """Set the option `elastic_rate`, all at once; only with `closest_elastic_rate`.
-
-        Called on the thread that runs rounds, and on a sync node's thread between two exchanges. The rate may
-        change during a round, and the two ends of an exchange may differ for a moment. Each side moves by its
-        own rate, from its own value toward the other's; at rates from 0 to 1 it never moves beyond that.
-        """
-        self.options = dataclasses.replace(self.options, elastic_rate=rate)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the options in effect, for reports."""

@@ -46,7 +46,6 @@ class EASGD(Algorithm):
     model = ModelOrigin.CENTER
     optimizer_states = AVERAGED
     # A replica goes α (1 - α) of the way to the center, most at 0.5; measured: benchmarks/quality/results.md.
-    closest_elastic_rate = 0.5
     Options = ElasticOptions
     options: ElasticOptions
 

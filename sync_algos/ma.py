@@ -39,7 +39,6 @@ class MA(Algorithm):
     model = ModelOrigin.MEAN
     optimizer_states = AVERAGED
     # At 1 replicas would be closer still, but a round would throw away what workers did meanwhile.
-    closest_elastic_rate = 0.9
     Options = MAOptions
     options: MAOptions
 

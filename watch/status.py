@@ -90,8 +90,7 @@ class SyncFigures(StatusPart):
     """Figures of synchronization.
 
     `gap_open` is the largest of the trainers' gaps since their last rounds, `gap_mean` the report's mean gap;
-    bytes/s are what trainers sent and received for synchronization. `gap_target` and `elastic_rate` are what
-    `sync.control` has set, None without it.
+    bytes/s are what trainers sent and received for synchronization.
     """
 
     rounds: int = 0
@@ -101,8 +100,6 @@ class SyncFigures(StatusPart):
     sent_bytes_per_second: float | None = None
     received_bytes_per_second: float | None = None
     divergence: float | None = None
-    gap_target: int | None = None
-    elastic_rate: float | None = None
 
 
 class EmbeddingFigures(StatusPart):

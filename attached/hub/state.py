@@ -13,7 +13,6 @@ from typing import Any
 from ...nodes.control.cluster_state import ClusterState
 from ...nodes.control.membership import Member
 from ...nodes.control.progress import TrainingMetrics
-from ...nodes.control.sync_controller import control_of
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
 from ...pipeline.text.format import counted
@@ -146,9 +145,6 @@ class HubState(ClusterState):
             if facts.dense_elements != expected:
                 raise ClusterError(f"{facts.dense_elements} elements; the parameters have {expected}")
         member.get_ready(facts)
-        if member.info.role == LOOP and self.control is None:
-            # It acts once there are two loops.
-            self.control = control_of(self.job.sync, 2, facts.elastic)
 
     def is_first(self, member: Member) -> bool:
         """Whether a loop starts from its own weights."""

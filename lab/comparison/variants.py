@@ -14,8 +14,6 @@ from ...pipeline.jobfile.load import override_value, validate_job, without_one_t
 
 REFERENCE: Final = "one trainer"
 NO_SYNC: Final = "none"
-# A variant at a fixed rate, or without rounds, has no gap to control.
-UNCONTROLLED: Final = {"control": "off", "control_bound": None, "control_max_gap": None}
 _EXAMPLE: Final = "write name, name@5 for a fixed rate, or name:key=value@5 with options"
 
 
@@ -87,8 +85,6 @@ def variant_job(base: Job, variant: Variant, seed: int, name: str, directory: st
     }
     if variant.every is not None:
         tree["sync"]["every"] = variant.every
-    if variant.every is not None or variant.algorithm == NO_SYNC:
-        tree["sync"] |= UNCONTROLLED
     tree["run"] |= {"seed": seed, "name": name, "directory": directory}
     return with_sync_nodes(validate_job(tree, where="the job"), may_import=True)
 
@@ -96,7 +92,7 @@ def variant_job(base: Job, variant: Variant, seed: int, name: str, directory: st
 def reference_job(base: Job, seed: int, name: str, directory: str) -> Job:
     """Build the job of one trainer without synchronization, with the same workers."""
     tree = base.model_dump()
-    tree["sync"] |= {"algorithm": NO_SYNC, "options": {}, **UNCONTROLLED}
+    tree["sync"] |= {"algorithm": NO_SYNC, "options": {}}
     tree["trainer"]["count"] = 1
     tree["run"] |= {"seed": seed, "name": name, "directory": directory}
     return with_sync_nodes(validate_job(tree, where="the job"), may_import=True)

@@ -10,12 +10,9 @@ from typing import Any
 import torch
 
 from ...nodes.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
-from ...nodes.control.sync_controller import ReplicaPoint, control_of
 from ...nodes.coordinator.input.label_rate import sampled_label_rates
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.coordinator.state.bad_batches import BadBatchCounter
-from ...nodes.coordinator.state.update_balancer import UpdateBalancer, UpdateCounts
-from ...nodes.runtime.process import HEARTBEAT_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
@@ -77,7 +74,6 @@ class VirtualJob:
         self._window = LossWindow()
         self._curve: list[CurvePoint] = []
         self._stride = -(-len(replica.weights) // SAMPLED_ELEMENTS)
-        self._control = control_of(job.sync, job.trainer.count, self._network.algorithm.elastic)
         # The curve is thinned as it grows, since the length of the input is not known.
         self._every_examples = job.trainer.batch * job.trainer.count
 
@@ -88,10 +84,7 @@ class VirtualJob:
         """Train, close and score."""
         rounds = [asyncio.create_task(trainer.synchronize()) for trainer in self._trainers]
         training = asyncio.gather(self._begin(), *(trainer.train() for trainer in self._trainers[1:]))
-        controllers = [asyncio.create_task(self._sample()), asyncio.create_task(self._balance())]
-        await self._until_trained(training, [*rounds, *controllers])
-        for controller in controllers:
-            controller.cancel()
+        await self._until_trained(training, rounds)
         seconds = asyncio.get_running_loop().time()
         await self._end(rounds)
         divergence = self._divergence()
@@ -116,26 +109,6 @@ class VirtualJob:
                 trainer.begin()
         await training
 
-    async def _sample(self) -> None:
-        """Control the synchronization as the coordinator does, if the job wants it."""
-        clock = asyncio.get_running_loop()
-        while (control := self._control) is not None:
-            await asyncio.sleep(control.pause_seconds)
-            if not self._trainers[-1].has_begun:
-                continue
-            if control.add(
-                clock.time(), {f"trainer-{one.index}": self._sampled(one) for one in self._trainers}
-            ):
-                for trainer in self._trainers:
-                    trainer.set_control(control.settings)
-                if (rate := control.settings.elastic_rate) is not None:
-                    self._network.algorithm.set_elastic_rate(rate)
-
-    def _sampled(self, trainer: VirtualTrainer) -> ReplicaPoint:
-        values = trainer.context.replica.read(stride=self._stride).numpy()
-        iterations = trainer.context.total_iterations()
-        return ReplicaPoint(values, iterations, trainer.rounds.metrics()["rounds"])
-
     def _result(self, seconds: float, divergence: float | None) -> VirtualResult:
         counts = [trainer.rounds.metrics() for trainer in self._trainers]
         rounds = sum(count["rounds"] for count in counts)
@@ -150,7 +123,6 @@ class VirtualJob:
             training_ne=progressive.ne,
             examples=self._examples,
             iterations=[trainer.context.total_iterations() for trainer in self._trainers],
-            dense_updates=[trainer.context.total_updates() for trainer in self._trainers],
             rounds=rounds,
             gap_mean=sum(count["gap_sum"] for count in counts) / rounds if rounds else None,
             gap_max=max(count["gap_max"] for count in counts),
@@ -162,24 +134,8 @@ class VirtualJob:
             left_out=self._bad_batches.count,
             digest=hashlib.sha256(b"".join(model.numpy().tobytes() for model in models)).hexdigest(),
             curve=self._curve,
-            control=self._control.report() if self._control is not None else None,
             labels=_by_label(sums, progressive, self._job.data.label_names),
         )
-
-    async def _balance(self) -> None:
-        """Tell trainers how many micro-batches to cut, as a coordinator does."""
-        balancer = UpdateBalancer()
-        while self._job.trainer.balance == "updates":
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            now = asyncio.get_running_loop().time()
-            for trainer in self._trainers:
-                context = trainer.context
-                counts = UpdateCounts(
-                    now, context.total_iterations(), context.total_updates(), context.micro_batches.mean
-                )
-                micro_batches = balancer.record_heartbeat(f"trainer-{trainer.index}", counts)
-                if micro_batches is not None:
-                    context.micro_batches.set(micro_batches)
 
     async def _until_trained(
         self, training: asyncio.Future[list[None]], rounds: list[asyncio.Task[None]]

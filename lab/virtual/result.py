@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from ...pipeline.metrics.quality import entropy
-from ...pipeline.report.adaptation import Control
 from ...pipeline.types import Float32Array, FrozenModel
 
 CURVE_POINTS: Final = 100
@@ -46,23 +45,22 @@ class VirtualResult(FrozenModel):
             the curve are of the first.
         ne: NE on the test data; None without any.
         training_ne: NE of the batches of the first epoch, each before its update.
-        dense_updates: dense updates by trainer; more than its iterations if batches are cut.
         rounds: complete rounds of all trainers, the closing rounds included, as a report counts them.
         gap_mean: mean iterations of a trainer between two complete rounds, over all trainers.
         early_rounds: rounds in the first 100 iterations, by trainer, as a report counts them.
         staleness: mean number of pushes between a lookup and its own push.
         divergence: divergence at the end of training, before the closing rounds.
         seconds: virtual time until the last batch was trained.
-        control: report of `sync.control`; None without it.
         digest: SHA-256 of the model, or of all replicas if there is no single model.
     """
+
+    ignored_fields = frozenset({"dense_updates", "control"})
 
     ne: float | None
     auc: float | None
     training_ne: float | None
     examples: int
     iterations: list[int]
-    dense_updates: list[int]
     rounds: int
     gap_mean: float | None
     gap_max: int
@@ -74,7 +72,6 @@ class VirtualResult(FrozenModel):
     left_out: int
     digest: str
     curve: list[CurvePoint]
-    control: Control | None = None
     labels: dict[str, VirtualLabel] = Field(default_factory=dict)
 
 

@@ -7,7 +7,9 @@ import random
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ...pipeline.types import FrozenModel
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # No emulated step or round takes more than an hour.
@@ -15,7 +17,7 @@ Work = Annotated[float, Field(gt=0, le=3600)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Timing(BaseModel):
+class Timing(FrozenModel):
     """Times of the emulated machines, and who feeds them.
 
     Bandwidth and delay of links are set in the job's `[network]`.
@@ -24,8 +26,6 @@ class Timing(BaseModel):
         step_seconds: a worker's step: forward, backward, update.
         step_spread: standard deviation of the logarithm of a step's time; 0: all steps take the same time.
         slower: factor on the time of a step, by trainer; 1 for trainers beyond its end.
-        part_seconds: the part of a step's time that each dense update takes, however few its examples. A cut
-            batch takes it once for each micro-batch; slower trainers take longer.
         lookup_seconds: one way between a worker and an embedding node, for a lookup or its reply.
         push_seconds: one way, for gradients or the reply to them.
         round_cpu_seconds: CPU time of a round in the trainer, which the duty cycle counts.
@@ -38,12 +38,11 @@ class Timing(BaseModel):
             readers.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    ignored_fields = frozenset({"part_seconds"})
 
     step_seconds: Work = 0.02
     step_spread: Annotated[float, Field(ge=0, le=2)] = 0.1
     slower: tuple[Factor, ...] = ()
-    part_seconds: Seconds = 0.0
     lookup_seconds: Seconds = 0.001
     push_seconds: Seconds = 0.001
     round_cpu_seconds: Work = 0.002
@@ -58,10 +57,6 @@ class Timing(BaseModel):
         if number == 0 and self.first_round_cpu_seconds is not None:
             return self.first_round_cpu_seconds
         return self.round_cpu_seconds
-
-    def further_micro_batches(self, trainer: int, micro_batches: int) -> float:
-        """Return the seconds that cutting a trainer's batch into micro-batches adds."""
-        return self.part_seconds * self._slower(trainer) * (micro_batches - 1)
 
     def start_of(self, trainer: int, trainers: int) -> float:
         """Return the second at which a trainer starts."""

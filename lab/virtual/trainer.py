@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from ...nodes.control.sync_law import SyncSettings
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter
@@ -136,12 +135,6 @@ class VirtualTrainer:
             await asyncio.sleep(self._timing.start_of(self.index, self._job.trainer.count))
             await self._in_background()
 
-    def set_control(self, settings: SyncSettings) -> None:
-        """Replace the job's gap, and its elastic rate if one is given."""
-        self._schedule.set_gap(settings.gap)
-        if settings.elastic_rate is not None:
-            self.algorithm.set_elastic_rate(settings.elastic_rate)
-
     async def _in_background(self) -> None:
         clock, schedule = asyncio.get_running_loop(), self._schedule
         while not self._paused:
@@ -260,18 +253,13 @@ class VirtualTrainer:
         stepper, delivery = self._steppers[worker], batch.delivery
         self._tables[worker].complete(rows)
         step = stepper.stage(delivery, batch.plans, rows.values)
-        further_seconds = self._timing.further_micro_batches(self.index, step.micro_batches)
-        seconds = (times.next() + further_seconds) / step.micro_batches
-        while step.is_computing:
-            stepper.compute(step)
-            await asyncio.sleep(seconds)
-            if not step.left_out:
-                stepper.update(step)
-        self.context.updates[worker] += step.updates
+        stepper.compute(step)
+        await asyncio.sleep(times.next())
         if step.left_out:
             name = f"trainer-{self.index}"
             self._left_out(LeftOut(delivery.id, len(delivery.labels), name, step.left_out))
             return None
+        stepper.update(step)
         self.context.examples[worker] += len(delivery.labels)
         self.context.iterations[worker] += 1
         loss, gradients = stepper.finish(step, self.progressive if delivery.id.epoch == 0 else None)

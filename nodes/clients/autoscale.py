@@ -225,11 +225,6 @@ def require_scalable(job: Job, rules: CountRules) -> None:
     """Raise JobFileError for a job whose trainers cannot join and leave within the rules."""
     flag = f"--autoscale {rules.least}:{rules.most}"
     present = job.trainer.count
-    if job.trainer.balance != "off":
-        raise JobFileError(
-            f'{flag} and trainer.balance = "{job.trainer.balance}" given; a balanced job keeps its trainers',
-            remedy='set trainer.balance = "off"',
-        )
     if job.network.slow is not None:
         raise JobFileError(
             f"{flag} given with an emulated network, which has no link for another trainer",

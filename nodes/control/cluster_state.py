@@ -11,7 +11,6 @@ from ...pipeline.config.job import Job
 from ..runtime.members import SyncGroup
 from .membership import Members
 from .progress import DivergenceCurve, NodeRates
-from .sync_controller import SyncController
 
 UNKNOWN_SENDERS: Final = "others"
 
@@ -25,7 +24,6 @@ class ClusterState:
     Attributes:
         members: set by the subclass.
         group: the trainers that synchronize.
-        control: the controller of the synchronization; None without one.
         rates, divergence: the last heartbeats, and the curve of the replicas' divergence.
         places: host and process by token.
         events: seconds since the start, member, and what happened.
@@ -40,7 +38,6 @@ class ClusterState:
         self.job = job
         self.folder = folder
         self.group = SyncGroup()
-        self.control: SyncController | None = None
         self.rates = NodeRates()
         self.divergence = DivergenceCurve()
         self.places: dict[str, tuple[str, int]] = {}

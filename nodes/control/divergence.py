@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...pipeline.types import Float32Array
 
@@ -14,15 +13,6 @@ CHUNK_ELEMENTS = 1 << 18
 """Elements per chunk that a trainer is asked for."""
 SAMPLED_ELEMENTS = 1 << 14
 """Most elements of a sample of each replica, evenly spread."""
-
-
-def squared_distances(
-    replicas: Sequence[Float32Array],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the replicas' mean and squared distances, float64 [n]."""
-    stacked = np.stack(replicas).astype(np.float64)
-    mean = stacked.mean(axis=0)
-    return mean, np.square(stacked - mean).sum(axis=1)
 
 
 class Divergence:
@@ -34,8 +24,9 @@ class Divergence:
 
     def add(self, chunks: Sequence[Float32Array]) -> None:
         """Add the same elements of every replica, float32 [n] each."""
-        mean, distances = squared_distances(chunks)
-        self._distances += distances
+        stacked = np.stack(chunks).astype(np.float64)
+        mean = stacked.mean(axis=0)
+        self._distances += np.square(stacked - mean).sum(axis=1)
         self._mean_square += float(np.square(mean).sum())
 
     def value(self) -> float | None:

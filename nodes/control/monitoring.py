@@ -179,8 +179,6 @@ def flat_figures(status: Status) -> dict[str, Any]:
         "validation": status.validation[-1].value if status.validation else None,
         "divergence": status.sync.divergence,
         "gap_mean": status.sync.gap_mean,
-        "gap_target": status.sync.gap_target,
-        "elastic_rate": status.sync.elastic_rate,
         "living": living,
         "dead": len(status.nodes) - living,
     }

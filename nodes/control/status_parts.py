@@ -39,8 +39,6 @@ def sync_figures(state: ClusterState, trainers: list[str], now: float) -> SyncFi
         sent_bytes_per_second=state.rates.total(trainers, "sync_sent_bytes", now),
         received_bytes_per_second=state.rates.total(trainers, "sync_received_bytes", now),
         divergence=state.divergence.points[-1][1] if state.divergence.points else None,
-        gap_target=state.control.settings.gap if state.control is not None else None,
-        elastic_rate=state.control.settings.elastic_rate if state.control is not None else None,
     )
 
 

@@ -31,7 +31,6 @@ from ...pipeline.report.quality_warnings import (
     FIRST_ITERATIONS,
     averaging_warnings,
     bad_row_warnings,
-    control_warnings,
     first_gap_warnings,
     held_out_warnings,
     late_warnings,
@@ -92,7 +91,6 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         link_codecs=[
             choice for name, counts in sorted(trainers.items()) for choice in choices_of(name, counts)
         ],
-        control=state.control.report() if state.control is not None else None,
         merges=merges_of(outcome.closed.syncs, state.ledger.trained_examples_of),
         waited_seconds={
             name: one.seconds for name, one in sorted(latest_of(_lateness(trainers)).items()) if one.seconds
@@ -159,7 +157,7 @@ def build_report(
         storage=state.job.run.storage,
         examples=examples,
         throughput=_throughput(state, outcome),
-        train=_train(state, outcome, trainers),
+        train=_train(state, outcome),
         eval=best or tested,
         eval_last=tested if best is not None else None,
         validation=_validation(outcome.saved_checkpoints),
@@ -224,7 +222,7 @@ def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCod
     return code, words
 
 
-def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
+def _train(state: JobState, outcome: Outcome) -> Train:
     scored = state.training.input.progressive
     return Train(
         ne_progressive=state.training.metrics.ne_progressive,
@@ -238,7 +236,6 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
         if scored
         else None,
         rows_warmup_examples=state.job.rows_warmup_examples,
-        dense_updates=_dense_updates(trainers) if state.job.trainer.balance == "updates" else {},
         hours=state.training.metrics.hours(),
     )
 
@@ -258,7 +255,6 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
         *one_class_warnings(state.training.metrics.hours(), needs_negatives=job.model.needs_negatives),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         *averaging_warnings(job.sync, job.trainer.count),
-        *control_warnings(job, sync.control),
         *link_warnings(sync.link_codecs),
         *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
     ]
@@ -358,14 +354,6 @@ def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:
         if member.alive or member.left
         else member.metrics
         for member in state.members.everyone("trainer")
-    }
-
-
-def _dense_updates(trainers: CountsByNode) -> dict[str, int]:
-    return {
-        name: int(counts["dense_updates"])
-        for name, counts in sorted(trainers.items())
-        if "dense_updates" in counts
     }
 
 

@@ -16,7 +16,6 @@ from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.orders import (
-    DivideBatches,
     GroupView,
 )
 from ...pipeline.wire.field_checks import Counts
@@ -215,9 +214,7 @@ class CoordinatorServer(ControlServer):
             late = self._late.heard(member.info.name, counts, living, self.state.seconds())
             for name, what in late.items():
                 self.event(name, what)
-        parts = self.state.heartbeat(member, counts)
-        if parts is not None:
-            self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
+        self.state.heartbeat(member, counts)
 
     def group_formed(self, view: GroupView) -> None:
         self.journal.decided(GroupFormed(view))

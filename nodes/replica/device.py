@@ -30,7 +30,7 @@ class HostBatch:
             [1, B], see `LossBatch.items`; else None.
         indices: what places the vectors.
         replies: the nodes' replies, float32, each of the floats of its request.
-        numbers: what a step on a device reads besides: its learning rate, and micro-batches' shares.
+        lr: the learning rate of a step.
         log_frequency: for the in-batch softmax with a correction, float32 [B], see
             `LossBatch.log_frequency`; else None.
         negatives: for the same with hard negatives, float32 [B, L], see `LossBatch.negatives`; else None.
@@ -41,7 +41,7 @@ class HostBatch:
     dense: Float32Array
     indices: GatherIndices
     replies: Sequence[torch.Tensor]
-    numbers: Sequence[float] = ()
+    lr: float = 0.0
     groups: Int64Array | None = None
     log_frequency: Float32Array | None = None
     negatives: Float32Array | None = None
@@ -55,7 +55,7 @@ class StagedInputs:
         labels, weights, dense, groups, log_frequency, negatives: as `HostBatch` has them.
         tensors: the index tensors of `GatherIndices`.
         data: the nodes' replies as `GatherLayout` has them, float32.
-        numbers: float32 [N] on a device; None on the CPU.
+        lr: float32 scalar on a device; None on the CPU.
     """
 
     labels: torch.Tensor
@@ -63,7 +63,7 @@ class StagedInputs:
     dense: torch.Tensor
     tensors: list[torch.Tensor]
     data: list[torch.Tensor]
-    numbers: torch.Tensor | None = None
+    lr: torch.Tensor | None = None
     groups: torch.Tensor | None = None
     log_frequency: torch.Tensor | None = None
     negatives: torch.Tensor | None = None

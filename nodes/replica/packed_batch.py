@@ -31,7 +31,7 @@ class BlockLayout:
 
     Attributes:
         head: of labels, of weights, groups, frequencies and negatives if there are any, of dense features,
-            numbers, and index tensors: where each begins, its type and its shape.
+            learning rate, and index tensors: where each begins, its type and its shape.
         replies: where each node's reply begins, and its floats.
         gather: layout of the vectors.
         weighted, grouped, corrected, masked: whether there are weights, groups, frequencies, and negatives.
@@ -87,7 +87,7 @@ class BlockLayout:
             log_frequency=next(parts) if self.corrected else None,
             negatives=next(parts) if self.masked else None,
             dense=next(parts),
-            numbers=next(parts),
+            lr=next(parts),
             tensors=list(parts),
             data=list(self.data(block)),
         )
@@ -133,7 +133,7 @@ def head_of(batch: HostBatch) -> tuple[torch.Tensor, ...]:
     """Return what a block has of a batch before the nodes' replies, on its memory; see `BlockLayout.head`."""
     optional = (batch.weights, batch.groups, batch.log_frequency, batch.negatives)
     present = (part for part in optional if part is not None)
-    arrays = (batch.labels, *present, batch.dense, np.array(batch.numbers, np.float32))
+    arrays = (batch.labels, *present, batch.dense, np.array(batch.lr, np.float32))
     return (*map(torch.from_numpy, arrays), *batch.indices.tensors)
 
 

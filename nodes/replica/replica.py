@@ -1,4 +1,4 @@
-"""The context of a trainer's threads; micro-batches."""
+"""The context of a trainer's threads."""
 
 from __future__ import annotations
 
@@ -98,13 +98,10 @@ class TrainerContext(ReplicaContext):
         template: a module that workers copy; it never runs.
         constants: what training does not change of the module.
         iterations: batches trained by each worker, int64 [workers], written by that worker only.
-        updates: dense updates done by each worker, int64 [workers], written by that worker only: as many as
-            its iterations, unless batches are cut into micro-batches.
         examples: examples trained by each worker, int64 [workers], written by that worker only.
         count: examples trained by all trainers, for learning-rate schedules.
         item_frequency: of the items that this trainer's workers train on, for the in-batch softmax with a
             correction; else None.
-        micro_batches: number of micro-batches per batch.
         pause: whether workers wait before their next batch.
     """
 
@@ -115,11 +112,9 @@ class TrainerContext(ReplicaContext):
     optimizer: SharedOptimizer
     router: ShardRouter
     rows_in_flight: RowsInFlight | None
-    updates: Int64Array
     examples: Int64Array
     count: ExampleCount
     item_frequency: ItemFrequency | None
-    micro_batches: MicroBatchSetting
     pause: TrainingPause
 
     @classmethod
@@ -160,11 +155,9 @@ class TrainerContext(ReplicaContext):
             router=ShardRouter(plan, distinct=job.requests_distinct_rows, jagged=takes_jagged(job)),
             rows_in_flight=RowsInFlight(plan, job.run.seed) if job.exact_rows else None,
             iterations=_counters(job.trainer.workers),
-            updates=_counters(job.trainer.workers),
             examples=examples,
             count=ExampleCount(alone=job.trainer.count == 1),
             item_frequency=item_frequency_of(job, template),
-            micro_batches=MicroBatchSetting(),
             pause=TrainingPause(),
         )
 
@@ -179,10 +172,6 @@ class TrainerContext(ReplicaContext):
     def has_begun(self, worker: int) -> bool:
         """Return whether this worker may train; any thread may ask. See `Job.begins_at`."""
         return self.count.now(self.replica.trained_examples) >= self.job.begins_at(worker)
-
-    def total_updates(self) -> int:
-        """Return the dense updates of all workers so far."""
-        return int(self.updates.sum())
 
 
 def _counters(count: int) -> Int64Array:
@@ -219,34 +208,6 @@ def find_device(name: str, index: int = 0) -> Device:
     return CudaDevice(CudaStreams(device))
 
 
-_UNIT = 1000
-
-
-class MicroBatchSetting:
-    """The mean number of micro-batches of a batch, for all workers.
-
-    `set` is for the control thread; any thread may read.
-
-    Attributes:
-        thousandths: a thousand times the mean, at least 1000.
-    """
-
-    def __init__(self) -> None:
-        self.thousandths = _UNIT
-
-    @property
-    def mean(self) -> float:
-        """Return the micro-batches of a batch on average, at least 1."""
-        return self.thousandths / _UNIT
-
-    def set(self, mean: float) -> None:
-        """Cut batches into so many micro-batches from now on.
-
-        The number is at least 1; thousandths count.
-        """
-        self.thousandths = round(mean * _UNIT)
-
-
 class TrainingPause:
     """Whether workers wait before their next batch.
 
@@ -271,19 +232,3 @@ class TrainingPause:
             self._begun = max(number, self._begun)
         else:
             self._ended = max(number, self._ended)
-
-
-class MicroBatchCounts:
-    """Whole numbers of micro-batches for the batches of one worker, right on average.
-
-    A batch has the micro-batches that are due, rounded down; what is left over is carried to the next one.
-    """
-
-    def __init__(self, setting: MicroBatchSetting) -> None:
-        self._setting = setting
-        self._carried = 0
-
-    def next(self) -> int:
-        """Return the micro-batches of the next batch, at least 1."""
-        count, self._carried = divmod(self._setting.thousandths + self._carried, _UNIT)
-        return count

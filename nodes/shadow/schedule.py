@@ -47,7 +47,6 @@ class RoundSchedule:
 
     def __init__(self, sync: SyncSection) -> None:
         self._sync = sync
-        self._gap = sync.gap
         self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._began = (0.0, 0)
         # Time and iterations of the last look since then, and the least seconds of an iteration before it.
@@ -69,10 +68,10 @@ class RoundSchedule:
 
         None without a gap, and while the time of an iteration is unknown.
         """
-        if self._gap is None or not self._paces or not self._cpu_seconds:
+        if self._sync.gap is None or not self._paces or not self._cpu_seconds:
             return None
         iterations = self._began[1]
-        by_gap = self._target_gap(self._gap, iterations) * median_low(self._paces)
+        by_gap = self._target_gap(self._sync.gap, iterations) * median_low(self._paces)
         return max(by_gap, median_low(self._cpu_seconds) / self._duty(iterations))
 
     def began(self, now: float, iterations: int) -> None:
@@ -93,18 +92,13 @@ class RoundSchedule:
         cost = cpu_seconds
         if self._sync.link_bytes_per_second is not None:
             cost = max(cost, moved_bytes / self._sync.link_bytes_per_second)
-        if self._gap is not None:
+        if self._sync.gap is not None:
             cost = self._counted(cost, complete=complete)
         pause = max(cost / self._duty(iterations), seconds) - seconds
         self.earliest_seconds = began + seconds + (pause if complete else max(pause, RETRY_SECONDS))
         if complete:
             self._counted_from = iterations
             self._set_due()
-
-    def set_gap(self, gap: int) -> None:
-        """Set another gap, counted from the last complete round."""
-        self._gap = gap
-        self._set_due()
 
     def is_due(self, now: float, iterations: int, *, awaited: bool = False) -> bool:
         """Return whether a round is due.
@@ -119,7 +113,7 @@ class RoundSchedule:
         if stalled and not awaited and iterations == self._counted_from:
             # It has nothing to send, and what the others sent can wait: an idle job costs no bandwidth.
             return now - self._began[0] >= STALLED_SECONDS
-        return self._gap is None or awaited or stalled or iterations >= self.due_iterations
+        return self._sync.gap is None or awaited or stalled or iterations >= self.due_iterations
 
     def wait_seconds(
         self, now: float, iterations: int, *, awaited: bool = False, notified: bool = False
@@ -155,8 +149,8 @@ class RoundSchedule:
         return self.earliest_seconds - now > CLOCK_SECONDS
 
     def _set_due(self) -> None:
-        if self._gap is not None and self._counted_from is not None:
-            self.due_iterations = self._counted_from + self._target_gap(self._gap, self._counted_from)
+        if self._sync.gap is not None and self._counted_from is not None:
+            self.due_iterations = self._counted_from + self._target_gap(self._sync.gap, self._counted_from)
 
     def _counted(self, cost: float, *, complete: bool) -> float:
         """Return the part of a round's cost that determines its pause."""

@@ -12,7 +12,6 @@ from ...pipeline.wire.control.orders import (
     ReplicaSample,
     SampleReplica,
     SetGroup,
-    SetSync,
     TrainerJoined,
 )
 from ..replica.replica import ReplicaContext
@@ -40,7 +39,6 @@ class SynchronizedRole(Role):
         return {
             TrainerJoined: self._trainer_joined,
             SetGroup: self._set_group,
-            SetSync: self._set_sync,
             SampleReplica: self._sample_replica,
         }
 
@@ -70,15 +68,6 @@ class SynchronizedRole(Role):
             await self._sync.shadow.regroup(request.group)
         return Done()
 
-    async def _set_sync(self, request: SetSync) -> Done:
-        if self._sync is not None:
-            await self._sync.shadow.set_control(request.gap, request.elastic_rate)
-        return Done()
-
     async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
         """Return every `stride`-th element of the current replica."""
-        context = self.replica_context
-        iterations = context.total_iterations()
-        rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
-        values = context.replica.read(stride=request.stride).numpy().tobytes()
-        return ReplicaSample(values, iterations, rounds)
+        return ReplicaSample(self.replica_context.replica.read(stride=request.stride).numpy().tobytes())

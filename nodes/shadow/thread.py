@@ -97,17 +97,6 @@ class ShadowThread(LoopThread):
         self._running = self._context.job.sync.mode == "shadow" or self._gate is not None
         self.wake()
 
-    async def set_control(self, gap: int, elastic_rate: float) -> None:
-        """Set the gap of rounds in shadow mode, and the elastic rate unless 0."""
-
-        def change() -> None:
-            self._schedule.set_gap(gap)
-            if elastic_rate:
-                self._algorithm.set_elastic_rate(elastic_rate)
-
-        await self.between_steps(change)
-        self.wake()
-
     def pause(self) -> None:
         """Start no further round.
 

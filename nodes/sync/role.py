@@ -25,7 +25,6 @@ from ...pipeline.wire.control.orders import (
     Drain,
     DrainReply,
     NodeLost,
-    SetSync,
     TrainerJoined,
     WriteCheckpoint,
     WriteCheckpointReply,
@@ -150,7 +149,7 @@ class SyncRole(ServingRole[CenterService]):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, SetSync, Drain and WriteCheckpoint."""
+        """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, Drain and WriteCheckpoint."""
         service = self.service
         if isinstance(request, Drain):
             return DrainReply(self.metrics(), {})
@@ -161,10 +160,6 @@ class SyncRole(ServingRole[CenterService]):
             service.call(lambda: self._forget(service, lost))
             # A merge may have waited for this trainer alone.
             service.call(service.wake)
-        elif isinstance(request, SetSync):
-            if rate := request.elastic_rate:
-                # Between two exchanges, so that a whole slice moves by the same rate.
-                await service.run(lambda: self._algorithm.set_elastic_rate(rate))
         elif isinstance(request, TrainerJoined):
             self.bound.admit_also(request.member.token)
             self._trainer_names[request.member.token] = request.member.name

@@ -24,7 +24,6 @@ from ...pipeline.wire.control.orders import (
     Begin,
     ComposeModel,
     ConnectPeers,
-    DivideBatches,
     Drain,
     DrainReply,
     EvalSums,
@@ -146,7 +145,6 @@ class TrainerRole(SynchronizedRole):
             optimizer_state=optimizer_sizes(self._context),
             recenters=self._algorithm.recenters,
             needs_peers=self._algorithm.needs_peers,
-            elastic=self._algorithm.elastic,
         )
 
     async def handle(self, request: Request[Any]) -> Reply:
@@ -162,7 +160,6 @@ class TrainerRole(SynchronizedRole):
             ShardReplaced: self._shard_replaced,
             WriteReplica: self._write_replica,
             TakeCenter: self._take_center,
-            DivideBatches: self._divide_batches,
             PauseTraining: self._pause,
             Drain: self._drain,
             Finalize: self._finalize,
@@ -182,8 +179,6 @@ class TrainerRole(SynchronizedRole):
             return {}
         total = self._pool.metrics()
         total["iterations"] = self._context.total_iterations()
-        total["dense_updates"] = self._context.total_updates()
-        total["micro_batches"] = self._context.micro_batches.mean
         total["lr_scale"] = self._job.trainer.schedule.factor(self._all_examples())
         total["confirmed_examples"] = self._ack_sender.confirmed_examples if self._ack_sender else 0
         total["left_out_examples"] = self._ack_sender.left_out_examples if self._ack_sender else 0
@@ -293,10 +288,6 @@ class TrainerRole(SynchronizedRole):
                 await self._sync.replace(request.number, request.member)
             except PeerLost as error:
                 raise ClusterError(f"its slice could not be sent: {error}") from error
-        return Done()
-
-    async def _divide_batches(self, request: DivideBatches) -> Done:
-        self._context.micro_batches.set(request.micro_batches)
         return Done()
 
     async def _pause(self, request: PauseTraining) -> Done:

@@ -94,7 +94,6 @@ class _Graph:
         block: its batch.
         computed: its results, each time in the same memory.
         packed: the same in one.
-        updates: dense updates that it makes.
         growths: those of the padding at its capture.
     """
 
@@ -102,7 +101,6 @@ class _Graph:
     replay: Callable[[], None]
     computed: Computed
     packed: torch.Tensor
-    updates: int
     growths: int
 
     def run(self, block: torch.Tensor) -> Computed:
@@ -159,13 +157,12 @@ class CapturedSteps:
         staged = work.staged
         assert isinstance(staged, PackedBatch)
         work.computed = graph.run(staged.block)
-        work.updates = graph.updates
         self.replays += 1
 
     def _graph_of(self, work: BatchWork) -> _Graph | None:
         staged = work.staged
         assert isinstance(staged, PackedBatch)
-        key = (staged.layout, work.micro_batches, self._context.optimizer.is_uneven)
+        key = (staged.layout, self._context.optimizer.is_uneven)
         graph = self._graphs.get(key)
         if graph is not None:
             return graph
@@ -211,7 +208,7 @@ class CapturedSteps:
 
         replay = self._stream.capture(step)
         assert own.computed is not None
-        return _Graph(block, replay, own.computed, packed[0], own.updates, self._growths)
+        return _Graph(block, replay, own.computed, packed[0], self._growths)
 
     def _is_equal(self, work: BatchWork, blocks: Sequence[torch.Tensor]) -> bool:
         """Return whether a captured step was compared with an eager one, over these batches.
@@ -266,7 +263,7 @@ def _longest(job: Job) -> dict[int, int]:
 def _work_on(block: torch.Tensor, work: BatchWork) -> BatchWork:
     """Return the same work on another batch of the same layout."""
     assert isinstance(work.staged, PackedBatch)
-    return BatchWork(BatchInBlock(work.staged.layout, block), work.layout, work.divided)
+    return BatchWork(BatchInBlock(work.staged.layout, block), work.layout)
 
 
 def _private(context: TrainerContext, optimizer: SharedOptimizer) -> Computation:

@@ -19,14 +19,45 @@ from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.models.loss import TrainingLoss
 from ...pipeline.models.optimizers import SharedOptimizer
 from ...pipeline.models.own_loss import LossBatch, LossFault, in_float32, own_loss
+from ...pipeline.models.sequences import Embeddings, with_lengths
 from ...pipeline.types import Float32Array
 from ..replica.device import Computed, Staged
 from ..replica.replica import TrainerContext
-from .divided_batch import DividedBatch, MicroBatches, ModelInputs
 
 LOSS_NOT_FINITE = "its loss is not finite"
 DENSE_NOT_FINITE = "a gradient of its dense parameters is not finite"
 EMBEDDINGS_NOT_FINITE = "a gradient of its embeddings is not finite"
+
+
+@dataclass(slots=True)
+class ModelInputs:
+    """What a model is trained on.
+
+    Attributes:
+        labels: float32 [B], or [B, T] of T labels.
+        weights: float32 [B], or None for a job without sample weights.
+        dense: float32 [B, D].
+        embeddings: one tensor per table, float32 [B, K_t], with autograd; [B, L_t, K_t] for a sequence, and
+            [N_t, K_t] for a jagged one.
+        lengths: number of vectors of each example, int32 [B], for each table that is a sequence.
+        leaves: where the backward pass ends.
+        groups, log_frequency, negatives: see `HostBatch`.
+    """
+
+    labels: torch.Tensor
+    weights: torch.Tensor | None
+    dense: torch.Tensor
+    embeddings: list[torch.Tensor]
+    lengths: dict[int, torch.Tensor]
+    leaves: list[torch.Tensor]
+    groups: torch.Tensor | None = None
+    log_frequency: torch.Tensor | None = None
+    negatives: torch.Tensor | None = None
+
+    @property
+    def of_model(self) -> Embeddings:
+        """The embeddings as a model gets them."""
+        return with_lengths(self.embeddings, self.lengths)
 
 
 @dataclass(slots=True)
@@ -35,13 +66,12 @@ class _Started:
 
     Attributes:
         lr: learning rate, a scalar on the device; None on the host.
-        result: loss, norm and logits of the last micro-batch.
+        result: loss, norm and logits, once computed.
     """
 
     vectors: BatchEmbeddings
     inputs: ModelInputs
     lr: torch.Tensor | None
-    micro_batches: MicroBatches | None
     result: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
 
@@ -52,39 +82,25 @@ class BatchWork:
     Attributes:
         staged: the batch on its device.
         layout: of its vectors.
-        divided: its micro-batches, if it is cut.
-        is_replay: whether its updates were made before.
+        is_replay: whether its update was made before.
         dense_scale: factor for the learning rate of the dense parameters.
         targets: memory for each node's gradients on the CPU, float32; see `BatchEmbeddings.gradients_into`.
-        updates: number of dense updates made from it so far.
         bad: on a device, a scalar that is true if a number is not finite.
         used: which parameters have a gradient, see `GradientWatch`; None for all.
         left_out: why it changes nothing, where the host may ask; else empty.
-        computed: its results, after the last update.
+        computed: its results, after the update.
     """
 
     staged: Staged
     layout: GatherLayout
-    divided: DividedBatch | None = None
     is_replay: bool = False
     dense_scale: float = 1.0
     targets: Sequence[Float32Array | None] = ()
-    updates: int = 0
     bad: torch.Tensor | None = None
     used: tuple[bool, ...] | None = None
     left_out: str = ""
     computed: Computed | None = None
     started: _Started | None = field(default=None, repr=False)
-
-    @property
-    def micro_batches(self) -> int:
-        """Number of dense updates that the whole batch makes."""
-        return 1 if self.divided is None else len(self.divided.bounds)
-
-    @property
-    def is_computing(self) -> bool:
-        """Whether there is something left to compute."""
-        return not self.left_out and self.updates < self.micro_batches
 
 
 class Computation:
@@ -98,9 +114,9 @@ class Computation:
         context: the trainer's.
         flat: the weights, float32 [numel], on the device.
         optimizer: their optimizer.
-        enqueues: whether a device does the work later. Then nothing here waits for it: the learning rate and
-            shares of micro-batches are read there, and a bad batch's update does nothing. Otherwise such a
-            batch is left out before the update.
+        enqueues: whether a device does the work later. Then nothing here waits for it: the learning rate is
+            read there, and a bad batch's update does nothing. Otherwise such a batch is left out before the
+            update.
     """
 
     def __init__(
@@ -129,18 +145,15 @@ class Computation:
         self._optimizer = optimizer.for_worker(self._gradient)
 
     def run(self, work: BatchWork) -> None:
-        """Compute and update until nothing is left."""
-        while work.is_computing:
-            self.compute(work)
-            if not work.left_out:
-                self.update(work)
+        """Compute and update."""
+        self.compute(work)
+        if not work.left_out:
+            self.update(work)
 
     def compute(self, work: BatchWork) -> None:
-        """Run forward and backward of the next micro-batch."""
-        if work.started is None:
-            work.started = self._start(work)
-        started = work.started
-        inputs = started.inputs if started.micro_batches is None else next(started.micro_batches)
+        """Run forward and backward."""
+        started = work.started = self._start(work)
+        inputs = started.inputs
         if self._rounded is not None:
             self._rounded.refresh()
         with self._precision():
@@ -163,23 +176,16 @@ class Computation:
         started.result = reported_loss, norm, logits.detach()
 
     def update(self, work: BatchWork) -> None:
-        """Update the weights with the last computed gradient.
+        """Update the weights with the computed gradient; then there are results.
 
-        A replay makes no update. After the last one there are results.
+        A replay makes no update.
         """
         started = work.started
         assert started is not None
         assert started.result is not None
         if not work.is_replay:
             self._optimizer.step(work.dense_scale, work.bad, work.used, started.lr)
-        work.updates += 1
-        result = started.result
-        if started.micro_batches is not None:
-            started.micro_batches.add(*result)
-            if work.is_computing:
-                return
-            result = started.micro_batches.whole()
-        work.computed = Computed(*result, gradients=started.vectors.leaf_gradients())
+        work.computed = Computed(*started.result, gradients=started.vectors.leaf_gradients())
         work.started = None
 
     def _start(self, work: BatchWork) -> _Started:
@@ -200,14 +206,7 @@ class Computation:
             inputs.log_frequency,
             inputs.negatives,
         )
-        lr, micro_batches = None, None
-        numbers = () if inputs.numbers is None else inputs.numbers.unbind()
-        if self._enqueues and numbers:
-            lr = numbers[0]
-        if work.divided is not None:
-            shares = numbers[1:] if lr is not None else work.divided.shares
-            micro_batches = MicroBatches(whole, work.divided, shares)
-        return _Started(vectors, whole, lr, micro_batches)
+        return _Started(vectors, whole, inputs.lr if self._enqueues else None)
 
     def _losses(self, outputs: Any, inputs: ModelInputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the loss to minimize and, without a graph, the loss to report, and the logits or scores.
@@ -265,16 +264,15 @@ class Computation:
     ) -> torch.Tensor:
         """Check that the gradients' squares are finite, and on a device both losses.
 
-        On the host the result is `work.left_out`. On a device it is `work.bad`, true from the first
-        non-finite micro-batch on. Returns the loss to report, which is then NaN.
+        On the host the result is `work.left_out`. On a device it is `work.bad`. Returns the loss to report,
+        which is NaN on a device if one is not finite.
         """
         # Squares, because optimizers keep those: 1e20 is finite, but its float32 square is not.
         dense = self._gradient.dot(self._gradient)
         flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
         rows = [gradient.dot(gradient) for gradient in flat]
         if self._enqueues:
-            bad = ~torch.isfinite(torch.stack([minimized, loss, dense, *rows])).all()
-            work.bad = bad if work.bad is None else work.bad | bad
+            work.bad = ~torch.isfinite(torch.stack([minimized, loss, dense, *rows])).all()
             return loss.masked_fill(work.bad, math.nan)
         if not math.isfinite(dense):
             work.left_out = DENSE_NOT_FINITE

@@ -30,10 +30,9 @@ from ...pipeline.models.two_tower import HardNegatives
 from ...pipeline.types import Float32Array, Int64Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, HostBatch, PendingResult, Staged, StepResult
-from ..replica.replica import MicroBatchCounts, TrainerContext
+from ..replica.replica import TrainerContext
 from .captured_steps import EAGER, CapturedSteps, StepCapture, no_event
 from .computation import BatchWork, Computation
-from .divided_batch import DividedBatch
 
 STEP_NOT_FINITE = "its loss or a gradient is not finite"
 JAGGED_SIZES = "the model takes jagged sequences, whose sizes differ in each batch"
@@ -68,10 +67,6 @@ class Stepper:
     On the host it is left out before the update. On a device the enqueued update then does nothing, since the
     host does not wait for the check.
 
-    If a batch is cut, each micro-batch in turn makes an update at the full rate, with the gradient of its
-    own mean loss. A non-finite one and those after it change nothing, and the batch changes no embedding
-    row; the dense updates of earlier ones stay.
-
     Args:
         context: the trainer's.
         event: called with what a user should know of the steps.
@@ -102,7 +97,6 @@ class Stepper:
                 event(f"{EAGER}{JAGGED_SIZES}")
             else:
                 self._captured = CapturedSteps(context, self._computation, self._stream, event)
-        self._micro_batches = MicroBatchCounts(context.micro_batches)
         self._batches = 0
         self.clipped_steps = 0
 
@@ -119,23 +113,15 @@ class Stepper:
     def stage(
         self, delivery: Delivery, requests: Sequence[LookupPlan], replies: Sequence[Float32Array]
     ) -> Step:
-        """Start copying a batch to the device, cut into micro-batches.
+        """Start copying a batch to the device.
 
         `replies` must not change until `finish`.
         """
-        weights, micro_batches = _weights(delivery), self._micro_batches.next()
-        divided = None
-        if micro_batches > 1:
-            divided = DividedBatch(len(delivery.labels), weights, micro_batches)
         dense_scale, rows_scale = self._rate_scales(len(delivery.labels))
-        numbers = (self._settings.lr * dense_scale, *(divided.shares if divided is not None else ()))
-        indices, staged = self._stage(delivery, requests, replies, numbers)
-        if divided is not None:
-            divided.ends = indices.ends_of_lists()
+        indices, staged = self._stage(delivery, requests, replies, self._settings.lr * dense_scale)
         return Step(
             staged,
             indices.layout,
-            divided,
             is_replay=delivery.replay,
             dense_scale=dense_scale,
             delivery=delivery,
@@ -143,7 +129,7 @@ class Stepper:
         )
 
     def launch(self, step: Step) -> None:
-        """Run forward, backward and the lock-free update of each micro-batch.
+        """Run forward, backward and the lock-free update.
 
         A batch with non-finite numbers makes no update.
         """
@@ -153,27 +139,24 @@ class Stepper:
                 if not step.left_out:
                     self._fetch(step)
                 return
-            while step.is_computing:
-                self.compute(step)
-                if not step.left_out:
-                    self.update(step)
+            self.compute(step)
+            if not step.left_out:
+                self.update(step)
 
     def compute(self, step: Step) -> None:
-        """Run forward and backward of the next micro-batch, the first half of `launch`.
+        """Run forward and backward, the first half of `launch`.
 
         An emulation of a step's time waits between this and `update`.
         """
         self._computation.compute(step)
 
     def update(self, step: Step) -> None:
-        """Update the shared replica with the last computed gradient.
+        """Update the shared replica with the computed gradient, and fetch the results.
 
-        A replay makes no update, since it has made its updates before. After the last one, the results are
-        fetched.
+        A replay makes no update, since it has made its own before.
         """
         self._computation.update(step)
-        if not step.is_computing:
-            self._fetch(step)
+        self._fetch(step)
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
         """Wait for the step's results; return its loss and each embedding node's gradients.
@@ -183,8 +166,7 @@ class Stepper:
         are those of the mean loss that the job minimizes, float32 [N, dim]. For a batch that is left out
         (`step.left_out`) the loss is 0, without gradients. The logits before the update, likewise of true
         probabilities, are added to `progressive` if given. Where scores are no logits, there is no log loss,
-        and the losses are 0. If the batch is cut, "before the update" is before each micro-batch's own
-        update.
+        and the losses are 0.
         """
         result = None if step.left_out else self._result(step)
         if result is None:
@@ -248,7 +230,7 @@ class Stepper:
         delivery: Delivery,
         requests: Sequence[LookupPlan],
         replies: Sequence[Float32Array],
-        numbers: Sequence[float] = (),
+        lr: float = 0.0,
     ) -> tuple[GatherIndices, Staged]:
         pad = None if self._captured is None else self._captured.pad
         indices, data = self._context.router.gather(requests, list(replies), pad)
@@ -261,7 +243,7 @@ class Stepper:
             if self._negatives is not None and not delivery.pass_number:
                 negatives = self._mask(delivery, indices, self._negatives, items)
         batch = HostBatch(
-            labels, weights, delivery.dense, indices, data, numbers, groups, log_frequency, negatives
+            labels, weights, delivery.dense, indices, data, lr, groups, log_frequency, negatives
         )
         return indices, self._stream.stage(batch)
 

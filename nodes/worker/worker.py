@@ -350,7 +350,6 @@ class Worker(Service):
             self._stepper.launch(step)
         self._launched.append((batch, step))
         batch.reader.mark_processed()
-        self._context.updates[self.index] += 0 if batch.delivery.replay else step.updates
         if not step.left_out and not batch.delivery.replay:
             self._count_trained(len(batch.delivery.labels))
             self._context.iterations[self.index] += 1

@@ -148,10 +148,10 @@ class Job(Section):
         check_towers(self.model, self.embedded_columns, self.data.dense_names)
         check_history(self.model, self.embedded_columns, self.data.columns)
         require_growable(self.data.table_columns, self.table_sections)
-        if self.codecs.center_up == AUTO and self.sync.control != "auto":
+        if self.codecs.center_up == AUTO and self.sync.gap is None:
             raise ValueError(
                 f'codecs.center_up: "{AUTO}" given; a codec is chosen by the gap that is wanted, so set '
-                f'sync.control = "auto", or give a codec'
+                "sync.gap, or give a codec"
             )
         if self.run.deterministic:
             for key, value in (
@@ -188,8 +188,6 @@ class Job(Section):
                 ' loss cannot be calibrated back: leave it out, or set model.loss = "log"'
             )
         self._require_own_figures()
-        if self.trainer.balance == "updates":
-            self._require_balanceable()
         return self
 
     @model_validator(mode="after")
@@ -293,19 +291,6 @@ class Job(Section):
                 f"validation.metric: {metric!r} needs probabilities, which scores of model.scores ="
                 f' "{self.model.scores}" are not; give "auc", "pr_auc", "lift", or with validation.group'
                 ' "ndcg@10"'
-            )
-
-    def _require_balanceable(self) -> None:
-        """Raise ValueError where parts of batches have no defined meaning."""
-        if self.run.deterministic:
-            raise ValueError(
-                'trainer.balance: "updates" given; the parts of a batch follow how fast trainers are, so'
-                ' run.deterministic = true needs "off"'
-            )
-        if self.sync.mode == "fixed" and self.sync.algorithm != "none":
-            raise ValueError(
-                'trainer.balance: "updates" given; sync.mode = "fixed" counts whole batches between'
-                ' rounds, and trainers wait for each other there: give sync.mode = "shadow", or "off"'
             )
 
     @property
@@ -427,11 +412,9 @@ class Job(Section):
     def one_trainer_begins(self) -> bool:
         """Whether one of several trainers goes through the start alone; the others then join it.
 
-        Not without a warm-up of the rows, which a small data set has no examples for; nor with
-        `trainer.balance`, which makes the updates equal of trainers that all begin at once.
+        Not without a warm-up of the rows, which a small data set has no examples for.
         """
-        several = self.trainer.count > 1 and self.trainer.balance != "updates"
-        return several and self.embedding.warmup_iterations > 0
+        return self.trainer.count > 1 and self.embedding.warmup_iterations > 0
 
     @property
     def rows_warmup_examples(self) -> int:

@@ -51,7 +51,7 @@ class EmbeddingSection(Section):
         " Counted in examples: `warmup_iterations` * `trainer.batch`. Over three times as many, and at least"
         " 50,000 examples, one trainer trains alone, with one worker and without looking anything up ahead;"
         " then the others join it, and of its other workers one begins after as many examples again, until"
-        " all do. With `trainer.balance` all trainers begin, and both numbers are for each.",
+        " all do.",
     )
     init_scale: Rate = Field(
         default=0.05, description="Initial values are uniform in `[-init_scale, init_scale)`."

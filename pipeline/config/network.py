@@ -33,7 +33,7 @@ class CodecsSection(BaseModel):
     On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
     the links between workers and embedding nodes it is not, so "topk" cannot be used there.
 
-    With `sync.control = "auto"` both ways between trainers and sync nodes may be "auto": each link then uses
+    With `sync.gap` both ways between trainers and sync nodes may be "auto": each link then uses
     the least lossy of "float32", "bfloat16" and "int8" that is fast enough for the wanted gap.
     """
 

@@ -22,9 +22,6 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-DEFAULT_CONTROL_BOUND: Final = 1.0
-DEFAULT_MAX_GAP: Final = 64
-
 LOOPBACK = "127.0.0.1"
 
 
@@ -176,21 +173,6 @@ class SyncSection(Section):
         default=None,
         description="shadow, with `gap`: `duty` during the first `start_iterations`. Default: `duty`.",
     )
-    control: Literal["off", "auto"] = Field(
-        default="off",
-        description='shadow: "auto": the coordinator sets the gap while the job trains, and where the'
-        " algorithm allows it the elastic rate, so that the replicas stay within `control_bound`; `gap` is"
-        " then the first one, 1 if not given.",
-    )
-    control_bound: Rate | None = Field(
-        default=None,
-        description="with `control`: the largest allowed distance of the replicas from their mean, relative"
-        " to how far the mean moves in 20 iterations of a trainer. Default: 1.",
-    )
-    control_max_gap: Positive | None = Field(
-        default=None,
-        description="with `control`: the largest gap that it sets. Default: 64, or `gap` if that is larger.",
-    )
     optimizer_state: Literal["own", "synchronized"] = Field(
         default="own",
         description='"synchronized": rounds also synchronize the state of `trainer.optimizer`, as they do the'
@@ -215,42 +197,6 @@ class SyncSection(Section):
         description="How long a round waits for a peer or a sync node before it continues without it.",
     )
     options: dict[str, JsonValue] = Field(default={}, description="Options of the algorithm.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_control(cls, tree: Any) -> Any:
-        if not isinstance(tree, dict) or tree.get("control") != "auto":
-            return tree
-        gap = 1 if tree.get("gap") is None else tree["gap"]
-        most = max(DEFAULT_MAX_GAP, gap) if isinstance(gap, int) else DEFAULT_MAX_GAP
-        settings = {"gap": gap, "control_bound": DEFAULT_CONTROL_BOUND, "control_max_gap": most}
-        return tree | {key: value for key, value in settings.items() if tree.get(key) is None}
-
-    @model_validator(mode="after")
-    def _controllable(self) -> SyncSection:
-        if self.control == "off":
-            for key in ("control_bound", "control_max_gap"):
-                if (value := getattr(self, key)) is not None:
-                    raise ValueError(
-                        f'sync.{key}: {value:g} given; set sync.control = "auto", or leave it out'
-                    )
-            return self
-        if self.mode == "fixed":
-            raise ValueError(
-                'sync.control: "auto" given; rounds at a fixed rate come every sync.every iterations, so set '
-                'sync.mode = "shadow", or leave sync.control out'
-            )
-        if self.algorithm == "none":
-            raise ValueError(
-                'sync.control: "auto" given; sync.algorithm = "none" has no rounds to control, so choose '
-                "another one, or leave sync.control out"
-            )
-        if self.gap is not None and self.control_max_gap is not None and self.control_max_gap < self.gap:
-            raise ValueError(
-                f"sync.control_max_gap: {self.control_max_gap} given; it must be at least sync.gap "
-                f"({self.gap}), from which the control starts"
-            )
-        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> SyncSection:

@@ -204,12 +204,6 @@ class TrainerSection(Section):
         " of a user come close together; with 100 or so they are trained one after the other by one worker,"
         " which improves quality on small data. A reader keeps up to as many batches for each worker.",
     )
-    balance: Literal["off", "updates"] = Field(
-        default="off",
-        description='"updates": trainers that are slower than the fastest one cut each batch into parts and'
-        " make a dense update of each, so that all make about as many; the batch stays the unit of readers,"
-        ' ledger and embedding nodes. It needs `sync.mode = "shadow"`.',
-    )
     exact_rows: bool = Field(
         default=True,
         description="Train each batch on rows with all pushes that its trainer has made until then, also"

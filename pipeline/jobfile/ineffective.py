@@ -233,11 +233,6 @@ RULES: Final[tuple[_Rule, ...]] = (
         "one worker trains every batch: trainer.count and trainer.workers are 1",
     ),
     _Rule(
-        ("trainer.balance",),
-        lambda job: job.trainer.count == 1,
-        "trainer.count is 1, and no trainer is slower than another until more of them join",
-    ),
-    _Rule(
         ("trainer.exact_rows",),
         lambda job: job.run.deterministic or (job.trainer.workers == 1 and job.trainer.lookups_ahead == 0),
         "each batch is looked up after the one before it, so its rows are exact",

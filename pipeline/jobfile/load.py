@@ -34,12 +34,19 @@ PATHS = ("path", "validation_path", "eval_path")
 """Keys of `[data]` that name files."""
 
 _NO_CACHE: Final = "was removed: workers keep no copies of rows, which never won; delete the key"
+_NO_CONTROL: Final = "was removed: it won little over a fixed gap, at more bytes, and lost on skewed data"
 
 REMOVED_KEYS: dict[str, str] = {
     "trainer.worker_kind": "was removed: workers are threads; delete the key, and where their interpreter's"
     " lock limits them start more trainers: trainer.count = 2",
     "trainer.cache_rows": _NO_CACHE,
     "trainer.cache_staleness": _NO_CACHE,
+    "trainer.balance": "was removed: it showed no gain over what readers do, who give a slow trainer fewer"
+    ' batches; delete the key, or set sync.algorithm = "decoupled", whose merges weigh by examples',
+    "sync.control": f"{_NO_CONTROL}; delete the key, and set sync.gap and sync.duty, or on a slow link"
+    ' codecs.center_up = "int8"',
+    "sync.control_bound": f"{_NO_CONTROL}; delete the key",
+    "sync.control_max_gap": f"{_NO_CONTROL}; delete the key, and set sync.gap",
     "network.emulation": "was removed: there is one way to emulate a slow network; delete the key, and give"
     " network.delay or network.bandwidth",
 }

@@ -31,7 +31,7 @@ class LossFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LossBatch:
-    """What a loss of one's own sees of a batch, or of a micro-batch, on the trainer's device.
+    """What a loss of one's own sees of a batch, on the trainer's device.
 
     Attributes:
         labels: float32 [B], each 0.0 or 1.0; [B, T] of T labels.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, NonNegativeFloat
 
 from ..config.job import Job
 from ..types import ResultModel
@@ -63,6 +63,9 @@ class ProfileMeasurements(ResultModel):
         basis: what `shadowsync plan` needs besides.
     """
 
+    # `PlanBasis` has it, too.
+    ignored_fields = frozenset({"worker_kind"})
+
     run: str
     seconds: Annotated[float, Field(gt=0)]
     workers: Annotated[int, Field(ge=1)]
@@ -72,12 +75,6 @@ class ProfileMeasurements(ResultModel):
     depth_bounds: list[str] = Field(default_factory=list)
     basis: PlanBasis
     nodes: list[NodeMeasurements]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_worker_kind(cls, tree: Any) -> Any:
-        """Drop what earlier profiles have; `PlanBasis` has it, too."""
-        return {key: tree[key] for key in tree if key != "worker_kind"} if isinstance(tree, dict) else tree
 
     def of(self, role: str) -> list[NodeMeasurements]:
         """Return the nodes of one role."""

@@ -32,7 +32,6 @@ def render_markdown(report: Report) -> str:
         _ledger(report),
         _throughput(report),
         _sync(report),
-        *_control(report),
         *_link_codecs(report),
         _nodes(report),
         *_placement(report),
@@ -79,10 +78,6 @@ def _quality(report: Report) -> list[str]:
     ]
     if warmup := report.train.rows_warmup_examples:
         table += [("examples of the embedding warm-up", wording.count(warmup))]
-    table += [
-        (f"{name}, dense updates", wording.count(updates))
-        for name, updates in report.train.dense_updates.items()
-    ]
     if (part := report.train.progressive) is not None:
         table += [
             ("NE, progressive part", wording.number(part.ne)),
@@ -265,30 +260,6 @@ def _sync(report: Report) -> list[str]:
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
     slow = [plain(wording.network(report)), ""] if report.network is not None else []
     return [title, "", *slow, *markdown_table(("measure", "value"), rows), "", picture]
-
-
-def _control(report: Report) -> list[list[str]]:
-    """Build the section on `sync.control`; empty if it was off."""
-    control = report.sync.control
-    if control is None:
-        return []
-    rows = [
-        (
-            wording.duration(made.seconds),
-            wording.count(made.gap),
-            "" if made.elastic_rate is None else wording.amount(made.elastic_rate),
-            wording.number(made.ratio, 2),
-            made.why,
-        )
-        for made in control.decisions
-    ]
-    head = ("after", "gap", "elastic rate", "distance over movement", "why")
-    lines = markdown_table(head, rows) if rows else ["It changed nothing."]
-    some = control.decision_count - len(rows)
-    note = "Distance of the replicas from their mean, over how far that moves in 20 iterations of a trainer."
-    left_out = [f"Not shown: {wording.counted(some, 'more decision')}."] if some else []
-    title = "## Control of the synchronization"
-    return [[title, "", f"`sync.control`: {wording.control(control)}.", "", *lines, "", note, *left_out]]
 
 
 def _link_codecs(report: Report) -> list[list[str]]:

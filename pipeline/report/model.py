@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, computed_field, model_validator
 
 from ..metrics.importance import Importance
 from ..types import ResultModel
-from .adaptation import Control, LinkChoice
+from .adaptation import LinkChoice
 from .growth import GrowingTable
 from .ledger import Ledger
 from .merged_work import Merges
@@ -73,11 +73,7 @@ class BadBatch(ResultModel):
 
 
 class BadBatches(ResultModel):
-    """Batches that were left out; `first` has some of them.
-
-    A batch that was left out changed no embedding row. If batches are cut, the micro-batches before the bad
-    one changed dense parameters.
-    """
+    """Batches that were left out, which changed nothing; `first` has some of them."""
 
     count: Annotated[int, Field(ge=1)]
     examples: NonNegativeInt
@@ -127,12 +123,13 @@ class Sync(ResultModel):
         bytes: bytes that the trainers sent and received; between two trainers each byte counts at both ends.
         links: traffic by the way's name in the job's `codecs`, without ways that were not used.
         reference_bytes: memory that lossy codecs needed at the end, by the role that held it.
-        control: None without `sync.control`.
         link_codecs: the links whose codec was chosen automatically.
         merges: what a center has merged, of an algorithm that merges.
         waited_seconds: by the trainer's name, for how long rounds waited for it, the last one to be ready; as
             the trainer has it that waited longest.
     """
+
+    ignored_fields = frozenset({"control"})
 
     algorithm: str
     mode: str
@@ -149,7 +146,6 @@ class Sync(ResultModel):
     links: dict[str, LinkTraffic] = {}
     reference_bytes: dict[str, NonNegativeInt] = {}
     optimizer_state: Literal["own", "synchronized"] = "own"
-    control: Control | None = None
     link_codecs: list[LinkChoice] = []
     merges: Merges | None = None
     waited_seconds: dict[str, NonNegativeFloat] = {}
@@ -264,6 +260,8 @@ class Report(ResultModel):
         pictures: whether pictures were wanted.
     """
 
+    ignored_fields = frozenset({"eval_best"})
+
     format_version: Literal[1] = 1
     run: str
     outcome: str
@@ -321,13 +319,6 @@ class Report(ResultModel):
     def folder(self) -> Path | None:
         """The run's folder, for a report that `shadowsync.run` returned."""
         return self._folder
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_computed(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        return {name: value for name, value in body.items() if name != "eval_best"}
 
     @model_validator(mode="after")
     def _known_outcome(self) -> Self:

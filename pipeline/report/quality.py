@@ -72,15 +72,15 @@ class Train(ResultModel):
         ne_by_label: the same of each label by its name, of a job with several labels.
         progressive: quality on the job's progressive part.
         rows_warmup_examples: see `Job`.
-        dense_updates: number of dense updates by trainer, with `trainer.balance`.
         hours: the hours in which something was trained.
     """
+
+    ignored_fields = frozenset({"dense_updates"})
 
     ne_progressive: NonNegativeFloat | None
     ne_by_label: dict[str, NonNegativeFloat | None] = {}
     progressive: Progressive | None = None
     rows_warmup_examples: NonNegativeInt = 0
-    dense_updates: dict[str, NonNegativeInt] = {}
     hours: list[TrainedHour] = []
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from ..config.job import Job
 from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
-from .adaptation import Control, LinkChoice
+from .adaptation import LinkChoice
 from .lateness import Lateness, late_trainers
 from .model import ExampleCounts
 from .quality import Evaluation, TrainedHour
@@ -110,34 +110,6 @@ def warmup_warnings(job: Job, trained: int) -> list[str]:
         f"The learning rate of embedding rows was still growing over {over} of {count(trained)} examples, so"
         f" rows learned less than they could: lower embedding.warmup_iterations"
         f" ({job.embedding.warmup_iterations}) or trainer.batch ({job.trainer.batch}), or train more epochs."
-    ]
-
-
-def control_warnings(job: Job, control: Control | None) -> list[str]:
-    """Return a warning if `sync.control` controlled nothing, or did not keep its bound."""
-    if job.sync.control == "off":
-        return []
-    if control is None:
-        return [
-            "sync.control changed nothing: a single trainer has no other replica to stay close to. Start"
-            " more trainers, or leave it out."
-        ]
-    if control.ratio is None:
-        return [
-            "sync.control changed nothing: training ended before the replicas' distance could be measured"
-            " once. Train more examples, or leave it out."
-        ]
-    if control.kept:
-        return []
-    lowest = f"{number(control.ratio, 2)} at the end, {number(control.ratio_lowest, 2)} at best"
-    within = f"{control.windows_within} of {control.windows} windows were within it"
-    if control.held_up or control.gap > 1:
-        remedy = f"raise sync.duty ({job.sync.duty:g}) or the link's bandwidth"
-    else:
-        remedy = "use fewer trainers: a round after every iteration does not keep the replicas closer"
-    return [
-        f"The bound of sync.control_bound ({control.bound:g}) was not kept: {lowest}, {within}, with a gap of"
-        f" {control.gap} at the end. Raise the bound, or {remedy}."
     ]
 
 

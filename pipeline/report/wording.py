@@ -10,7 +10,6 @@ from typing import Final
 from ..codecs.choices import CHOOSABLE
 from ..config.network import SlowNetwork
 from ..text import format
-from .adaptation import Control
 from .ledger import Identity
 from .merged_work import MergedWork
 from .model import ExampleCounts, LinkTraffic, Report, Staleness, Sync
@@ -206,22 +205,6 @@ def references(report: Report) -> str:
     """Describe the memory of references and residuals; "" if there was none."""
     held = report.sync.reference_bytes
     return ", ".join(f"{data_size(size)} on {role} nodes" for role, size in held.items())
-
-
-def control(state: Control) -> str:
-    """Describe what `sync.control` did and reached."""
-    gap = f"gap {count(state.first_gap)} at first, {count(state.gap)} at the end"
-    rate = "" if state.elastic_rate is None else f"; elastic rate {_from_to(state)}"
-    reached = "nothing could be measured"
-    if state.windows:
-        within = f"{count(state.windows_within)} of {count(state.windows)} windows within"
-        reached = f"{number(state.ratio, 2)} reached at the end, {within}"
-    return f"bound {amount(state.bound)}, {reached}; {gap}{rate}"
-
-
-def _from_to(state: Control) -> str:
-    first, last = amount(state.first_elastic_rate), amount(state.elastic_rate)
-    return last if first == last else f"{first} at first, {last} at the end"
 
 
 def link_codecs(report: Report) -> str:

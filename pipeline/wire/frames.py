@@ -19,7 +19,7 @@ from .messages import MESSAGES
 from .schema import Message, TensorField
 
 # The version of messages and their bodies. The refusal of a peer with another version names both.
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_HEADER_BYTES = 4 << 20
 MAX_TENSOR_BYTES = 1 << 30
 

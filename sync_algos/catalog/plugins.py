@@ -61,13 +61,8 @@ def check_class(name: str, cls: Any) -> type[Algorithm]:
         value = getattr(cls, attribute, None)
         if not isinstance(value, str) or not value or "\n" in value:
             raise AlgorithmError(KEY, f"{name!r} has no {attribute}; give it one line of text")
-    options, closest = option_types(cls.Options), cls.closest_elastic_rate
-    if closest is not None and ("elastic_rate" not in options or not 0.0 < closest <= 1.0):
-        raise AlgorithmError(
-            KEY,
-            f"{name!r} has closest_elastic_rate = {closest!r}; give it an option elastic_rate, and a rate"
-            " above 0 and at most 1",
-        )
+    # Raises for options that a job file cannot give.
+    option_types(cls.Options)
     return cls
 
 

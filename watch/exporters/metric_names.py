@@ -75,7 +75,6 @@ TRAINER = (
     _gauge("unshared_links", "unshared_links", "workers' links to embedding nodes that cannot share memory"),
     _counter("trained_examples", "trained_examples", "examples trained by this trainer"),
     _counter("iterations", "iterations", "steps of all workers"),
-    _counter("dense_updates", "dense_updates", "dense updates of all workers, more where batches are cut"),
     _counter("captured_steps", "captured_steps", "steps that a GPU replayed from a captured graph"),
     _counter("clipped_steps", "clipped_steps", "steps whose gradient norm exceeded trainer.clip_norm"),
     _counter("left_out_batches", "left_out_batches", "batches left out, as not finite"),
@@ -130,8 +129,6 @@ COORDINATOR = (
     ),
     _gauge("job_divergence", "divergence", "how far the replicas are apart: ‖w - mean‖ / ‖mean‖, averaged"),
     _gauge("job_sync_gap_mean_iterations", "gap_mean", "iterations between rounds, mean over trainers"),
-    _gauge("job_sync_gap_target_iterations", "gap_target", "the gap that sync.control has set"),
-    _gauge("job_sync_elastic_rate", "elastic_rate", "the elastic rate that sync.control has set"),
     _gauge("job_living_nodes", "living", "nodes that are alive, the coordinator among them"),
     _gauge("job_dead_nodes", "dead", "nodes that died"),
 )
@@ -141,8 +138,6 @@ _OF_HUB = {
     "ended",
     "divergence",
     "gap_mean",
-    "gap_target",
-    "elastic_rate",
     "living",
     "dead",
 }

@@ -25,8 +25,6 @@ def scalars_of(status: Status) -> dict[str, float]:
         "examples_per_second/all": status.speed.now,
         "sync/gap_mean": status.sync.gap_mean,
         "sync/gap_open": status.sync.gap_open,
-        "sync/gap_target": status.sync.gap_target,
-        "sync/elastic_rate": status.sync.elastic_rate,
         "sync/rounds": status.sync.rounds,
         "sync/sent_bytes_per_second": status.sync.sent_bytes_per_second,
         "sync/divergence": status.sync.divergence,

@@ -81,10 +81,9 @@ def _book(loops: LoopFigures) -> Text:
 
 def _figures(status: Status) -> Text:
     sync, loops = status.sync, status.loops
-    target = f", target {count(sync.gap_target)}" if sync.gap_target is not None else ""
     traffic = f"{data_rate(sync.sent_bytes_per_second)} out"
     synchronized = [
-        ("sync gap", f"{number(sync.gap_mean, 1)}, open {count(sync.gap_open)}{target}"),
+        ("sync gap", f"{number(sync.gap_mean, 1)}, open {count(sync.gap_open)}"),
         ("rounds", f"{count(sync.rounds)}, {traffic}"),
     ]
     if loops is not None:

@@ -16,7 +16,6 @@ from ....pipeline.wire.field_checks import Counts
 from ...control.cluster_state import ClusterState
 from ...control.membership import Member, Membership
 from ...control.progress import InputFacts, InputSize, Origin
-from ...control.sync_controller import control_of
 from ..ledger.ledger import LedgerState
 from .checkpointing import CheckpointingState
 from .lone_start import LoneStart
@@ -95,11 +94,7 @@ class JobState(ClusterState):
         """Enter STARTING; later nodes join late."""
         self.lifecycle.enter(JobPhase.STARTING)
         self.members.start()
-        trainers = self.members.alive("trainer")
         self.vacancies.start(self.members.alive("sync"))
-        # All trainers agree: a plug-in of another version would differ in its first weights or fail.
-        elastic = trainers[0].facts.elastic if trainers else None
-        self.control = control_of(self.job.sync, len(trainers), elastic)
         self.lone_start.begin()
 
     def join(
@@ -133,7 +128,7 @@ class JobState(ClusterState):
         if not self.lifecycle.is_training:
             return False
         if role == "trainer":
-            return self.training.balancer is None and self._can_join_as_trainer()
+            return self._can_join_as_trainer()
         return role == "reader" or bool(self.vacancies.free(role, comes_back=comes_back))
 
     def _can_join_as_trainer(self) -> bool:
@@ -146,19 +141,13 @@ class JobState(ClusterState):
             any(trainer.facts.recenters for trainer in trainers) or not self.vacancies.empty_slices()
         )
 
-    def heartbeat(self, member: Member, metrics: Counts) -> float | None:
-        """Record the counts of a living node; `metrics` is kept, not copied.
-
-        Returns the number of micro-batches per batch from now on; None if it stays.
-        """
+    def heartbeat(self, member: Member, metrics: Counts) -> None:
+        """Record the counts of a living node; `metrics` is kept, not copied."""
         member.record_heartbeat(metrics)
         now, name = self.seconds(), member.info.name
         self.rates.record_heartbeat(name, now, metrics)
         if member.info.role == "trainer":
             self.training.metrics.heartbeat(name, now, metrics)
-        # A trainer of owed batches is not slow: these count no iterations.
-        balanced = self.lifecycle.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
-        return self.training.balance(name, now, metrics) if balanced else None
 
     def folder_removed(self) -> None:
         """Record that somebody removed the run's folder."""
@@ -210,17 +199,15 @@ class JobState(ClusterState):
             return False
         if self.lone_start.waiting():
             return True
-        joins_late = phase is JobPhase.TRAINING and self.training.balancer is None
-        return joins_late and self.center_has_model()
+        return phase is JobPhase.TRAINING and self.center_has_model()
 
     def can_leave(self, member: Member) -> bool:
         """Return whether the job can continue without a node, once another one of its role has begun."""
         role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
         others += len(self.lone_start.waiting()) if role == "trainer" else 0
         # The lacking batches of a shard are known only once all trainers have reported their pushes.
-        fits = role == "reader" or (role == "trainer" and self.training.balancer is None)
         return (
-            fits
+            role in ("reader", "trainer")
             and others > 0
             and member.begun
             and self.lifecycle.is_training

@@ -14,14 +14,12 @@ from ...control.progress import InputFacts, TrainingMetrics
 from ..ledger.ledger import LedgerState
 from ..ledger.records import Acknowledged, LeftOut
 from .bad_batches import BadBatchCounter
-from .update_balancer import UpdateBalancer, UpdateCounts
 
 
 class TrainingState:
     """Metrics, input, bad batches and lost updates of a job. Owned by the coordinator's loop.
 
     Attributes:
-        balancer: with `trainer.balance`, the balancer of the trainers' updates.
         bad_rows_of_failed_reader: malformed rows of a failed reader, which may be why it failed.
         left_counts: counts of trainers that left, by name.
         synced_iterations: iterations of each trainer that are synchronized, by token.
@@ -32,7 +30,6 @@ class TrainingState:
         self.input = input_facts
         self.metrics = TrainingMetrics(job.data.label_names, of_logits=job.model.has_logits)
         self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
-        self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
         self.bad_rows_of_failed_reader = 0
         self.left_counts: dict[str, Counts] = {}
         self.synced_iterations: dict[str, int] = {}
@@ -53,14 +50,6 @@ class TrainingState:
         """Record that a reader died or left, so that its unfinished spans are unread."""
         for span in self._ledger.lose_reader(reader):
             self.input.size.span_unread(span.number, span.examples)
-
-    def balance(self, trainer: str, now: float, metrics: Counts) -> float | None:
-        """Return a trainer's number of micro-batches per batch from now on; None if it stays."""
-        if self.balancer is None or "micro_batches" not in metrics:
-            return None
-        batches, updates = int(metrics.get("iterations", 0)), int(metrics.get("dense_updates", 0))
-        counts = UpdateCounts(now, batches, updates, max(1.0, float(metrics["micro_batches"])))
-        return self.balancer.record_heartbeat(trainer, counts)
 
     def acknowledge(
         self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int, now: float
@@ -98,8 +87,6 @@ class TrainingState:
 
     def lose_trainer(self, member: Member) -> None:
         """Record the death of a trainer."""
-        if self.balancer is not None:
-            self.balancer.lose(member.info.name)
         self._lose_updates(member.info.name, self.synced_iterations.get(member.info.token, 0))
 
     def trainer_left(self, trainer: str, counts: Counts) -> None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray
-from .item_lists import ItemList, JaggedLists, PaddedLists, lengthened, list_layout
+from .item_lists import ItemList, PaddedLists, lengthened, list_layout
 from .request import BankLookup, ColumnBags, DistinctRows, LookupPlan
 
 Pad: TypeAlias = Callable[[str, int], int]
@@ -134,14 +134,6 @@ class GatherIndices:
         which does not go together.
         """
         return _Builder(requests, columns, pad, jagged=jagged).build()
-
-    def ends_of_lists(self) -> dict[int, IndexArray]:
-        """Return for each jagged column where its examples begin and end among its vectors, int64 [B + 1]."""
-        return {
-            column: np.concatenate([[0], np.cumsum(self.tensors[of.lengths].numpy(), dtype=np.int64)])
-            for column, of in self.layout.lists
-            if isinstance(of, JaggedLists)
-        }
 
     def longest_of(self, column: int) -> int:
         """Return the places of each example in a column that is a sequence; if jagged, those it needs."""

@@ -74,8 +74,6 @@ class NodeFacts:
         checkpoint_bytes: bytes of the node's part of a checkpoint.
         optimizer_state: names and sizes of a trainer's optimizer state, which a joining trainer may copy.
         recenters: whether a lost slice of the center may be rebuilt from the replicas.
-        elastic: the elastic rate of a trainer's algorithm, and the rate for the closest replicas; None if the
-            rate may not change.
         restored_batches: number of batches that the shard had applied before the resume.
     """
 
@@ -95,7 +93,6 @@ class NodeFacts:
     recenters: bool = False
     optimizer_state: Annotated[tuple[tuple[str, Count], ...], Items(MAX_BATCHES)] = ()
     needs_peers: bool = False
-    elastic: tuple[Rate, Rate] | None = None
 
 
 @dataclass(frozen=True, slots=True)

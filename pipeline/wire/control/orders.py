@@ -9,14 +9,13 @@ from typing import Annotated, Final, TypeAlias
 from ...checkpoint.files import FileEntry
 from ...data.span import Span
 from ...errors import ExitCode
-from ..field_checks import MAX_INTEGER, Bounds, Count, Counts, Examples, Items, Seconds
+from ..field_checks import MAX_INTEGER, Count, Counts, Examples, Items, Seconds
 from .base import Done, Reply, Request, Values
-from .messages import BatchIds, Rate
+from .messages import BatchIds
 
 MAX_FILES = 1 << 16
 MAX_SPANS = 1 << 16
 MAX_RANGES = 1 << 14
-MAX_MICRO_BATCHES = 64
 FLOAT_BYTES = 4
 
 FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
@@ -188,13 +187,6 @@ class SetGroup(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class DivideBatches(Request[Done]):
-    """Average number of dense updates per batch."""
-
-    micro_batches: Annotated[float, Bounds(1, MAX_MICRO_BATCHES)]
-
-
-@dataclass(frozen=True, slots=True)
 class PauseTraining(Request[Done]):
     """Pause of training during a validation, or its end.
 
@@ -314,19 +306,9 @@ class SampleReplica(Request["ReplicaSample"]):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSample(Reply):
-    """Sampled elements of a replica, with iterations and rounds."""
+    """Sampled elements of a replica."""
 
     values: Values
-    iterations: Count
-    rounds: Count
-
-
-@dataclass(frozen=True, slots=True)
-class SetSync(Request[Done]):
-    """Settings of the synchronization; rate 0 means unchanged."""
-
-    gap: Annotated[int, Bounds(1)]
-    elastic_rate: Rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algori
 @pytest.mark.matrix
 @pytest.mark.no_kill
 def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCluster]) -> None:
-    changes = {"data": {"epochs": EPOCHS}, "trainer": {"balance": "updates"}}
+    changes = {"data": {"epochs": EPOCHS}, "trainer": {"count": 1}}
     slowed = Slowed(30, 1.0)
     own = in_process(changes, faults=(slowed,)).start()
     own.wait_for_batches(20)

@@ -77,8 +77,6 @@ def watched(
     port = free_ports(len(ROLES))
     more: Settings = {
         "data": {"epochs": 500},
-        # So that there is a gap that is wanted.
-        "sync": {"control": "auto"},
         "watch": {"web": "0", "tensorboard": True, "metrics_port": port},
         "tables": {"C1": {"kind": "growing"}},
     }

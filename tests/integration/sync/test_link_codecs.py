@@ -45,7 +45,7 @@ def trained(
     monkeypatch.setattr(RoundSchedule, "wanted_seconds", property(lambda _: wanted_seconds))
     changes: dict[str, dict[str, Any]] = {
         "data": {"epochs": 10_000},
-        "sync": {"duty": 1.0, "control": "auto"},
+        "sync": {"duty": 1.0, "gap": 1},
         "codecs": AUTO,
     }
     own = cluster(changes).start()

@@ -67,17 +67,9 @@ def test_the_others_join_with_its_weights_and_its_optimizer(
     assert min(squares(run, f"trainer-{index}") for index in (1, 2)) > 0.5 * squares(run, "trainer-0")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"embedding": {"warmup_iterations": 0}}, {"trainer": {"balance": "updates"}}],
-    ids=["no warm-up", "equal updates"],
-)
-def test_the_control_all_begin_at_once(
-    in_process: Callable[..., InProcessCluster], more: dict[str, dict[str, Any]]
-) -> None:
+def test_the_control_all_begin_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     slowed, order = Slowed(START // 2), InOrder()
-    settings = changed(ALGORITHMS["easgd"]) | more
-    settings["trainer"] = {"count": 3} | settings["trainer"]
+    settings = changed(ALGORITHMS["easgd"]) | {"embedding": {"warmup_iterations": 0}}
     own = in_process(settings, faults=(short_start(START), slowed, order)).start()
     wait_until(lambda: len(set(order)) == 3, "all of them train")
     assert len(order) < START

@@ -144,7 +144,7 @@ def test_however_it_is_trained(cluster: MakeCluster, logs: tuple[Path, Path], ho
     elif how == "a device":
         faults = [fake_device]
     elif how == "two trainers":
-        settings["trainer"] |= {"count": 2, "balance": "updates"}
+        settings["trainer"] |= {"count": 2}
     elif how == "bfloat16":
         settings["trainer"] |= {"precision": "bfloat16"}
     elif how == "growing":

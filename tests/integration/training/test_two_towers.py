@@ -88,7 +88,6 @@ def own_kind_rank(model: SavedModel) -> float:
     [
         ("growing", {"count": 2, "workers": 2}),
         pytest.param("hashed", {"precision": "bfloat16", "clip_norm": 1.0}, marks=pytest.mark.matrix),
-        pytest.param("growing", {"balance": "updates", "count": 2}, marks=pytest.mark.matrix),
     ],
 )
 def test_items_of_a_users_kind_are_the_nearest(

@@ -275,12 +275,12 @@ def test_a_hub_whose_loops_come_after_its_modules_takes_their_settings() -> None
     own.begin(hello(own, "a", "client"))
     with pytest.raises(ClusterError, match="already has its 0 sync nodes"):
         hello(own, "1", "sync")
-    own.take_loops(loop_job({"sync.nodes": 1, "sync.control": "auto"}))
+    own.take_loops(loop_job({"sync.nodes": 1, "sync.gap": 7}))
     assert not own.has_sync_nodes
     own.begin(hello(own, "2", "sync"))
     assert own.has_sync_nodes
     begun(own, "3", needs_center=True)
-    assert own.control is not None
+    assert own.job.sync.gap == 7
 
 
 def test_a_loop_that_takes_part_is_not_replaced() -> None:

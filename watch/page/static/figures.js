@@ -46,9 +46,8 @@ export function showFigures(status) {
   const labels = Object.entries(quality.labels ?? {}).slice(1);
   const further = labels.map(([name, one]) => `; ${name} ${number(one.ne)}`).join("");
   const recent = `${number(quality.ne_recent)}${byTheHour(quality.hours)}`;
-  const target = sync.gap_target == null ? "" : `; target ${count(sync.gap_target)}`;
   const synchronized = [
-    ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}${target}`],
+    ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}`],
     ["Divergence", number(sync.divergence), "of the replicas"],
     ["Rounds", count(sync.rounds), `${count(sync.incomplete_rounds)} incomplete`],
     ["Synchronization", rate(sync.sent_bytes_per_second), `back ${rate(sync.received_bytes_per_second)}`],

@@ -101,31 +101,6 @@ def test_a_slow_trainer_takes_fewer_batches(job_file: JobMaker) -> None:
 
 
 @pytest.mark.matrix
-def test_a_slow_trainer_makes_as_many_dense_updates(job_file: JobMaker) -> None:
-    """Its batches stay a third of the others'; a part costs a tenth of a step, whatever its size."""
-    machines = Timing(step_seconds=0.36, part_seconds=0.04, slower=(3.0,))
-    small: dict[str, Any] = {"batch": 48}
-    off = emulated(job_file, machines, trainers=3, trainer=small)
-    slow, *fast = off.dense_updates
-    assert off.dense_updates == off.iterations
-    assert [slow * 3] * len(fast) == [pytest.approx(other, rel=0.1) for other in fast], "the control"
-    balanced = emulated(job_file, machines, trainers=3, trainer=small | {"balance": "updates"})
-    slow, *fast = balanced.dense_updates
-    assert [slow] * len(fast) == [pytest.approx(other, rel=0.1) for other in fast]
-    assert balanced.iterations[1:] == fast, "the others are not cut"
-    assert 2.5 * balanced.iterations[0] < slow
-    assert balanced.examples == off.examples == EXAMPLES
-    again = emulated(job_file, machines, trainers=3, trainer=small | {"balance": "updates"})
-    assert again == balanced
-
-
-def test_equal_trainers_are_not_cut(job_file: JobMaker) -> None:
-    result = emulated(job_file, trainer={"batch": 96, "balance": "updates"})
-    assert result.dense_updates == result.iterations
-    assert min(result.iterations) > 50
-
-
-@pytest.mark.matrix
 def test_staleness_is_what_is_trained_between_a_lookup_and_its_push(job_file: JobMaker) -> None:
     def staleness(timing: Timing, **trainer: int | bool) -> float:
         return emulated(job_file, timing, 1, sync={"algorithm": "none"}, trainer=trainer).staleness

@@ -30,7 +30,6 @@ def a_job(**changes: dict[str, object]) -> Job:
         ({"trainer": {"count": 1}}, RULES, "trainer.count = 1 given; a job of one", "trainer.count = 2"),
         ({"trainer": {"count": 9}}, RULES, "1:8 and trainer.count = 9 given, which is not", "a range with"),
         ({}, CountRules(3, 4), "3:4 and trainer.count = 2 given, which is not within", "a range with"),
-        ({"trainer": {"count": 2, "balance": "updates"}}, RULES, 'trainer.balance = "updates"', '"off"'),
         ({"network": {"delay": "10ms"}}, RULES, "emulated network", "leave out --delay"),
     ],
 )

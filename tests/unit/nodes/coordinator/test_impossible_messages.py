@@ -156,7 +156,7 @@ REQUESTS = [
     ("token-reader-0", NodeFailed("it failed", 6, 3)),  # type: ignore[arg-type]
     ("token-trainer-0", NodeFailed("it failed", 6, 0)),  # type: ignore[arg-type]
     ("token-trainer-1", ReportSlowPeer(1, 0)),
-    ("token-trainer-1", Ready(NodeFacts(rows=1, pieces=((0, 0, 1),), elastic=(0.1, 0.2)))),
+    ("token-trainer-1", Ready(NodeFacts(rows=1, pieces=((0, 0, 1),)))),
 ]
 
 
@@ -193,21 +193,19 @@ def _status(server: CoordinatorServer) -> dict[str, Any]:
 
 
 COUNTED = (
-    "iterations", "rounds", "gap_open", "micro_batches", "dense_updates", "cpu_seconds", "retained_bytes",
+    "iterations", "rounds", "gap_open", "cpu_seconds", "retained_bytes",
     "read_spans", "read_examples", "applied_batches", "repeated_pushes", "in_flight", "memory_bytes",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("balance", ["off", "updates"])
-def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(balance: str, tmp_path: Path) -> None:
+def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(tmp_path: Path) -> None:
     async def work() -> None:
         now = [0.0]
-        server = Told(tmp_path, clock=lambda: now[0], trainer={"count": 2, "balance": balance})
+        server = Told(tmp_path, clock=lambda: now[0], trainer={"count": 2})
         before = server.accounts
         for value in (MOST_COUNT, 0, 0.5, float(MOST_COUNT), 1):
             for name in (None, *COUNTED):
                 counts: dict[str, int | float] = dict.fromkeys(COUNTED, 1) if name is None else {name: value}
-                counts = counts if name is None else {"micro_batches": 1, name: value}
                 for token in ("token-trainer-0", LIAR, "token-reader-0", "token-embedding-0"):
                     now[0] += 0.7
                     server.beat(token.encode(), token, Heartbeat(counts))
@@ -239,11 +237,8 @@ async def _diverge(server: Told) -> None:
 
 async def _sample(server: Told) -> None:
     sampler = ReplicaSampler(server)
-    points = await sampler.sample(ELEMENTS)
-    divergence = divergence_of([point.values for point in points.values()])
+    divergence = divergence_of(await sampler.sample(ELEMENTS))
     assert divergence is None or math.isfinite(divergence)
-    if points and server.state.control is not None:
-        server.state.control.add(1.0, points)
 
 
 async def _drain(server: Told) -> None:
@@ -267,7 +262,7 @@ REPLIES: dict[str, tuple[Callable[[Told], Awaitable[object]], dict[type[Request[
         },
     ),
     "read_replica": (_diverge, {ReadReplica: ReplicaValues(VALUES)}),
-    "sample_replica": (_sample, {SampleReplica: ReplicaSample(VALUES, 3, 1)}),
+    "sample_replica": (_sample, {SampleReplica: ReplicaSample(VALUES)}),
     "drain": (_drain, {Drain: DrainReply({"a": 1}, {"w": 1}, 4, sums(), (batch_id(7),))}),
     "find_lacking": (_call(LACKING), {FindLacking: LackingBatches(((0, 0, 1, 3), (0, 1, 0, 9)), 2)}),
     "trace": (

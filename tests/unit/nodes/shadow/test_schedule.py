@@ -274,54 +274,36 @@ def test_iterations_that_become_fast_while_it_waits_are_noticed(
     assert due - CLOCK_SECONDS <= now <= latest
 
 
-def test_another_gap_counts_from_the_last_complete_round() -> None:
-    own = schedule(gap=8, duty=1.0)
+def test_what_did_not_complete_is_no_round_to_count_from() -> None:
+    own = schedule(gap=20, duty=1.0)
     play(own, 0.0, 10, Ended())
-    assert own.due_iterations == 18
-    own.set_gap(2)
-    assert own.due_iterations == 12
-    assert own.is_due(1.0, 12)
-    own.set_gap(20)
     assert own.due_iterations == 30
     assert not own.is_due(1.0, 29)
-    play(own, 1.0, 30, Ended())
-    assert own.due_iterations == 50
-    # What did not complete is no round to count from.
-    play(own, 2.0, 50, Ended(complete=False))
-    own.set_gap(4)
-    assert own.due_iterations == 34
+    play(own, 1.0, 30, Ended(complete=False))
+    assert own.due_iterations == 30
+    play(own, 2.0, 31, Ended())
+    assert own.due_iterations == 51
 
 
-def test_a_gap_before_the_first_round_leaves_that_due_at_once() -> None:
-    own = schedule(gap=8)
-    own.set_gap(2)
-    assert own.is_due(0.0, 0)
-
-
-def test_another_gap_grows_from_one_as_well() -> None:
-    own = schedule(gap=2, duty=1.0, start_iterations=100)
-    own.set_gap(11)
+def test_a_gap_grows_from_one() -> None:
+    own = schedule(gap=11, duty=1.0, start_iterations=100)
     play(own, 0.0, 50, Ended())
     assert own.due_iterations == 50 + 6
 
 
 def test_rounds_are_wanted_every_gap_or_as_the_duty_cycle_has_it() -> None:
     assert schedule().wanted_seconds is None, "without a gap nothing says how often"
-    own = schedule(gap=10)
-    play(own, 0.0, 0, Ended(cpu_seconds=0.0))
-    assert own.wanted_seconds is None, "no iteration took a time yet"
-    for number in range(1, USUAL_ROUNDS + 1):
-        play(own, 1.0 * number, 20 * number, Ended(cpu_seconds=0.001))
-    assert own.wanted_seconds == pytest.approx(10 / 20)
-    own.set_gap(40)
-    assert own.wanted_seconds == pytest.approx(40 / 20)
-    own.set_gap(1)
-    # The duty cycle's CPU time allows no more.
-    assert own.wanted_seconds == pytest.approx(0.001 / DUTY)
-    # One slow round says nothing, several do.
-    play(own, 50.0, 20 * (USUAL_ROUNDS + 1), Ended(cpu_seconds=0.001))
-    own.set_gap(10)
-    assert own.wanted_seconds == pytest.approx(10 / 20)
+    # With a gap of 1, the duty cycle's CPU time allows no more.
+    for gap, wanted in ((10, 10 / 20), (40, 40 / 20), (1, 0.001 / DUTY)):
+        own = schedule(gap=gap)
+        play(own, 0.0, 0, Ended(cpu_seconds=0.0))
+        assert own.wanted_seconds is None, "no iteration took a time yet"
+        for number in range(1, USUAL_ROUNDS + 1):
+            play(own, 1.0 * number, 20 * number, Ended(cpu_seconds=0.001))
+        assert own.wanted_seconds == pytest.approx(wanted)
+        # One slow round says nothing, several do.
+        play(own, 50.0, 20 * (USUAL_ROUNDS + 1), Ended(cpu_seconds=0.001))
+        assert own.wanted_seconds == pytest.approx(wanted)
 
 
 def test_at_the_start_rounds_are_wanted_as_often_as_the_gap_of_then() -> None:

@@ -147,26 +147,20 @@ def assert_equal(one: Trained, other: Trained) -> None:
     assert all(torch.equal(value, other.state[name]) for name, value in one.state.items())
 
 
-def trained_as_eagerly(
-    job: Job, batches_of: Callable[[TrainerContext], list[Drawn]], micro_batches: float
-) -> Trained:
+def trained_as_eagerly(job: Job, batches_of: Callable[[TrainerContext], list[Drawn]]) -> Trained:
     """What captured steps give, all but the first ones of the COUNT batches: what eager ones do."""
     results = []
     for run in (eager, train):
         shared = on_fake_device(build_shared(job))
-        shared.micro_batches.set(micro_batches)
         results.append(run(shared, batches_of(shared)))
     assert_equal(*results)
     assert (results[1].captured, results[1].events) == (COUNT - EAGER_STEPS, [])
     return results[1]
 
 
-def assert_near_host(
-    job: Job, batches_of: Callable[[TrainerContext], list[Drawn]], micro_batches: float, device: Trained
-) -> None:
+def assert_near_host(job: Job, batches_of: Callable[[TrainerContext], list[Drawn]], device: Trained) -> None:
     """The same job on the host trains the same, but for rounding."""
     host = build_shared(job)
-    host.micro_batches.set(micro_batches)
     torch.testing.assert_close(train(host, batches_of(host)).flat, device.flat, rtol=1e-4, atol=1e-5)
 
 
@@ -183,16 +177,15 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("settings", list(JOBS))
-def test_captured_steps_are_eager_ones(settings: str, weighted: bool, micro_batches: float) -> None:
+def test_captured_steps_are_eager_ones(settings: str, weighted: bool) -> None:
     job = job_of(**JOBS[settings])
 
     def batches(shared: TrainerContext) -> list[Drawn]:
         return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
 
-    trained = trained_as_eagerly(job, batches, micro_batches)
+    trained = trained_as_eagerly(job, batches)
     untrained = build_shared(job).replica.flat
     assert not torch.equal(untrained, trained.flat), "the control"
 

@@ -121,16 +121,12 @@ def eager_and_captured(job: Job) -> list[Trained]:
     return results
 
 
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_gradients_of_all_kinds_of_tables_are_those_of_the_cpu(
-    nodes: int, distinct: bool, micro_batches: float
-) -> None:
+def test_gradients_of_all_kinds_of_tables_are_those_of_the_cpu(nodes: int, distinct: bool) -> None:
     """One node has whole tables, of which growing ones are side by side; of three each has a part."""
     job, results = job_of(nodes, optimizer="sgd", distinct_rows=distinct), []
     for shared in (on_fake_device(build_shared(job)), build_shared(job)):
-        shared.micro_batches.set(micro_batches)
         results.append(steps.train(shared, [drawn(shared, number) for number in range(COUNT)]))
     on_device, on_cpu = results
     assert on_device.captured >= COUNT - 2 * EAGER_STEPS

@@ -86,13 +86,10 @@ def _no_hidden_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("micro_batches", [1.0, 2.5])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
-def test_it_trains_as_the_cpu_does(optimizer: str, micro_batches: float) -> None:
+def test_it_trains_as_the_cpu_does(optimizer: str) -> None:
     settings: dict[str, Any] = {"optimizer": optimizer, "clip_norm": 0.5, "weight_decay": 0.001}
     plain, on_gpu = _shared("cpu", **settings), _shared(GPU, **settings)
-    plain.micro_batches.set(micro_batches)
-    on_gpu.micro_batches.set(micro_batches)
     losses, gradients = _train(plain)
     others, same = _train(on_gpu)
     assert others == pytest.approx(losses, rel=2e-3)
@@ -106,13 +103,9 @@ def test_it_trains_as_the_cpu_does(optimizer: str, micro_batches: float) -> None
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("captured", [False, True])
-def test_no_step_makes_the_host_wait(
-    optimizer: str, precision: str, micro_batches: float, captured: bool
-) -> None:
+def test_no_step_makes_the_host_wait(optimizer: str, precision: str, captured: bool) -> None:
     shared = _shared(GPU, optimizer=optimizer, precision=precision, clip_norm=1.0)
-    shared.micro_batches.set(micro_batches)
     stepper = Stepper(shared)
     for number in range(EAGER_STEPS + 1 if captured else 1):
         stepper.finish(_launch(shared, stepper, number))

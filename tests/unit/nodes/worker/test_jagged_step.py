@@ -141,15 +141,13 @@ def apart(first: Trained, second: Trained) -> float:
     return float(max(*numbers, (first[2] - second[2]).abs().max()))
 
 
-@pytest.mark.parametrize("micro_batches", [1.0, 5.0])
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
-def test_steps_are_those_of_padded_lists(on_device: bool, distinct: bool, micro_batches: float) -> None:
+def test_steps_are_those_of_padded_lists(on_device: bool, distinct: bool) -> None:
     deliveries = [delivery_of(1), delivery_of(2), delivery_of(3, empty=True), delivery_of(4)]
     found: dict[type[nn.Module], Trained] = {}
     for model in (Padded, Jagged, Misplaced):
         shared = context(model, on_device, distinct_rows=distinct)
-        shared.micro_batches.set(micro_batches)
         found[model] = trained(shared, deliveries, [])
     assert np.abs(found[Padded][1][0]).max() > 1e-3
     assert apart(found[Jagged], found[Padded]) < 1e-6

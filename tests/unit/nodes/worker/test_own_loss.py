@@ -124,13 +124,11 @@ def drawn(shared: TrainerContext, number: int, *, weighted: bool = False) -> pla
     return dataclasses.replace(delivery, groups=groups << np.uint64(62)), requests, replies
 
 
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_log_loss_written_by_hand_is_that_of_shadowsync(weighted: bool, micro_batches: float) -> None:
+def test_the_log_loss_written_by_hand_is_that_of_shadowsync(weighted: bool) -> None:
     trained = []
     for loss in ("log", "own"):
         shared = build_shared(job_of(Logits, loss=loss, clip_norm=0.1))
-        shared.micro_batches.set(micro_batches)
         trained.append(plain.train(shared, [drawn(shared, at, weighted=weighted) for at in range(COUNT)]))
     torch.testing.assert_close(trained[0].flat, trained[1].flat)
     assert trained[0].losses == pytest.approx(trained[1].losses, rel=1e-5)
@@ -141,21 +139,20 @@ def test_the_log_loss_written_by_hand_is_that_of_shadowsync(weighted: bool, micr
 
 
 @pytest.mark.parametrize("settings", ["adam", "clipped, decays", "bfloat16"])
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_ranking_loss_is_captured(settings: str, weighted: bool, micro_batches: float) -> None:
+def test_a_ranking_loss_is_captured(settings: str, weighted: bool) -> None:
     job = job_of(Pairs, "own", **plain.JOBS[settings])
 
     def batches(shared: TrainerContext) -> list[plain.Drawn]:
         return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
 
-    trained = plain.trained_as_eagerly(job, batches, micro_batches)
+    trained = plain.trained_as_eagerly(job, batches)
     # There is no log loss of such scores.
     assert trained.losses == [0.0] * COUNT
     assert any(gradient.any() for gradients in trained.gradients for gradient in gradients)
     # No difference of a pair depends on the bias, and Adam makes whole steps of its rounding.
     if settings != "adam":
-        plain.assert_near_host(job, batches, micro_batches, trained)
+        plain.assert_near_host(job, batches, trained)
 
 
 def test_a_loss_that_no_graph_can_hold_trains_eagerly_and_the_user_is_told_once() -> None:
@@ -242,8 +239,7 @@ class ByWeight(Pairs):
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
-def test_positions_of_rows_reach_the_loss(micro_batches: float, on_device: bool) -> None:
+def test_positions_of_rows_reach_the_loss(on_device: bool) -> None:
     """Also of a batch that is trained again, and in a captured step. With other positions it differs."""
     trained = []
     for model, shift in ((ByPosition, 0), (ByWeight, 0), (ByPosition, 1)):
@@ -252,7 +248,6 @@ def test_positions_of_rows_reach_the_loss(micro_batches: float, on_device: bool)
         tree["data"]["columns"] = {"place": {"kind": "row_number"}, **columns}
         shared = build_shared(Job.model_validate(tree))
         shared = on_fake_device(shared) if on_device else shared
-        shared.micro_batches.set(micro_batches)
         batches = []
         for number in range(COUNT):
             delivery, requests, replies = drawn(shared, number)

@@ -108,24 +108,6 @@ def test_a_step_is_that_of_plain_torch(on_device: bool, distinct: bool) -> None:
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_in_parts_the_rows_get_the_gradients_of_the_whole_batch(on_device: bool) -> None:
-    """With a rate of nothing the dense parameters are the same for each part."""
-    shared = context(on_device, lr=1e-30)
-    results = []
-    for micro_batches in (1.0, 5.0):
-        shared.micro_batches.set(micro_batches)
-        stepper = Stepper(shared)
-        step = staged(shared, stepper)
-        stepper.launch(step)
-        results.append(stepper.finish(step))
-        assert step.updates == micro_batches
-    (loss, whole), (other_loss, in_parts) = results
-    assert other_loss == pytest.approx(loss, rel=1e-5)
-    for one, other in zip(whole, in_parts, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize("on_device", [False, True])
 def test_scores_are_those_of_a_step(on_device: bool) -> None:
     shared = context(on_device)
     stepper = Stepper(shared)

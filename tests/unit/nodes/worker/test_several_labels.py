@@ -142,25 +142,6 @@ def test_a_label_without_weight_trains_nothing_of_its_own() -> None:
     assert {name for name in moved(1.0, 1.0) if name.startswith("towers.1")}, "the control"
 
 
-def test_micro_batches_add_up_to_the_batch() -> None:
-    """With a rate of 0 the parameters stay, so the cut changes nothing but the order of sums."""
-    found = []
-    for parts in (1, 4):
-        shared = build_shared(job_of(1.0, 0.5, clip_norm=None, optimizer="sgd", lr=1e-12))
-        shared.micro_batches.set(parts)
-        delivery, progressive = delivery_of(3), QualitySums()
-        requests, replies = replies_of(shared, delivery)
-        stepper = Stepper(shared)
-        step = stepper.stage(delivery, requests, replies)
-        assert step.micro_batches == parts
-        stepper.launch(step)
-        found.append((*stepper.finish(step, progressive), progressive))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
-    for one, other in zip(found[0][1], found[1][1], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-8)
-    assert found[0][2].others[0].auc == found[1][2].others[0].auc
-
-
 def test_a_loss_of_any_label_that_is_not_finite_leaves_the_batch_out() -> None:
     shared = build_shared(job_of(1.0, 1.0))
     for span, view in shared.layout.views(shared.replica.flat):

@@ -161,7 +161,7 @@ def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
     stream_names = []
     for stream in device_streams:
         with _Differentiable(streams) as noted:
-            staged = stream.stage(HostBatch(labels, None, dense, indices, data, (0.1,)))
+            staged = stream.stage(HostBatch(labels, None, dense, indices, data, 0.1))
         assert not noted.made_on
         with stream.computing(staged), _Differentiable(streams) as noted:
             compute, inputs = streams.current, staged.inputs()
@@ -279,13 +279,10 @@ def test_the_rate_follows_the_examples_of_all_trainers() -> None:
     assert torch.equal(frozen.replica.flat, before), "at the end of the schedule the rate is 0"
 
 
-@pytest.mark.parametrize(("trainer", "warmup"), [({}, 4), ({"balance": "updates"}, 8)])
-def test_rates_of_rows_grow_over_the_first_iterations_of_those_who_begin(
-    trainer: dict[str, Any], warmup: int
-) -> None:
-    """One trainer begins; where the updates are made equal, both."""
-    job = _job(count=2, batch=BATCH, **trainer).model_copy(
-        update={"embedding": EmbeddingSection(warmup_iterations=4)}
+def test_rates_of_rows_grow_over_the_first_iterations_of_the_one_that_begins() -> None:
+    warmup = 4
+    job = _job(count=2, batch=BATCH).model_copy(
+        update={"embedding": EmbeddingSection(warmup_iterations=warmup)}
     )
     shared = build_shared(job)
     stepper = Stepper(shared)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,28 +39,25 @@ def drawn(shared: TrainerContext, number: int, **settings: Any) -> plain.Drawn:
 
 
 @pytest.mark.parametrize("settings", ["adam", "clipped, decays", "bfloat16"])
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_captured_step_is_an_eager_one(settings: str, weighted: bool, micro_batches: float) -> None:
+def test_a_captured_step_is_an_eager_one(settings: str, weighted: bool) -> None:
     job = job_of(**plain.JOBS[settings])
 
     def batches(shared: TrainerContext) -> list[plain.Drawn]:
         return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
 
-    trained = plain.trained_as_eagerly(job, batches, micro_batches)
+    trained = plain.trained_as_eagerly(job, batches)
     assert any(gradient.any() for gradients in trained.gradients for gradient in gradients)
     # What no difference of scores depends on is rounding, and Adam makes whole steps of it.
     if settings != "adam":
-        plain.assert_near_host(job, batches, micro_batches, trained)
+        plain.assert_near_host(job, batches, trained)
 
 
-@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
-def test_a_step_minimizes_the_corrected_loss_of_each_micro_batch(micro_batches: float) -> None:
+def test_a_step_minimizes_the_corrected_loss() -> None:
     """Against torch alone, with the frequencies that were counted; without them it is another step."""
     flats = {}
     for options in ({}, NO_CORRECTION):
         shared = build_shared(job_of(options, optimizer="sgd", lr=0.1))
-        shared.micro_batches.set(micro_batches)
         batches = [drawn(shared, number) for number in range(4)]
         flats[bool(options)] = plain.train(shared, batches).flat.clone()
     assert not torch.allclose(flats[False], flats[True], atol=1e-4)
@@ -73,9 +69,7 @@ def test_a_step_minimizes_the_corrected_loss_of_each_micro_batch(micro_batches: 
         counted.add(delivery.rows[2].astype(np.int64))
         logs = torch.from_numpy(counted.log_share(delivery.rows[2].astype(np.int64)))
         vectors = [torch.from_numpy(v) for v in _vectors(shared, requests, replies)]
-        edges = [len(delivery.labels) * part // int(micro_batches) for part in range(int(micro_batches) + 1)]
-        for start, stop in pairwise(edges):
-            _step_by_hand(shared, module, delivery, vectors, logs, slice(start, stop))
+        _step_by_hand(shared, module, delivery, vectors, logs)
     torch.testing.assert_close(shared.replica.flat, flats[False], rtol=1e-4, atol=1e-6)
 
 
@@ -88,17 +82,17 @@ def _vectors(shared: TrainerContext, requests: Any, replies: Any) -> list[Any]:
 
 
 def _step_by_hand(
-    shared: TrainerContext, module: Any, delivery: Any, vectors: list[torch.Tensor], logs: Any, part: slice
+    shared: TrainerContext, module: Any, delivery: Any, vectors: list[torch.Tensor], logs: Any
 ) -> None:
     shared.layout.attach(module, shared.replica.flat, torch.zeros_like(shared.replica.flat))
-    queries, items = module(torch.from_numpy(delivery.dense)[part], [vector[part] for vector in vectors])
-    scores = queries @ items.T / 0.05 - logs[part]
-    ids = torch.from_numpy(delivery.rows[2])[part]
+    queries, items = module(torch.from_numpy(delivery.dense), vectors)
+    scores = queries @ items.T / 0.05 - logs
+    ids = torch.from_numpy(delivery.rows[2])
     for row in range(len(ids)):
         for place in range(len(ids)):
             if row != place and ids[row] == ids[place]:
                 scores[row, place] = -torch.inf
-    labels = torch.from_numpy(delivery.labels)[part]
+    labels = torch.from_numpy(delivery.labels)
     each = torch.logsumexp(scores, dim=1) - scores.diagonal()
     loss = (each * labels).sum() / labels.sum().clamp(min=1)
     gradients = torch.autograd.grad(loss, list(module.parameters()))

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from shadowsync.pipeline.codecs.choices import CodecChoices
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.sections import SyncSection
 
 Load = Callable[..., Job]
 
@@ -97,7 +96,6 @@ OTHER: dict[str, Any] = {
     "trainer.lookups_ahead": 3,
     "trainer.consecutive_batches": 8,
     "trainer.max_bad_batches": 3,
-    "trainer.balance": "updates",
     "trainer.exact_rows": False,
     "trainer.distinct_rows": True,
     "tables.C1": {"rows": 7},
@@ -118,9 +116,6 @@ OTHER: dict[str, Any] = {
     "sync.gap": 5,
     "sync.start_iterations": 100,
     "sync.start_duty": 0.2,
-    "sync.control": "auto",
-    "sync.control_bound": 2.0,
-    "sync.control_max_gap": 9,
     "sync.optimizer_state": "synchronized",
     "sync.nodes": 2,
     "sync.chunk_bytes": 1 << 19,
@@ -208,8 +203,6 @@ NEEDED = {
     "model.scores": ("model.name=./own.py:Own", "model.loss=own", "validation.metric=auc"),
     "validation.wait": ("validation.every_seconds=60",),
     "sync.start_iterations": ("sync.gap=9",),
-    "sync.control_bound": ("sync.control=auto",),
-    "sync.control_max_gap": ("sync.control=auto",),
     "sync.start_duty": ("sync.gap=9", "sync.start_iterations=9"),
 }
 # No job is valid both with and without it, its other settings being the same.
@@ -354,26 +347,6 @@ def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Loa
     assert load("", *DETERMINISTIC).sync.mode == "fixed"
 
 
-def test_balanced_updates_need_rounds_in_the_shadow(refusal: Callable[..., str], load: Load) -> None:
-    text = '[data]\nformat = "parquet"\npath = "x"\n'
-    balanced = ("trainer.balance=updates", "trainer.count=2")
-    assert refusal(text, *balanced, "sync.mode=fixed") == (
-        'trainer.balance: "updates" given; sync.mode = "fixed" counts whole batches between rounds,'
-        ' and trainers wait for each other there: give sync.mode = "shadow", or "off"'
-    )
-    alone = ("trainer.balance=updates", "sync.algorithm=none")
-    assert refusal(text, *alone, "run.deterministic=true") == (
-        'trainer.balance: "updates" given; the parts of a batch follow how fast trainers are, so'
-        ' run.deterministic = true needs "off"'
-    )
-    assert refusal(text, "trainer.balance=on") == (
-        "trainer.balance: 'on' given; input should be 'off' or 'updates'"
-    )
-    for settings in (balanced, alone, (*alone, "sync.mode=fixed")):
-        assert load("", *settings).trainer.balance == "updates"
-    assert load("").trainer.balance == "off"
-
-
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:
     def names(pair: LinkCodecs | CodecChoices) -> tuple[str, str]:
         assert isinstance(pair, LinkCodecs)
@@ -391,18 +364,3 @@ def test_codecs_of_each_link_with_their_options(load: Load) -> None:
     assert codecs.peers().up.encode(values).nbytes == 8 * 256
     rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float16").codecs.embedding()
     assert names(rows) == ("float16", "bfloat16")
-
-
-def test_a_control_has_a_bound_and_gaps_from_the_first_to_the_largest() -> None:
-    def gaps(**given: Any) -> tuple[Any, ...]:
-        sync = SyncSection.model_validate({"control": "auto", **given})
-        return sync.gap, sync.control_bound, sync.control_max_gap
-
-    assert gaps() == (1, 1.0, 64)
-    assert gaps(gap=100) == (100, 1.0, 100)
-    assert gaps(gap=4, control_bound=0.5, control_max_gap=8) == (4, 0.5, 8)
-    off = SyncSection(gap=4)
-    assert (off.control, off.control_bound, off.control_max_gap) == ("off", None, None)
-    # What is written is read again.
-    sync = SyncSection.model_validate({"control": "auto"})
-    assert SyncSection.model_validate_json(sync.model_dump_json()) == sync

@@ -124,12 +124,6 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("sync.start_iterations", "100", "100 given; set sync.gap, which the gap grows to"),
         ("sync.start_duty", "0.0", "0.0 given; input should be greater than 0"),
         ("sync.start_duty", "0.1", "0.1 given; set sync.start_iterations, for which it holds"),
-        ("sync.control", '"on"', "'on' given; input should be 'off' or 'auto'"),
-        ("sync.control_bound", "0.5", '0.5 given; set sync.control = "auto", or leave it out'),
-        ("sync.control_max_gap", "8", '8 given; set sync.control = "auto", or leave it out'),
-        ("sync.control_bound", "0.0", "0.0 given; input should be greater than 0"),
-        ("sync.control_bound", "inf", "inf given; input should be a finite number"),
-        ("sync.control_max_gap", "0", f"0 given; {AT_LEAST_1}"),
         ("sync.nodes", "-1", "-1 given; input should be greater than or equal to 0"),
         ("sync.chunk_bytes", "4095", "4095 given; input should be greater than or equal to 4096"),
         ("sync.link_bytes_per_second", "0", "0 given; input should be greater than 0"),
@@ -241,28 +235,6 @@ def test_no_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
 
 
 @pytest.mark.parametrize(
-    ("sync", "said"),
-    [
-        (
-            'control = "auto"\nmode = "fixed"',
-            'sync.control: "auto" given; rounds at a fixed rate come every sync.every iterations, so set',
-        ),
-        (
-            'control = "auto"\nalgorithm = "none"',
-            'sync.control: "auto" given; sync.algorithm = "none" has no rounds to control, so choose',
-        ),
-        (
-            'control = "auto"\ngap = 9\ncontrol_max_gap = 8',
-            "sync.control_max_gap: 8 given; it must be at least sync.gap (9), from which the control starts",
-        ),
-        ('control = "auto"\ngap = "9"', "sync.gap: '9' given; input should be a valid integer"),
-    ],
-)
-def test_a_control_that_cannot_be(refusal: Refusal, sync: str, said: str) -> None:
-    assert refusal(f"{DATA}[sync]\n{sync}").startswith(said)
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
         (
@@ -270,11 +242,11 @@ def test_a_control_that_cannot_be(refusal: Refusal, sync: str, said: str) -> Non
             'codecs.center_up: "auto" given; a codec is chosen by the gap that is wanted, so set',
         ),
         (
-            '[sync]\ncontrol = "auto"\n[codecs]\ncenter_up = "auto"',
+            '[sync]\ngap = 8\n[codecs]\ncenter_up = "auto"',
             'codecs.center_up: "auto" given; a link\'s codec is chosen for both ways, so set codecs.center_d',
         ),
         (
-            '[sync]\ncontrol = "auto"\n[codecs]\ncenter_up = "int8"\ncenter_down = "auto"',
+            '[sync]\ngap = 8\n[codecs]\ncenter_up = "int8"\ncenter_down = "auto"',
             'codecs.center_down: "auto" given; a link\'s codec is chosen for both ways, so set codecs.cente',
         ),
         ('[codecs]\npeers_up = "auto"', "codecs.peers_up: 'auto' is not a codec; give one of float32, "),

@@ -86,7 +86,6 @@ def full_report() -> Report:
         train=Train(
             ne_progressive=0.8412,
             rows_warmup_examples=30_720,
-            dense_updates={"trainer-0": 1_234, "trainer-1": 1_201},
         ),
         eval=Evaluation(
             model="the center (easgd)",

@@ -49,6 +49,22 @@ def test_eval_is_of_the_headline(full_report: Report) -> None:
     assert json.loads(full_report.model_dump_json())["eval_best"] is None, "the control"
 
 
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("sync", "control", {"bound": 1.0, "gap": 3}),
+        ("sync", "control", None),
+        ("train", "dense_updates", {"t": 1}),
+    ],
+)
+def test_a_report_of_before_is_read_without_what_is_gone(
+    full_report: Report, section: str, name: str, value: Any
+) -> None:
+    assert Report.model_validate(_changed(full_report, section, **{name: value})) == full_report
+    with pytest.raises(ValidationError, match=f"{name}_2"):
+        Report.model_validate(_changed(full_report, section, **{f"{name}_2": value}))
+
+
 def test_what_was_not_measured_is_null_and_no_zero(minimal_report: Report) -> None:
     body = json.loads(minimal_report.model_dump_json())
     assert body["eval"] is None

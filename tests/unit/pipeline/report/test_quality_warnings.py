@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
-from shadowsync.pipeline.report.adaptation import Control, ControlDecision
 from shadowsync.pipeline.report.lateness import Lateness
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.merged_work import MergedWork, Merges
@@ -17,7 +16,6 @@ from shadowsync.pipeline.report.quality_warnings import (
     FEWEST_FIRST_ROUNDS,
     MANY_TRAINERS,
     averaging_warnings,
-    control_warnings,
     first_gap_warnings,
     late_warnings,
     one_class_warnings,
@@ -132,69 +130,6 @@ def test_report_md_has_warnings_and_first_rounds(full_report: Report) -> None:
     text = render_markdown(full_report.model_copy(update={"warnings": ["seldom | late"], "sync": sync}))
     assert "- **Warning:** seldom \\| late" in text
     assert "| trainer-0, rounds in its first 100 iterations | 3 |" in text
-
-
-def controlled(**sync: Any) -> Job:
-    return Job.model_validate({"data": {"format": "parquet", "path": ["x"]}, "sync": sync})
-
-
-def a_control(**changes: Any) -> Control:
-    given: dict[str, Any] = {
-        "bound": 1.0,
-        "windows": 10,
-        "windows_within": 9,
-        "ratio": 0.9,
-        "ratio_lowest": 0.4,
-        "first_gap": 1,
-        "gap": 6,
-        "first_elastic_rate": 0.5,
-        "elastic_rate": 0.5,
-        "held_up": False,
-        "decision_count": 1,
-        "decisions": [ControlDecision(seconds=3.0, gap=6, elastic_rate=0.5, ratio=0.3, why="below | it")],
-    }
-    return Control(**given | changes)
-
-
-def test_a_bound_that_was_kept_is_not_warned_of() -> None:
-    assert control_warnings(controlled(control="auto"), a_control()) == []
-    assert control_warnings(controlled(), None) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"ratio": 1.1, "gap": 1}, "1.10 at the end, 0.40 at best, 9 of 10 windows were within it"),
-        ({"ratio": 1.1, "gap": 1}, "a round after every iteration does not keep the replicas closer"),
-        ({"windows_within": 4}, "4 of 10 windows were within it"),
-        ({"ratio": 1.1, "held_up": True}, "raise sync.duty (0.01) or the link's bandwidth"),
-    ],
-)
-def test_a_bound_that_was_not_kept_is_warned_of(changes: dict[str, Any], said: str) -> None:
-    (text,) = control_warnings(controlled(control="auto"), a_control(**changes))
-    assert text.startswith("The bound of sync.control_bound (1) was not kept: ")
-    assert said in text
-
-
-def test_a_control_that_had_nothing_to_do_says_so() -> None:
-    (text,) = control_warnings(controlled(control="auto"), None)
-    assert "a single trainer has no other replica to stay close to" in text
-    nothing = {"windows": 0, "windows_within": 0, "ratio": None, "ratio_lowest": None}
-    (text,) = control_warnings(controlled(control="auto"), a_control(**nothing))
-    assert "training ended before the replicas' distance could be measured once" in text
-
-
-def test_a_control_stands_in_every_report(full_report: Report) -> None:
-    assert "Control of the synchronization" not in render_markdown(full_report) + on_terminal(full_report)
-    sync = full_report.sync.model_copy(update={"control": a_control(decision_count=3)})
-    report = full_report.model_copy(update={"sync": sync})
-    page = render_markdown(report)
-    summary = "bound 1, 0.90 reached at the end, 9 of 10 windows within; gap 1 at first, 6 at the end"
-    assert f"{summary}; elastic rate 0.5." in page
-    assert "| 3 s | 6 | 0.5 | 0.30 | below \\| it |" in page
-    assert "Not shown: 2 more decisions." in page
-    assert summary in " ".join(on_terminal(report).split())
-    assert Report.model_validate_json(report.model_dump_json()) == report
 
 
 def test_a_trainer_that_is_late_for_much_of_the_job_is_warned_of() -> None:

@@ -174,9 +174,8 @@ def changed(request: Request[Any], place: list[Any], value: Any) -> list[Any]:
             "finish: why: a text",
         ),
         ("drain", changed(Drain({"r": {"t": 1}}), [0, "r", "t"], "x"), r"drain: sequences\['r'\]\['t'\]: an"),
-        ("divide_batches", [0.5], "divide_batches: micro_batches: a finite number from 1 to 64"),
-        ("divide_batches", [65], "divide_batches: micro_batches: a finite number from 1 to 64"),
-        ("divide_batches", [float("nan")], "divide_batches: micro_batches: a finite number from 1 to 64"),
+        ("trace", [-0.5], "trace: seconds: a finite number from 0"),
+        ("trace", [float("nan")], "trace: seconds: a finite number from 0"),
         ("ready", changed(Ready(NodeFacts(rows=1)), [0, 0], "x"), r"ready: facts\.rows: an integer"),
         ("hello", changed(Hello("reader", "t", "d", "", 1, "h"), [0], b"reader"), "hello: role: a text"),
         ("hello", {}, r"hello: a list of 7 values \(role, token"),
@@ -204,7 +203,7 @@ def test_counts_are_finite_numbers(counts: Any) -> None:
 
 def test_each_request_has_one_verb() -> None:
     requests = [verb.request for verb in CONTROL_VERBS.verbs.values()]
-    assert len(set(requests)) == len(requests) == 54
+    assert len(set(requests)) == len(requests) == 52
 
 
 def nested(levels: int, inside: Any) -> Any:

@@ -72,7 +72,7 @@ def test_any_bytes_are_refused(
 def test_another_version_is_told_so(header: Header, version: Any) -> None:
     # The rest may be of any form: a later version may have changed it.
     for parts in ([version, "lookup", [1, [], 0, 0, 0, False], [[2]]], [version, {"kind": "new"}]):
-        with pytest.raises(ProtocolError, match=r"protocol version .*; this is version 5; install the same"):
+        with pytest.raises(ProtocolError, match=r"protocol version .*; this is version 6; install the same"):
             decode([header(parts)])
 
 

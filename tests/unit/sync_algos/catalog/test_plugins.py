@@ -95,11 +95,6 @@ def test_a_file_that_ends_the_process_may(write: Write) -> None:
             "size of type <class 'complex'>, which a job file cannot give",
         ),
         ("size: int = 2", "size: Nowhere = 2", "has a type that cannot be read"),
-        (
-            'name = "mine"',
-            'name = "mine"\n    closest_elastic_rate = 0.5',
-            "has closest_elastic_rate = 0.5; give it an option elastic_rate",
-        ),
     ],
 )
 def test_what_is_no_good_class(write: Write, old: str, new: str, said: str) -> None:

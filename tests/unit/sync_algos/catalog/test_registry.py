@@ -314,7 +314,7 @@ def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
 def test_codecs_are_chosen_only_where_a_center_may_have_lossy_ones(algorithm: str, said: str) -> None:
     def job(algorithm: str) -> Job:
         changes = {
-            "sync": {"algorithm": algorithm, "control": "auto"},
+            "sync": {"algorithm": algorithm, "gap": 8},
             "codecs": {"center_up": "auto", "center_down": "auto"},
         }
         return Job.model_validate(_job(algorithm=algorithm).model_dump() | changes)

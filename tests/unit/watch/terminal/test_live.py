@@ -22,7 +22,6 @@ from shadowsync.watch.status import (
     Progress,
     Quality,
     Speed,
-    SyncFigures,
     ValidationStatus,
 )
 from shadowsync.watch.terminal.live import Lines, LiveTable, NotebookBar, Silence, display, line_of
@@ -52,15 +51,6 @@ def test_the_table_fits_and_has_the_figures(width: int) -> None:
     ):
         assert figure in text, figure
     assert "…" not in text
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_the_gap_that_a_control_wants_stands_beside_that_which_came(width: int) -> None:
-    assert "target" not in "\n".join(drawn(a_status(), width))
-    sync = SyncFigures(rounds=40, gap_open=3, gap_mean=2.5, gap_target=64, elastic_rate=0.5)
-    lines = drawn(a_status(sync=sync), width)
-    assert any("2.5, open 3, target 64" in line for line in lines)
-    assert max(len(line) for line in lines) <= width
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -182,5 +182,9 @@ def test_trainers_are_scaled_once_all_of_the_beginning_train(tmp_path: Path) -> 
             trainer.begin()
         reply = await scaling(server).scale(Scale("trainer", 3, ""))
         assert reply.count == 3, "the control"
+        # Which batches the shard lacks is known once all trainers have reported their pushes.
+        server.state.ledger.owed.lose_shard(0)
+        with pytest.raises(ClusterError, match="trainer-2 cannot leave now"):
+            await scaling(server).scale(Scale("trainer", 2, ""))
 
     played(tmp_path, work, start_timeout_seconds=0.1)

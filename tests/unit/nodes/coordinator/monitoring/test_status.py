@@ -29,7 +29,7 @@ from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.report.merged_work import merged_counts
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply, TrainedBatch
+from shadowsync.pipeline.wire.control.messages import GetStatus, StatusReply, TrainedBatch
 from shadowsync.pipeline.wire.http.hosts import names_of
 from shadowsync.tests.support.coordinator import fake_coordinator
 from shadowsync.tests.support.data.batches import batch_id
@@ -157,18 +157,6 @@ def test_an_embedding_node_that_has_just_joined_has_no_figures_yet(tmp_path: Pat
         assert (embedding.staleness_mean, embedding.staleness_max) == (2.0, 4)
 
     on_coordinator(tmp_path, work, embedding={"nodes": 2})
-
-
-def test_the_gap_of_a_control_is_that_which_it_wants_now(tmp_path: Path) -> None:
-    def work(c: JobState) -> None:
-        assert build_status(c, None, 0).sync.gap_target is None
-        for member in c.members.everyone("trainer"):
-            member.get_ready(NodeFacts(elastic=(0.3, 0.5)))
-        c.start_members()
-        sync = build_status(c, None, 0).sync
-        assert (sync.gap_target, sync.elastic_rate) == (3, 0.3)
-
-    on_coordinator(tmp_path, work, sync={"control": "auto", "gap": 3})
 
 
 @pytest.mark.parametrize("left_out", [0, 100])

@@ -60,10 +60,9 @@ def test_the_first_begins_and_the_others_wait_until_the_start_is_over(tmp_path: 
     "sections",
     [
         {"embedding": {"warmup_iterations": 0}},
-        {"trainer": {"count": 3, "balance": "updates"}},
         {"trainer": {"count": 1}, "trainers": 1},
     ],
-    ids=["no warm-up", "equal updates", "one trainer"],
+    ids=["no warm-up", "one trainer"],
 )
 def test_the_control_all_begin_at_once(tmp_path: Path, sections: dict[str, Any]) -> None:
     state = started(tmp_path, **sections)

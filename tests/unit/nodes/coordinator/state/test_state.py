@@ -122,30 +122,28 @@ LOST = "sync-0 died while the job had no trainer, so the center is lost"
 
 
 @pytest.mark.parametrize(
-    ("facts", "trainer", "phase", "dead", "text"),
+    ("facts", "phase", "dead", "text"),
     [
-        (CENTRAL, {}, JobPhase.TRAINING, ["trainer-0"], None),
-        (CENTRAL, {"balance": "updates"}, JobPhase.TRAINING, ["trainer-0"], LAST),
-        (CENTRAL, {}, JobPhase.STARTING, ["trainer-0"], LAST),
-        (CENTRAL, {}, JobPhase.CLOSING, ["trainer-0"], LAST),
-        (CENTRAL, {}, JobPhase.TRAINING, ["sync-0"], None),
-        (CENTRAL, {}, JobPhase.TRAINING, ["sync-0", "trainer-0"], LAST),
-        (CENTRAL, {}, JobPhase.TRAINING, ["trainer-0", "sync-0"], LOST),
+        (CENTRAL, JobPhase.TRAINING, ["trainer-0"], None),
+        (CENTRAL, JobPhase.STARTING, ["trainer-0"], LAST),
+        (CENTRAL, JobPhase.CLOSING, ["trainer-0"], LAST),
+        (CENTRAL, JobPhase.TRAINING, ["sync-0"], None),
+        (CENTRAL, JobPhase.TRAINING, ["sync-0", "trainer-0"], LAST),
+        (CENTRAL, JobPhase.TRAINING, ["trainer-0", "sync-0"], LOST),
         # Its sync nodes have something else than the model.
-        ({"needs_center": True, "model_origin": "replicas"}, {}, JobPhase.TRAINING, ["trainer-0"], LAST),
-        ({"model_origin": "center"}, {}, JobPhase.TRAINING, ["trainer-0"], LAST),
+        ({"needs_center": True, "model_origin": "replicas"}, JobPhase.TRAINING, ["trainer-0"], LAST),
+        ({"model_origin": "center"}, JobPhase.TRAINING, ["trainer-0"], LAST),
     ],
 )
 def test_a_job_survives_its_last_trainer_where_the_center_has_the_model(
     tmp_path: Path,
     facts: dict[str, Any],
-    trainer: dict[str, Any],
     phase: JobPhase,
     dead: list[str],
     text: str | None,
 ) -> None:
     nodes = [member("trainer", 0, **facts), member("embedding", 0), member("reader", 0), member("sync", 0)]
-    state = state_of(tmp_path, nodes, sync={"nodes": 1}, trainer={"count": 1, **trainer})
+    state = state_of(tmp_path, nodes, sync={"nodes": 1}, trainer={"count": 1})
     deaths = deaths_in(state, phase, dead)
     assert deaths[-1] is not None
     stop = deaths[-1].stop
@@ -177,42 +175,6 @@ def test_a_dead_trainer_leaves_the_group_and_its_unsynchronized_updates_are_lost
     assert death.group.members == (1,)
     # One batch of it is in the ledger, of which it had synchronized nothing.
     assert state.training.lost_dense_updates == 1
-
-
-@pytest.mark.parametrize("balance", ["off", "updates"])
-def test_a_slow_trainer_is_told_to_cut_its_batches_while_it_trains(tmp_path: Path, balance: str) -> None:
-    nodes = [member("trainer", 0), member("trainer", 1), member("reader", 0)]
-    now = [0.0]
-    trainer = {"count": 2, "balance": balance}
-    state = state_of(tmp_path, nodes, clock=lambda: now[0], sync={"algorithm": "none"}, trainer=trainer)
-    rates = {"trainer-0": 30, "trainer-1": 90, "reader-0": 60}
-
-    def orders(first: int) -> dict[str, list[float]]:
-        """Those of five seconds."""
-        found: dict[str, list[float]] = {}
-        for seconds in range(first, first + 5):
-            now[0] = float(seconds)
-            for one in state.members.alive():
-                done, name = rates[one.info.name] * seconds, one.info.name
-                counts = {"iterations": done, "dense_updates": done, "micro_batches": 1.0}
-                micro_batches = state.heartbeat(one, counts if "trainer" in name else {"read_examples": done})
-                if micro_batches is not None:
-                    found.setdefault(name, []).append(micro_batches)
-        return found
-
-    state.start_members()
-    assert orders(0) == {}
-    state.lifecycle.enter(JobPhase.TRAINING)
-    given = orders(5)
-    if balance == "off":
-        assert given == {}, "the control"
-        return
-    assert list(given) == ["trainer-0"]
-    assert 3.0 <= given["trainer-0"][-1] < 4.6
-    state.mark_dead(nodes[1].info.token, "gone")
-    assert orders(10) == {}, "it is the fastest now"
-    state.lifecycle.enter(JobPhase.CLOSING)
-    assert orders(15) == {}
 
 
 def test_nodes_are_told_the_absolute_folder_of_the_run(

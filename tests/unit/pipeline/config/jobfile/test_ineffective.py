@@ -73,7 +73,6 @@ CASES = {
         ("start.dense=none", "start.checkpoint=/run"),
     ),
     "blocks": ("trainer.consecutive_batches=9", (), ("trainer.workers=2",)),
-    "balance": ("trainer.balance=updates", (), ("trainer.count=2",)),
     "exact rows": ("trainer.exact_rows=false", ("trainer.lookups_ahead=0",), ("trainer.workers=2",)),
     "exact and in order": (
         "trainer.exact_rows=false",
@@ -188,7 +187,7 @@ trainer: count workers batch optimizer lr weight_decay ema clip_norm precision d
 trainer: credit
 trainer.schedule: kind warmup_examples
 embedding: nodes warmup_iterations threads memory_fraction
-sync: algorithm control control_bound control_max_gap
+sync: algorithm
 codecs: vectors gradients
 network: transport shared_memory bind advertise delay bandwidth
 start: checkpoint resume
