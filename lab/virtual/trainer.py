@@ -264,7 +264,8 @@ class VirtualTrainer:
         seconds = (times.next() + further_seconds) / step.micro_batches
         while step.is_computing:
             stepper.compute(step)
-            await asyncio.sleep(seconds)
+            now = asyncio.get_running_loop().time()
+            await asyncio.sleep(self._timing.lasts(self.index, now, seconds))
             if not step.left_out:
                 stepper.update(step)
         self.context.updates[worker] += step.updates
