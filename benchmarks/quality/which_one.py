@@ -6,7 +6,8 @@
 
 A round is due every 4 iterations. *slow*: trainer 0 is three times slower. *stands still*: trainer 0 does for
 3 s in every 9, where a step takes 60 ms instead of 20: for 50 iterations in 150. The links of *50 ms* and
-*200 ms* delay each way. `--only` names variants; runs that are in the file already are not made again. Ends with the table of means over the seeds.
+*200 ms* delay each way. `--only` names variants; runs that are in the file already are not made again. Ends
+with the table of means over the seeds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, Final
 
-from shadowsync.benchmarks.quality.ablation import ALONE, every
+from shadowsync.benchmarks.quality.ablation import ALONE, DILOCO, DOWNPOUR, SYMMETRIC_EASGD, every
 from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
@@ -22,7 +23,7 @@ from shadowsync.pipeline.text.markdown import markdown_table
 
 ALONE_NAME: Final = "1 trainer"
 COUNTS: Final = (2, 4, 8, 32)
-ALGORITHMS: Final = ("bmuf", "decoupled", "easgd", "easgd_symmetric", "downpour", "diloco", "gossip")
+ALGORITHMS: Final = ("bmuf", "decoupled", "easgd", "easgd_symmetric", "downpour", "diloco")
 DISTURBED: Final[dict[str, Variant]] = {
     "undisturbed": ((), Timing()),
     "slow": ((), Timing(slower=(3.0,))),
@@ -35,8 +36,16 @@ DISTURBED: Final[dict[str, Variant]] = {
 
 def settings_of(algorithm: str, trainers: int) -> tuple[str, ...]:
     """Return the settings of an algorithm with so many trainers."""
-    options = (f"sync.options={{rate={1 / trainers}}}",) if algorithm == "downpour" else ()
-    return (f"trainer.count={trainers}", *every(4), f"sync.algorithm={algorithm}", *options)
+    chosen = {
+        "easgd_symmetric": (SYMMETRIC_EASGD,),
+        "downpour": (DOWNPOUR, f"sync.options={{rate={1 / trainers}}}"),
+        "diloco": (DILOCO,),
+    }
+    return (
+        f"trainer.count={trainers}",
+        *every(4),
+        *chosen.get(algorithm, (f"sync.algorithm={algorithm}",)),
+    )
 
 
 VARIANTS: Final[dict[str, Variant]] = {

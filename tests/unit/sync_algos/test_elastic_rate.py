@@ -31,7 +31,7 @@ def test_a_rate_that_cannot_be_is_refused_and_changes_nothing(rate: float) -> No
 
 
 def test_others_have_no_rate_to_change() -> None:
-    assert make_algorithm("downpour", {}).elastic is None
+    assert make_algorithm("decoupled", {}).elastic is None
     assert "easgd" in TUNABLE
 
 

@@ -110,7 +110,7 @@ def test_the_rate_follows_where_the_gap_cannot(job_file: JobMaker, files: Path) 
     assert control.gap == 1
     # Without a rate that may change there is none.
     assert (
-        controlled(job_file, files / "mixed", algorithm="downpour", control_bound=0.01).elastic_rate is None
+        controlled(job_file, files / "mixed", algorithm="decoupled", control_bound=0.01).elastic_rate is None
     )
 
 
