@@ -72,6 +72,9 @@ class Timing(BaseModel):
         runs = self.stop_every_seconds - self.stop_seconds
         periods, into = divmod(began, self.stop_every_seconds)
         further, rest = divmod(min(into, runs) + seconds, runs)
+        if seconds and not rest:
+            # Done just before a stop.
+            further, rest = further - 1, runs
         return max(seconds, (periods + further) * self.stop_every_seconds + rest - began)
 
     def cpu_of_round(self, number: int) -> float:
