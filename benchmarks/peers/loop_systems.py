@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 # Steps between two synchronizations, of all systems that have such a number.
+EXAMPLES: Final = Path(shadowsync.__file__).resolve().parent / "examples" / "algorithms"
 EVERY: Final = 30
 # Of those in the background that make the most of not being waited for.
 OFTEN: Final = ("--set", "sync.gap=4", "--set", "sync.duty=0.1")
@@ -245,9 +246,9 @@ HUBS: Final[Mapping[str, tuple[str, ...]]] = {
     "ma_keep_most": ("--algo", "ma", *OFTEN, *KEEP, "--set", "sync.options.elastic_rate=0.75"),
     "ma_start": ("--algo", "ma", *OFTEN, *START),
     "bmuf_keep": ("--algo", "bmuf", *OFTEN, *KEEP, *MOMENTUM),
-    "downpour_mean": ("--algo", "downpour", *OFTEN, "--set", "sync.options.rate=0.5"),
-    "diloco": ("--algo", "diloco", "--set", f"sync.gap={EVERY}"),
-    "diloco_often": ("--algo", "diloco", *OFTEN),
+    "downpour_mean": ("--algo", f"{EXAMPLES}/downpour.py:Downpour", *OFTEN, "--set", "sync.options.rate=0.5"),
+    "diloco": ("--algo", f"{EXAMPLES}/diloco.py:DiLoCo", "--set", f"sync.gap={EVERY}"),
+    "diloco_often": ("--algo", f"{EXAMPLES}/diloco.py:DiLoCo", *OFTEN),
 }
 
 

@@ -10,6 +10,7 @@ arithmetic on one core, half a minute for the demo's log.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
@@ -40,7 +41,10 @@ def every(iterations: int) -> tuple[str, ...]:
 
 FOUR = ("trainer.count=4", *every(4))
 EIGHT = ("trainer.count=8", *every(4))
-DILOCO = "sync.algorithm=diloco"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "algorithms"
+DILOCO = f"sync.algorithm={EXAMPLES}/diloco.py:DiLoCo"
+DOWNPOUR = f"sync.algorithm={EXAMPLES}/downpour.py:Downpour"
+SYMMETRIC_EASGD = f"sync.algorithm={EXAMPLES}/easgd_symmetric.py:SymmetricEASGD"
 BMUF = ("sync.algorithm=bmuf",)
 # The published momentum from the first round on.
 BMUF_AUTO = (*BMUF, 'sync.options={elastic_rate=0.5, block_momentum="auto"}')
@@ -69,7 +73,7 @@ VARIANTS: dict[str, Variant] = {
     "4 trainers, easgd, gap 4, lr halved": ((*COLD_FOUR, "trainer.lr=0.005"), Timing()),
     "4 trainers, ma, gap 4": ((*COLD_FOUR, "sync.algorithm=ma"), Timing()),
     "4 trainers, ma keep, gap 4": ((*COLD_FOUR, *KEEP), Timing()),
-    "4 trainers, downpour, gap 4": ((*COLD_FOUR, "sync.algorithm=downpour"), Timing()),
+    "4 trainers, downpour, gap 4": ((*COLD_FOUR, DOWNPOUR), Timing()),
     "8 trainers, easgd, gap 4": (COLD_EIGHT, Timing()),
     "8 trainers, ma keep, gap 4": ((*COLD_EIGHT, *KEEP), Timing()),
     "8 trainers, none": (("trainer.count=8", COLD, "sync.algorithm=none"), Timing()),

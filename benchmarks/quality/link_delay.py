@@ -16,7 +16,15 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from shadowsync.benchmarks.quality.ablation import ALONE, BMUF, BMUF_AUTO, every
+from shadowsync.benchmarks.quality.ablation import (
+    ALONE,
+    BMUF,
+    BMUF_AUTO,
+    DILOCO,
+    DOWNPOUR,
+    SYMMETRIC_EASGD,
+    every,
+)
 from shadowsync.benchmarks.quality.data_parallel import BATCH
 from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import CurvePoint, VirtualResult
@@ -31,17 +39,16 @@ WINDOW: Final = 8
 CLOSE: Final = 1.01
 # NE over that of one trainer at which the picture ends; what is above it is written there.
 TOP: Final = 1.03
-DOWNPOUR: Final = ("sync.algorithm=downpour", f"sync.options={{rate={1 / TRAINERS}}}")
+SUMMED: Final = (DOWNPOUR, f"sync.options={{rate={1 / TRAINERS}}}")
 ALGORITHMS: Final[dict[str, tuple[str, ...]]] = {
     "easgd": ("sync.algorithm=easgd",),
     "ma": ("sync.algorithm=ma",),
     "bmuf": BMUF,
     "bmuf auto": BMUF_AUTO,
-    "diloco": ("sync.algorithm=diloco",),
-    "gossip": ("sync.algorithm=gossip",),
+    "diloco": (DILOCO,),
     "tree": ("sync.algorithm=tree",),
-    "easgd_symmetric": ("sync.algorithm=easgd_symmetric",),
-    "downpour": DOWNPOUR,
+    "easgd_symmetric": (SYMMETRIC_EASGD,),
+    "downpour": SUMMED,
     "gaia": ("sync.algorithm=gaia", 'sync.options={combine="mean"}'),
     "ds_sync": ("sync.algorithm=ds_sync",),
 }

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
+from shadowsync.benchmarks.quality.ablation import DILOCO
 
 # Rounds every four iterations, as far as a twentieth of a core allows.
 DENSE = ("sync.duty=0.05", "sync.gap=4")
@@ -33,7 +34,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     DENSE_WARM_UP: (),
     "control": ("embedding.warmup_iterations=0",),
     "easgd, gap 4": (*DENSE, "sync.algorithm=easgd"),
-    "diloco, gap 4": (*DENSE, "sync.algorithm=diloco"),
+    "diloco, gap 4": (*DENSE, DILOCO),
     "bmuf, gap 4": (*DENSE, "sync.algorithm=bmuf"),
     "bmuf auto, gap 4": (
         *DENSE,

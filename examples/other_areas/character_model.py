@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import nn
 CONTEXT = 64
 WIDTH = 64
 HELD_OUT = 0.1
+DILOCO = f"{Path(__file__).resolve().parents[1] / 'algorithms' / 'diloco.py'}:DiLoCo"
 
 
 def text() -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -114,8 +116,8 @@ def figures(steps: int, batch: int, every: int, seeds: int) -> Iterator[tuple[st
     rows: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
         ("one process, all examples", loops * steps, batch, {}),
         ("one process, its share of the examples", steps, batch, {}),
-        (f"diloco, every {every} steps", steps, batch, {"algorithm": "diloco", **fixed}),
-        ("diloco in the background", steps, batch, {"algorithm": "diloco", **shadow}),
+        (f"diloco, every {every} steps", steps, batch, {"algorithm": DILOCO, **fixed}),
+        ("diloco in the background", steps, batch, {"algorithm": DILOCO, **shadow}),
         (
             f"ma, every {every} steps",
             steps,

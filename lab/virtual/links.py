@@ -91,6 +91,8 @@ class VirtualNetwork:
 
     async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
         """Await the round of a trainer's group."""
+        if self._lasts(index, 0.0):
+            await asyncio.sleep(self._lasts(index, 0.0))
         asyncio.get_running_loop().call_soon(self._announce)
         found = await self._meetings.meet(index, grouping)
         await asyncio.sleep(self.link.delay_seconds)
@@ -112,16 +114,21 @@ class VirtualNetwork:
         self, index: int, part: Slice, request: Callable[[], Awaitable[torch.Tensor]]
     ) -> torch.Tensor:
         size = len(part) * FLOAT_BYTES
-        one_way = self._timing.round_seconds / 2 + self.link.seconds(size)
+        on_link = self.link.seconds(size)
         self.moved_bytes[index] += 2 * size
-        await asyncio.sleep(one_way)
+        await asyncio.sleep(self._lasts(index, self._timing.round_seconds / 2) + on_link)
         now = asyncio.get_running_loop().time()
         begun = max(now, self._free_at.get(part, 0.0))
         self._free_at[part] = begun + self._timing.center_seconds
         await asyncio.sleep(begun + self._timing.center_seconds - now)
         reply = await request()
-        await asyncio.sleep(one_way)
+        arrives = asyncio.get_running_loop().time() + on_link
+        await asyncio.sleep(on_link + self._timing.lasts(index, arrives, self._timing.round_seconds / 2))
         return reply
+
+    def _lasts(self, index: int, seconds: float) -> float:
+        """Return how long a trainer takes from now on for work of so many seconds."""
+        return self._timing.lasts(index, asyncio.get_running_loop().time(), seconds)
 
     def _contributed(self, part: Slice, index: int, examples: int) -> None:
         """Record a trainer's contribution, and close the merge if it is due."""
@@ -150,11 +157,11 @@ class VirtualNetwork:
         members = len(shared.members)
         size = 2 * (members - 1) / members * values.numel() * FLOAT_BYTES
         self.moved_bytes[index] += 2 * round(size)
-        await asyncio.sleep(self._timing.round_seconds / 2)
+        await asyncio.sleep(self._lasts(index, self._timing.round_seconds / 2))
         shared.give(index, values, weight)
         shared.decide()
         result = await shared.result(index)
         if members > 1:
             await asyncio.sleep(2 * self.link.seconds(size / 2))
-        await asyncio.sleep(self._timing.round_seconds / 2)
+        await asyncio.sleep(self._lasts(index, self._timing.round_seconds / 2))
         return result

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ...pipeline.types import FrozenModel
 
@@ -33,6 +33,7 @@ class Timing(FrozenModel):
             half before the reply is applied.
         first_round_cpu_seconds: instead of `round_cpu_seconds`, for the first round of each trainer.
         center_seconds: time of a sync node for one exchange; exchanges wait for each other.
+        stop_seconds: trainer 0 stands still for so long at the end of every `stop_every_seconds`; below that.
         start_seconds: the first trainer starts at 0, the last one this much later, the others in between.
         own_files: each of n trainers is fed by a reader of its own, with every n-th file, instead of by all
             readers.
@@ -49,8 +50,31 @@ class Timing(FrozenModel):
     round_seconds: Seconds = 0.004
     first_round_cpu_seconds: Factor | None = None
     center_seconds: Seconds = 0.001
+    stop_seconds: Seconds = 0.0
+    stop_every_seconds: Work = 15.0
     start_seconds: Seconds = 0.0
     own_files: bool = False
+
+    @model_validator(mode="after")
+    def _runs_between_stops(self) -> Self:
+        if self.stop_seconds >= self.stop_every_seconds:
+            raise ValueError(
+                f"stop_seconds: {self.stop_seconds:g} given; give less than stop_every_seconds,"
+                f" {self.stop_every_seconds:g}"
+            )
+        return self
+
+    def lasts(self, trainer: int, began: float, seconds: float) -> float:
+        """Return how long a trainer takes, from `began` on, for what is work of so many seconds."""
+        if trainer or not self.stop_seconds:
+            return seconds
+        runs = self.stop_every_seconds - self.stop_seconds
+        periods, into = divmod(began, self.stop_every_seconds)
+        further, rest = divmod(min(into, runs) + seconds, runs)
+        if seconds and not rest:
+            # Done just before a stop.
+            further, rest = further - 1, runs
+        return max(seconds, (periods + further) * self.stop_every_seconds + rest - began)
 
     def cpu_of_round(self, number: int) -> float:
         """Return the CPU seconds of a trainer's round `number`, from 0."""

@@ -254,7 +254,8 @@ class VirtualTrainer:
         self._tables[worker].complete(rows)
         step = stepper.stage(delivery, batch.plans, rows.values)
         stepper.compute(step)
-        await asyncio.sleep(times.next())
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(self._timing.lasts(self.index, now, times.next()))
         if step.left_out:
             name = f"trainer-{self.index}"
             self._left_out(LeftOut(delivery.id, len(delivery.labels), name, step.left_out))

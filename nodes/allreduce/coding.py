@@ -7,7 +7,7 @@ last result (n). Differences from the last result, with residuals of their own, 
 not converge: what is not sent at once stays in the next difference and in the residual, and is sent twice.
 
 Two kinds of rounds are sent as float32: the first round of a generation, and a round of another group than
-the last (with gossip or reshuffled groups, every round). A round without a result is followed by a new
+the last (with reshuffled groups, every round). A round without a result is followed by a new
 generation, so no reference is ever rolled back.
 """
 

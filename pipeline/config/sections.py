@@ -144,8 +144,8 @@ class SyncSection(Section):
 
     algorithm: str = Field(
         default="bmuf",
-        description="`bmuf`, `easgd`, `easgd_symmetric`, `downpour`, `decoupled`, `ma`, `diloco`, `gaia`,"
-        ' `gossip`, `ds_sync`, `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class".'
+        description="`bmuf`, `easgd`, `decoupled`, `ma`, `gaia`, `ds_sync`, `tree`, `none`, or your own,"
+        ' "package.module:Class" or "./file.py:Class".'
         " Default of a job with one trainer: `easgd` with `elastic_rate = 1`, for a center that outlives the"
         " trainer.",
     )

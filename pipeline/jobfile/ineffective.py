@@ -14,8 +14,8 @@ from ..config.sections import rows_that_count
 from ..config.trainer import MOST_LOOKUPS_AHEAD
 from ..types import TOPIC_PREFIX
 
-WITHOUT_CENTER: Final = ("bmuf", "diloco", "ds_sync", "gaia", "gossip", "ma", "tree")
-WITH_CENTER: Final = ("decoupled", "downpour", "easgd", "easgd_symmetric")
+WITHOUT_CENTER: Final = ("bmuf", "ds_sync", "gaia", "ma", "tree")
+WITH_CENTER: Final = ("decoupled", "easgd")
 """The built-in algorithms with rounds, by whether they use sync nodes or the links between trainers.
 
 A test compares these with the algorithms themselves, which this package cannot import."""

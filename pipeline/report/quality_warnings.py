@@ -25,7 +25,7 @@ LARGEST_WARMUP_SHARE: Final = 0.25
 MANY_TRAINERS: Final = 4
 """From here on the mean of the trainers' steps was clearly too short (benchmarks/quality/results.md)."""
 
-AVERAGING: Final = frozenset({"easgd", "easgd_symmetric", "ma", "gossip"})
+AVERAGING: Final = frozenset({"easgd", "ma"})
 """Algorithms that move the model by the mean of the trainers' steps, without momentum."""
 
 

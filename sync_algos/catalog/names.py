@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Final
 
 from ..contract.options import AlgorithmError
 
@@ -18,17 +19,29 @@ KEY = "sync.algorithm"
 NEEDS_CENTER = {
     "bmuf": False,
     "decoupled": True,
-    "diloco": False,
-    "downpour": True,
     "ds_sync": False,
     "easgd": True,
-    "easgd_symmetric": True,
     "gaia": False,
-    "gossip": False,
     "ma": False,
     "none": False,
     "tree": False,
 }
+
+
+def _example(file: str, cls: str) -> str:
+    return (
+        f"is an example now; copy examples/algorithms/{file} of shadowsync's repository beside the job file,"
+        f" and give './{file}:{cls}'"
+    )
+
+
+MOVED: Final = {
+    "diloco": _example("diloco.py", "DiLoCo"),
+    "downpour": _example("downpour.py", "Downpour"),
+    "easgd_symmetric": _example("easgd_symmetric.py", "SymmetricEASGD"),
+    "gossip": "is 'ds_sync' with groups of 2, the default; give that",
+}
+"""What is said of names that were built in."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,8 @@ def require_known(name: str) -> None:
     if len(makers) > 1:
         taken = f"{name!r} is the name of several algorithms, of {' and '.join(makers)}; remove a package"
         raise AlgorithmError(KEY, taken)
+    if not makers and name in MOVED:
+        raise AlgorithmError(KEY, f"{name!r} {MOVED[name]}")
     if not makers:
         there = {*NEEDS_CENTER, *installed}
         close = difflib.get_close_matches(name, there, n=1)

@@ -13,13 +13,9 @@ from ..base import Algorithm
 from ..bmuf import BMUF
 from ..contract.options import AlgorithmError, make_options
 from ..decoupled import Decoupled
-from ..diloco import DiLoCo
-from ..downpour import Downpour
 from ..ds_sync import DSSync
 from ..easgd import EASGD
-from ..easgd_symmetric import SymmetricEASGD
 from ..gaia import Gaia
-from ..gossip import Gossip
 from ..ma import MA
 from ..none import NoSync
 from ..tree import Tree
@@ -30,14 +26,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls
     for cls in (
         EASGD,
-        SymmetricEASGD,
-        Downpour,
         Decoupled,
         MA,
         BMUF,
-        DiLoCo,
         Gaia,
-        Gossip,
         DSSync,
         Tree,
         NoSync,

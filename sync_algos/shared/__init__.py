@@ -1,1 +1,1 @@
-"""What several algorithms share: a pull toward a target, a mean of a group, an outer model."""
+"""What several algorithms share: a pull toward a target, the mean of a group, a momentum, deltas."""

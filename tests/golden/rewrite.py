@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from shadowsync.sync_algos.catalog.registry import ALGORITHMS
-from shadowsync.tests.golden.trajectories import MODES, file_of, trajectories
+from shadowsync.tests.golden.trajectories import CLASSES, MODES, file_of, trajectories
 
 
 def main() -> None:
@@ -19,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     write = parser.parse_args().write
-    for name in sorted(ALGORITHMS):
+    for name in sorted(CLASSES):
         for mode in MODES:
             file = file_of(name, mode)
             text = json.dumps(trajectories(name, mode), indent=1) + "\n"

@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from shadowsync.sync_algos.catalog.registry import ALGORITHMS
-from shadowsync.tests.golden.trajectories import FOLDER, MODES, OPTIONS, ROUNDS, file_of, trajectories
+from shadowsync.tests.golden.trajectories import (
+    CLASSES,
+    FOLDER,
+    MODES,
+    OPTIONS,
+    ROUNDS,
+    file_of,
+    trajectories,
+)
+from shadowsync.tests.support.sync.example_algorithms import needs_examples
 
-CASES = [(name, mode) for name in sorted(ALGORITHMS) for mode in MODES]
+CASES = [(name, mode) for name in sorted(CLASSES) for mode in MODES]
 
 
 def _numbers(tree: Any) -> Iterator[float]:
@@ -45,7 +53,7 @@ def test_golden(name: str, mode: str) -> None:
     assert _far(golden, found) == []
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(CLASSES))
 def test_golden_files_can_tell_things_apart(name: str) -> None:
     """The control: another mode, or another set of options, is no match."""
     fixed, shadow = (_golden(name, mode) for mode in MODES)
@@ -56,6 +64,7 @@ def test_golden_files_can_tell_things_apart(name: str) -> None:
         assert _far({"tolerance": shadow["tolerance"], "trajectories": first}, {"trajectories": other})
 
 
+@needs_examples
 def test_every_algorithm_has_its_files_and_no_other_lies_there() -> None:
     assert {file.name for file in FOLDER.glob("*.json")} == {file_of(*case).name for case in CASES}
-    assert set(OPTIONS) == set(ALGORITHMS)
+    assert set(OPTIONS) == set(CLASSES)

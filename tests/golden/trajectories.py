@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shadowsync.sync_algos.base import ModelOrigin
-from shadowsync.sync_algos.catalog.registry import ALGORITHMS, make_algorithm
+from shadowsync.sync_algos.base import Algorithm, ModelOrigin
+from shadowsync.sync_algos.catalog.registry import ALGORITHMS, find_algorithm
 from shadowsync.sync_algos.memory.cluster import MemoryCluster
 from shadowsync.sync_algos.memory.faults import Phase
+from shadowsync.tests.support.sync.example_algorithms import DILOCO, DOWNPOUR, SYMMETRIC_EASGD
+from shadowsync.tests.support.sync.example_algorithms import FOLDER as EXAMPLES
 
 FOLDER = Path(__file__).parent / "recorded"
 MODES = ("fixed", "shadow")
@@ -29,9 +31,10 @@ TOLERANCE = {"relative": 1e-5, "absolute": 1e-6}
 PAPER: dict[str, Any] = {"block_momentum": 0.0, "elastic_rate": 0.5, "form": "interpolate"}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "easgd": [{}, {"elastic_rate": 0.2}],
+    "decoupled": [{}, {"block_momentum": 0.0}, {"block_momentum": "auto", "eta": 0.5}],
     "easgd_symmetric": [{}, {"elastic_rate": 0.2}],
     "downpour": [{}, {"rate": 0.25}],
-    "decoupled": [{}, {"block_momentum": 0.0}, {"block_momentum": "auto", "eta": 0.5}],
+    "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],
     "ma": [{}, {"elastic_rate": 1.0}, {"form": "keep"}, {"weighted": True}],
     "bmuf": [
         {},
@@ -41,13 +44,18 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         PAPER | {"block_momentum": "auto", "elastic_rate": 1.0},
         PAPER | {"block_momentum": 0.5, "nesterov": True, "elastic_rate": 1.0},
     ],
-    "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],
     "gaia": [{}, {"threshold": 0.5}, {"threshold": 0.5, "combine": "mean"}],
-    "gossip": [{}, {"form": "keep"}],
     "ds_sync": [{}, {"reshuffle": False}],
     "tree": [{"site_every": 3}, {"site_every": 3, "form": "keep"}, {"site_every": 100}],
     "none": [{}],
 }
+
+
+PLUG_INS = (DILOCO, DOWNPOUR, SYMMETRIC_EASGD) if EXAMPLES.is_dir() else ()
+CLASSES: dict[str, type[Algorithm]] = ALGORITHMS | {
+    cls.name: cls for cls in (find_algorithm(place) for place in PLUG_INS)
+}
+"""The built-in algorithms, and the examples."""
 
 
 def file_of(name: str, mode: str) -> Path:
@@ -62,14 +70,16 @@ def trajectories(name: str, mode: str) -> dict[str, Any]:
 
 
 def _run(name: str, options: dict[str, Any], mode: str) -> list[dict[str, Any]]:
-    cluster = MemoryCluster(lambda: make_algorithm(name, options), torch.zeros(4), TRAINERS, seed=1)
+    cluster = MemoryCluster(
+        lambda: CLASSES[name](CLASSES[name].Options(**options)), torch.zeros(4), TRAINERS, seed=1
+    )
     if mode == "shadow":
         cluster.on_phase = lambda index, phase: _descend(cluster, index, index + 1, phase)
     rounds = []
     for _ in range(ROUNDS):
         for index in range(TRAINERS):
             _descend(cluster, index, 1 if mode == "shadow" else index + 2)
-        if mode == "fixed" and ALGORITHMS[name].needs_center:
+        if mode == "fixed" and CLASSES[name].needs_center:
             # Each worker has rounds of its own, one after the other.
             for index in range(TRAINERS):
                 cluster.round(who=[index])
@@ -88,9 +98,9 @@ def _descend(cluster: MemoryCluster, index: int, steps: int, phase: Phase = Phas
 
 def _models(cluster: MemoryCluster, name: str) -> dict[str, Any]:
     models: dict[str, Any] = {"replicas": [_numbers(replica.values) for replica in cluster.replicas]}
-    if ALGORITHMS[name].model is ModelOrigin.CENTER:
+    if CLASSES[name].model is ModelOrigin.CENTER:
         models["center"] = _numbers(cluster.center.values)
-    if ALGORITHMS[name].model is ModelOrigin.GLOBAL:
+    if CLASSES[name].model is ModelOrigin.GLOBAL:
         models["global"] = _numbers(cluster.algorithms[0].global_model())
     return models
 

@@ -83,10 +83,9 @@ async def _die(own: InProcessCluster, killed: list[bool]) -> None:
         {},
         {"algorithm": "ma", "mode": "fixed", "every": 5},
         {"algorithm": "bmuf"},
-        {"algorithm": "downpour"},
         {"algorithm": "decoupled"},
     ],
-    ids=["default", "ma", "bmuf", "downpour", "decoupled"],
+    ids=["default", "ma", "bmuf", "decoupled"],
 )
 def test_training_goes_on(in_process: Callable[..., InProcessCluster], sync: dict[str, Any]) -> None:
     slowed = Slowed(30)

@@ -23,14 +23,13 @@ EPOCHS = 1
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd"},
     "fixed": {"algorithm": "easgd", "mode": "fixed", "every": 3, "nodes": 2},
-    "downpour": {"algorithm": "downpour"},
     "decoupled": {"algorithm": "decoupled"},
     "none": {"algorithm": "none", "nodes": 0},
     "ma": {"algorithm": "ma"},
     "bmuf": {"algorithm": "bmuf"},
     "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3},
     "gaia": {"algorithm": "gaia"},
-    "gossip": {"algorithm": "gossip"},
+    "ds_sync": {"algorithm": "ds_sync"},
 }
 
 
@@ -56,9 +55,7 @@ def _variants(first: tuple[str, ...], matrix: tuple[str, ...]) -> list[Any]:
 
 @pytest.mark.parametrize(
     "algorithm",
-    _variants(
-        ("easgd",), ("bmuf", "decoupled", "fixed", "downpour", "none", "ma", "fixed bmuf", "gaia", "gossip")
-    ),
+    _variants(("easgd",), ("bmuf", "decoupled", "fixed", "none", "ma", "fixed bmuf", "gaia", "ds_sync")),
 )
 def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     changes = {"data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}

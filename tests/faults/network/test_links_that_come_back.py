@@ -11,6 +11,7 @@ from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import ClusterMaker, finished, folder_of, going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, Settings
+from shadowsync.tests.support.sync.example_algorithms import DOWNPOUR, needs_examples
 
 pytestmark = pytest.mark.no_kill
 
@@ -122,11 +123,12 @@ def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, sync: dict
     assert report.examples.distinct == EPOCHS * EXAMPLES
 
 
+@needs_examples
 @pytest.mark.matrix
 @pytest.mark.no_kill
 def test_a_slice_that_nobody_can_make_anew_comes_back(in_process: ClusterMaker) -> None:
     """Of a center that sums: a new node is refused, and it is the same one."""
-    job = CutOff(in_process, ["sync-0"], {"sync": {"algorithm": "downpour"}})
+    job = CutOff(in_process, ["sync-0"], {"sync": {"algorithm": DOWNPOUR}})
     new = job.own.join("sync")
     assert new.wait() != ExitCode.OK
     assert "cannot take another sync node now" in new.text()
@@ -135,7 +137,7 @@ def test_a_slice_that_nobody_can_make_anew_comes_back(in_process: ClusterMaker) 
     job.slowed.release()
     assert job.own.wait() == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     report = job.own.run.report
-    assert report.model_saved == "the center (downpour)", report.events
+    assert report.model_saved == f"the center ({DOWNPOUR})", report.events
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EPOCHS * EXAMPLES
 

@@ -14,6 +14,7 @@ from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.sync.example_algorithms import DOWNPOUR, needs_examples
 
 EPOCHS = 1
 SECONDS = 120.0
@@ -66,9 +67,10 @@ def test_the_center_is_made_again_of_the_replicas(
     assert report.eval.model == f"the center ({name})"
 
 
+@needs_examples
 def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., InProcessCluster]) -> None:
     """What a replica has not sent yet would be in the mean, and be sent again."""
-    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": "downpour"}}
+    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": DOWNPOUR}}
     slowed = Slowed(40, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)

@@ -22,8 +22,7 @@ SECONDS = 120.0
 QUICK = {"node_timeout_seconds": 2.0}
 SYNC: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd", "nodes": 2},
-    "fixed": {"algorithm": "easgd_symmetric", "mode": "fixed", "every": 3},
-    "downpour": {"algorithm": "downpour"},
+    "fixed": {"algorithm": "easgd", "mode": "fixed", "every": 3},
     "decoupled": {"algorithm": "decoupled", "nodes": 2},
     "none": {"algorithm": "none", "nodes": 0},
 }
@@ -68,7 +67,7 @@ def _kill_all(own: InProcessCluster) -> None:
     ("sync", "trainers"),
     [
         ("easgd", 2),
-        pytest.param("downpour", 1, marks=pytest.mark.matrix),
+        pytest.param("decoupled", 1, marks=pytest.mark.matrix),
         pytest.param("fixed", 2, marks=pytest.mark.matrix),
     ],
 )

@@ -18,7 +18,7 @@ from shadowsync.tests.support.jobs.short_start import ALGORITHMS, WARM, InOrder,
 
 START, SLOW_FROM = 80, 30
 SECONDS = 120.0
-CENTRAL = ("easgd", "fixed easgd", "downpour", "decoupled")
+CENTRAL = ("easgd", "fixed easgd", "decoupled")
 CENTER = "with the weights of the center and a new optimizer"
 OWN = "with the weights that it was ready with: those of the trainer that died are lost"
 Cluster = Callable[..., InProcessCluster]

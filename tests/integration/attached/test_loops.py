@@ -34,7 +34,7 @@ def distance(replicas: list[torch.Tensor]) -> float:
 
 @pytest.mark.parametrize(
     ("algorithm", "count"),
-    [("easgd", 2), ("easgd", 4), ("ma", 2), ("bmuf", 2), ("downpour", 2), ("decoupled", 2), ("none", 2)],
+    [("easgd", 2), ("easgd", 4), ("ma", 2), ("bmuf", 2), ("decoupled", 2), ("none", 2)],
 )
 def test_the_loss_falls_and_replicas_stay_together(algorithm: str, count: int) -> None:
     """The control: loops without synchronization end far apart, since they begin so."""

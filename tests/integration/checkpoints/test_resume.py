@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.nodes.supervisor.run import resumed_job
 from shadowsync.nodes.sync.saved_state import ROLE as CENTER_STATE
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
+from shadowsync.pipeline.errors import JobFileError
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.resumed import (
@@ -28,6 +30,7 @@ from shadowsync.tests.support.jobs.resumed import (
     trained_batches,
 )
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.sync.example_algorithms import DILOCO, needs_examples
 
 EPOCHS = 2
 LONG: Settings = {"data": {"epochs": EPOCHS}}
@@ -89,6 +92,25 @@ def test_an_interrupted_run_goes_on(cluster: ClusterMaker, algorithm: str) -> No
     assert set(report.ledger.shard_applied.values()) == {len(before) + len(trained_batches(second))}
     # The first run is as it was.
     assert trained_batches(first) == before
+
+
+@needs_examples
+@pytest.mark.matrix
+def test_a_run_whose_algorithm_is_an_example_now_goes_on_with_its_file(cluster: ClusterMaker) -> None:
+    settings: Settings = {**LONG, "sync": {"algorithm": DILOCO, "nodes": 0}}
+    first = interrupted(cluster, settings, 60)
+    job_file = first.folder / "job.json"
+    tree = json.loads(job_file.read_text("utf-8"))
+    # As a version wrote it that had the algorithm built in.
+    tree["sync"]["algorithm"] = "diloco"
+    job_file.write_text(json.dumps(tree), encoding="utf-8")
+    with pytest.raises(JobFileError, match=r"^sync\.algorithm: 'diloco' is an example now; copy "):
+        resumed_job(str(first.folder), [], "last")
+    resumed = resumed_job(str(first.folder), [f"sync.algorithm={DILOCO}"], "last")
+    assert resumed.sync.algorithm == DILOCO
+    second = finished(cluster, going_on(settings, first))
+    check_trained_once([first, second], EPOCHS, EXAMPLES)
+    assert second.report.model_saved == f"the global model ({DILOCO})"
 
 
 @pytest.mark.matrix

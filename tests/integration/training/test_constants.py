@@ -72,7 +72,7 @@ def opened(run: RunFolder) -> SavedModel:
         {"algorithm": "easgd", "nodes": 1},
         pytest.param({"algorithm": "bmuf"}, marks=pytest.mark.matrix),
         pytest.param({"algorithm": "ma", "mode": "fixed", "every": 3}, marks=pytest.mark.matrix),
-        pytest.param({"algorithm": "gossip"}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "ds_sync"}, marks=pytest.mark.matrix),
     ],
     ids=lambda sync: str(sync["algorithm"]),
 )
@@ -84,7 +84,7 @@ def test_what_is_frozen_stays_to_the_bit(cluster: ClusterMaker, model: str, sync
     assert (found.get_parameter("fixed.bias") == 0.25).all()
     assert (found.get_buffer("places") == torch.tensor(0.7)).all()
     assert found.get_parameter("head.weight").abs().max() > 0.05, "the control: what is trained moved"
-    if sync["algorithm"] != "gossip":
+    if sync["algorithm"] != "ds_sync":
         # Under it the report has the mean of the replicas' scores, and the checkpoint one replica.
         assert run.report.eval is not None
         again = evaluate_run(run.folder, cluster().job.data.eval_path)

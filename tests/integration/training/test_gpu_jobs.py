@@ -50,7 +50,7 @@ def test_a_gpu_trainer_and_a_cpu_trainer_together(processes: MakeCluster) -> Non
     assert _auc(mixed) > LEARNED
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "ma", "bmuf", "gossip", "none"])
+@pytest.mark.parametrize("algorithm", ["easgd", "ma", "bmuf", "ds_sync", "none"])
 def test_every_kind_of_algorithm_over_gpu_replicas(processes: MakeCluster, algorithm: str) -> None:
     sync = {"algorithm": algorithm} | ({} if algorithm == "easgd" else {"nodes": 0})
     assert _auc(_finished(processes(_job(GPU, algorithm, sync=sync)).start())) > LEARNED

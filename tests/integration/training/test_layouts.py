@@ -117,20 +117,20 @@ def test_without_synchronization_the_score_is_the_mean_of_the_replicas(
     assert report.replicas.divergence > 0.001
 
 
-def test_symmetric_easgd_with_an_own_model(
+def test_easgd_with_an_own_model(
     cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_models.py").write_text(MODEL)
     changes = {
         "model": {"name": "own_models:OwnModel", "options": {"scale": 0.5}},
-        "sync": {"algorithm": "easgd_symmetric", "options": {"elastic_rate": 0.3}},
+        "sync": {"algorithm": "easgd", "options": {"elastic_rate": 0.3}},
         "trainer": {"optimizer": "adam", "lr": 0.003},
     }
     own = cluster(changes).start()
     assert own.wait() == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
     report = own.run.report
-    assert report.model_saved == "the center (easgd_symmetric)"
+    assert report.model_saved == "the center (easgd)"
     assert report.examples.trained == EXAMPLES
     folder, manifest = open_checkpoint(own.run.folder, verify=True)
     dense = TensorReader(folder, [e for e in manifest.files if e.role == "dense"])

@@ -156,7 +156,7 @@ def test_two_workers_learn_on_one_replica(cluster: Clusters) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("algorithm", "trainers"),
-    [("easgd", 1), ("easgd", 2), ("ma", 2), ("downpour", 2)],
+    [("easgd", 1), ("easgd", 2), ("ma", 2), ("decoupled", 2)],
 )
 def test_a_fixed_rate_with_several_workers(cluster: Clusters, algorithm: str, trainers: int) -> None:
     sync = {"algorithm": algorithm, "mode": "fixed", "every": 5}

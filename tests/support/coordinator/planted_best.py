@@ -11,9 +11,9 @@ from shadowsync.lab.tuning.space import Dimension, Parameters, parse_space
 from shadowsync.lab.tuning.study import Outcome, ReportRung, Study, StudyRules
 
 SPACE: Final[tuple[Dimension, ...]] = parse_space(
-    ["sync.algorithm=easgd,ma,bmuf,gossip", "sync.gap=1..64:log", "trainer.lr=1e-4..1:log"]
+    ["sync.algorithm=easgd,ma,bmuf,ds_sync", "sync.gap=1..64:log", "trainer.lr=1e-4..1:log"]
 )
-ALGORITHMS: Final = ("easgd", "ma", "bmuf", "gossip")
+ALGORITHMS: Final = ("easgd", "ma", "bmuf", "ds_sync")
 EXAMPLES: Final = 1_000_000
 FLOOR: Final = 0.75
 # A trial has found the best if its NE is this near to it; about one random setting in 60 is.

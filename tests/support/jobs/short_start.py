@@ -19,11 +19,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "bmuf": {"algorithm": "bmuf", "nodes": 0},
     "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3, "nodes": 0},
     "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
-    "downpour": {"algorithm": "downpour"},
     "decoupled": {"algorithm": "decoupled", "nodes": 2},
     "none": {"algorithm": "none", "nodes": 0},
     "ma": {"algorithm": "ma", "nodes": 0},
-    "gossip": {"algorithm": "gossip", "nodes": 0},
+    "ds_sync": {"algorithm": "ds_sync", "nodes": 0},
     "gaia": {"algorithm": "gaia", "nodes": 0},
 }
 

@@ -10,10 +10,8 @@ import torch
 from shadowsync.sync_algos.base import Algorithm, Merge, ModelOrigin, PeerLost, Peers, Replica, Slice
 from shadowsync.sync_algos.decoupled import Decoupled
 from shadowsync.sync_algos.easgd import EASGD
-from shadowsync.sync_algos.gossip import Gossip
-from shadowsync.sync_algos.ma import MA
+from shadowsync.sync_algos.ma import MA, MAOptions
 from shadowsync.sync_algos.none import NoSync
-from shadowsync.sync_algos.shared.pull import PullOptions
 
 
 class WorseRound(EASGD):
@@ -182,14 +180,14 @@ class CenterWithoutNeed(NoSync):
 
 
 @dataclasses.dataclass(frozen=True)
-class Unchecked(PullOptions):
+class Unchecked(MAOptions):
     """Takes any number."""
 
     def __post_init__(self) -> None:
         pass
 
 
-class TakesAnything(Gossip):
+class TakesAnything(MA):
     """Options that nobody checks."""
 
     name = "takes_anything"
@@ -197,7 +195,7 @@ class TakesAnything(Gossip):
 
 
 @dataclasses.dataclass(frozen=True)
-class Nameless(PullOptions):
+class Nameless(MAOptions):
     """Refuses without saying what."""
 
     def __post_init__(self) -> None:
@@ -205,7 +203,7 @@ class Nameless(PullOptions):
             raise ValueError("no number")
 
 
-class SaysNoKey(Gossip):
+class SaysNoKey(MA):
     """Options that are refused without their name."""
 
     name = "says_no_key"
@@ -219,7 +217,7 @@ class Thawed:
     elastic_rate: float = 0.5
 
 
-class NotFrozen(Gossip):
+class NotFrozen(MA):
     """Options that change on the way."""
 
     name = "not_frozen"

@@ -89,6 +89,6 @@ def test_without_a_mean_in_so_many_tries_there_is_none() -> None:
 
 
 def test_algorithms_without_a_mean_make_one_closing_round() -> None:
-    role, tries = left("gossip", [(True, False)])
+    role, tries = left("ds_sync", [(True, False)])
     assert tries == [True]
     assert role.is_complete

@@ -122,8 +122,8 @@ def test_algos_lists_names_options_and_models() -> None:
     ]:
         lines = rf"^{name}  .*\n +needs {needs}; resulting model: {model}\n"
         assert re.search(lines, result.output, re.M), name
-    assert result.output.count("sync.options.elastic_rate = 0.5") == 6
-    assert result.output.count('sync.options.form = "interpolate"   ("interpolate" or "keep")') == 4
+    assert result.output.count("sync.options.elastic_rate = 0.5") == 4
+    assert result.output.count('sync.options.form = "interpolate"   ("interpolate" or "keep")') == 3
     assert result.output.count('sync.options.form = "keep"   ("interpolate" or "keep")') == 1
     assert "sync.options.nesterov = false" in result.output
 

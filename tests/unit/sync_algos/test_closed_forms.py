@@ -2,85 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from shadowsync.sync_algos.bmuf import BMUF, BMUFOptions
 from shadowsync.sync_algos.contract.grouping import fixed, shuffled
-from shadowsync.sync_algos.diloco import DiLoCo, DiLoCoOptions
 from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
-from shadowsync.sync_algos.gossip import Gossip
 from shadowsync.sync_algos.ma import MA, MAOptions
 from shadowsync.sync_algos.memory.cluster import MemoryCluster
 from shadowsync.sync_algos.memory.faults import Action, Phase
-from shadowsync.sync_algos.shared.pull import PullOptions
 from shadowsync.sync_algos.tree import Tree, TreeOptions
+from shadowsync.tests.support.sync.exact_run import ROUNDS, SEED, SIZE, Run, close
 
-Array = NDArray[np.float64]
-SIZE, ROUNDS, SEED = 11, 5, 3
 RATES = [0.25, 1.0]
 FORMS = ["interpolate", "keep"]
 TRAINERS = [1, 2, 3, 5]
-
-
-class Run:
-    """A cluster, and beside it the same replicas in float64. Workers step before each round and in it."""
-
-    def __init__(self, make: Callable[[], Any], trainers: int) -> None:
-        generator = torch.Generator().manual_seed(21)
-        self.cluster = MemoryCluster(make, torch.randn(SIZE, generator=generator), trainers, seed=SEED)
-        self.cluster.on_phase = self._meanwhile
-        self.random = np.random.default_rng(22)
-        self.exact = [replica.values.numpy().astype(np.float64) for replica in self.cluster.replicas]
-        self.snapshots = [one.copy() for one in self.exact]
-        self.trained = [0] * trainers
-        self.stepping = True
-
-    def rounds(self) -> Iterator[int]:
-        """Each round, run; the exact replicas have all steps, and no synchronization yet."""
-        for number in range(ROUNDS):
-            self.trained = [0] * len(self.exact)
-            for index in range(len(self.exact)):
-                for _ in range((index + number) % 3):
-                    self._step(index)
-            assert self.cluster.round() == dict.fromkeys(range(len(self.exact)), True)
-            yield number
-
-    def check(self) -> None:
-        """Equal up to the rounding of float32."""
-        for replica, exact in zip(self.cluster.replicas, self.exact, strict=True):
-            close(replica.values, exact)
-
-    def pull(self, index: int, target: Array, options: PullOptions) -> None:
-        """The two forms, written out."""
-        w, rate = self.exact[index], options.elastic_rate
-        if options.form == "interpolate":
-            self.exact[index] = (1 - rate) * w + rate * target
-        else:
-            self.exact[index] = w + rate * (target - self.snapshots[index])
-
-    def _meanwhile(self, index: int, phase: Phase) -> None:
-        if phase in (Phase.MET, Phase.GIVING) and self.stepping:
-            self._step(index)
-        if phase is Phase.MET:
-            # What was trained while it waited for the others is in the snapshot.
-            self.snapshots[index] = self.exact[index].copy()
-
-    def _step(self, index: int) -> None:
-        step = self.random.normal(size=SIZE).astype(np.float32)
-        self.cluster.replicas[index].values.add_(torch.from_numpy(step))
-        self.exact[index] = self.exact[index] + step
-        self.cluster.replicas[index].trained_examples += 8
-        self.trained[index] += 8
-
-
-def close(found: torch.Tensor, exact: Array) -> None:
-    np.testing.assert_allclose(found.numpy().astype(np.float64), exact, rtol=1e-5, atol=3e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -245,38 +184,6 @@ def test_the_momentum_follows_the_members() -> None:
     assert cluster.algorithms[0].global_model().tolist() == [1.5]
 
 
-@pytest.mark.parametrize("trainers", [1, 3])
-@pytest.mark.parametrize("outer", [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}, {"outer_lr": 0.4}])
-def test_diloco(trainers: int, outer: dict[str, Any]) -> None:
-    """torch.optim.SGD with nesterov=True, in float64, whose gradient is what the mean lacks of the model."""
-    options = DiLoCoOptions(**outer)
-    run = Run(lambda: DiLoCo(options), trainers)
-    model = torch.nn.Parameter(torch.from_numpy(run.exact[0].copy()))
-    beta = options.outer_momentum
-    sgd = torch.optim.SGD([model], lr=options.outer_lr, momentum=beta, nesterov=beta > 0.0)
-    for _ in run.rounds():
-        model.grad = model.detach() - torch.from_numpy(np.mean(run.snapshots, axis=0))
-        sgd.step()
-        target = model.detach().numpy()
-        for index in range(trainers):
-            run.exact[index] = run.exact[index] + (target - run.snapshots[index])
-        run.check()
-        for algorithm in run.cluster.algorithms:
-            close(algorithm.global_model(), target)
-    assert run.cluster.algorithms[0].state().completed_rounds == ROUNDS
-
-
-def test_diloco_moves_replicas_as_bmuf_with_nesterov_does() -> None:
-    """Another model comes out: the one with the look-ahead."""
-    nesterov = BMUFOptions(elastic_rate=1.0, form="keep", eta=0.7, block_momentum=0.9, nesterov=True)
-    runs = [Run(lambda: DiLoCo(DiLoCoOptions()), 3), Run(lambda: BMUF(nesterov), 3)]
-    for _ in zip(*(run.rounds() for run in runs), strict=True):
-        for one, other in zip(*(run.cluster.replicas for run in runs), strict=True):
-            close(one.values, other.values.numpy().astype(np.float64))
-        models = [run.cluster.algorithms[0].global_model() for run in runs]
-        assert float((models[0] - models[1]).abs().max()) > 0.05
-
-
 def test_the_kinds_of_momentum_are_told_apart() -> None:
     """The control of the test above: global models differ by far more than its tolerance."""
     found = []
@@ -310,26 +217,13 @@ def test_without_training_nesterov_comes_to_rest() -> None:
     assert delta > 1.0
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("trainers", TRAINERS)
-def test_gossip(trainers: int, rate: float, form: Any) -> None:
-    """Each goes α/2 of the way to its partner's snapshot; an odd one stays."""
-    options = PullOptions(elastic_rate=rate, form=form)
-    run = Run(lambda: Gossip(options), trainers)
-    for number in run.rounds():
-        for group in shuffled(2)(range(trainers), number, SEED):
-            middle = np.mean([run.snapshots[index] for index in group], axis=0)
-            for index in group:
-                run.pull(index, middle, options)
-        run.check()
-
-
 @pytest.mark.parametrize("reshuffle", [True, False])
 @pytest.mark.parametrize(("trainers", "size"), [(1, 2), (4, 2), (5, 2), (7, 3), (3, 8)])
+@pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("form", FORMS)
-def test_ds_sync(trainers: int, size: int, reshuffle: bool, form: Any) -> None:
-    options = DSSyncOptions(form=form, group_size=size, reshuffle=reshuffle)
+def test_ds_sync(trainers: int, size: int, reshuffle: bool, rate: float, form: Any) -> None:
+    """Each goes α of the way to its group's mean; who is alone stays."""
+    options = DSSyncOptions(elastic_rate=rate, form=form, group_size=size, reshuffle=reshuffle)
     run = Run(lambda: DSSync(options), trainers)
     grouping = shuffled(size) if reshuffle else fixed(size)
     for number in run.rounds():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.sync_algos.base import Slice
+from shadowsync.tests.support.sync.example_algorithms import SYMMETRIC_EASGD, needs_examples
 
 Float64Array = NDArray[np.float64]
 Pair = tuple[Float64Array, Float64Array]
@@ -29,7 +30,8 @@ def _symmetric(w: Float64Array, c: Float64Array, rate: float) -> Pair:
     return w - rate * (w - c), c + rate * (w - c)
 
 
-FORMS = {"easgd": _shadowsync, "easgd_symmetric": _symmetric}
+FORMS = {"easgd": _shadowsync, SYMMETRIC_EASGD: _symmetric}
+BOTH = ["easgd", pytest.param(SYMMETRIC_EASGD, id="easgd_symmetric", marks=needs_examples)]
 
 
 def _double(values: torch.Tensor) -> Float64Array:
@@ -44,7 +46,7 @@ def _close(found: Float64Array, expected: Float64Array) -> None:
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", BOTH)
 def test_closed_form(make_cluster: MakeCluster, name: str, rate: float, parts: int) -> None:
     """Five rounds of two replicas in turn; the streamed deltas are the paper's two lines."""
     cluster = make_cluster(name, parts, elastic_rate=rate)
@@ -73,7 +75,7 @@ def test_the_two_are_told_apart(make_cluster: MakeCluster, rate: float) -> None:
     _close(_double(cluster.center.values), same_center)
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", BOTH)
 def test_progress_during_a_round_stays(make_cluster: MakeCluster, name: str) -> None:
     """Workers step between the snapshot and the answer; the control would shrink what they did."""
     rate = 0.4
@@ -97,7 +99,7 @@ def test_progress_during_a_round_stays(make_cluster: MakeCluster, name: str) -> 
     assert np.abs(_double(replica.values) - interpolated).max() > 1.0
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", BOTH)
 def test_a_lost_slice(make_cluster: MakeCluster, name: str) -> None:
     """The others are applied whole, the lost one is as it was, and the round does not count."""
     cluster = make_cluster(name, 4, elastic_rate=0.5)
@@ -126,7 +128,7 @@ def test_all_slices_lost(make_cluster: MakeCluster) -> None:
 
 
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", BOTH)
 def test_equal_sides_stay_equal(make_cluster: MakeCluster, name: str, rate: float) -> None:
     """Bit for bit: a round of a replica that is its center changes nothing."""
     cluster = make_cluster(name, 3, elastic_rate=rate)
@@ -141,7 +143,7 @@ def test_equal_sides_stay_equal(make_cluster: MakeCluster, name: str, rate: floa
     assert not torch.equal(cluster.center.values, before), "the control: another replica moves it"
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", BOTH)
 def test_replicas_meet(make_cluster: MakeCluster, name: str) -> None:
     cluster = make_cluster(name, elastic_rate=0.5)
     first, second = cluster.replicas
@@ -153,6 +155,7 @@ def test_replicas_meet(make_cluster: MakeCluster, name: str) -> None:
     assert apart > 1.0
 
 
+@needs_examples
 def test_what_one_gives_the_other_takes(make_cluster: MakeCluster) -> None:
     """Only the symmetric form conserves the sum of both sides; the other one is the control."""
     change = {}
@@ -161,11 +164,11 @@ def test_what_one_gives_the_other_takes(make_cluster: MakeCluster) -> None:
         total = cluster.replicas[0].values + cluster.center.values
         cluster.round()
         change[name] = float((cluster.replicas[0].values + cluster.center.values - total).abs().max())
-    assert change["easgd_symmetric"] < 1e-6
+    assert change[SYMMETRIC_EASGD] < 1e-6
     assert change["easgd"] > 1e-2
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", BOTH)
 def test_center_rule_moves_in_place_and_leaves_the_request(make_cluster: MakeCluster, name: str) -> None:
     algorithm = make_cluster(name, elastic_rate=0.25).algorithm
     center, values = torch.zeros(4), torch.full((4,), 8.0)

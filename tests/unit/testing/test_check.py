@@ -62,9 +62,6 @@ from shadowsync.tests.support.sync.wrong_states import (
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in sorted(ALGORITHMS)),
     ("easgd", {"elastic_rate": 1.0}),
-    ("easgd_symmetric", {"elastic_rate": 1.0}),
-    ("diloco", {"outer_lr": 1.0, "outer_momentum": 0.5}),
-    ("downpour", {"rate": 0.25}),
     ("decoupled", {"block_momentum": "auto", "eta": 0.5}),
     ("decoupled", {"block_momentum": 0.0, "quorum": 1}),
     ("ma", {"elastic_rate": 1.0}),
@@ -73,7 +70,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("bmuf", {"block_momentum": 0.9, "eta": 0.5, "form": "interpolate"}),
     ("bmuf", {"block_momentum": "auto", "elastic_rate": 1.0}),
     ("bmuf", {"block_momentum": 0.9, "nesterov": True, "form": "keep"}),
-    ("gossip", {"form": "keep"}),
     ("gaia", {"threshold": 0.0}),
     ("gaia", {"threshold": 0.5, "combine": "mean"}),
     ("tree", {"site_size": 2, "site_every": 3}),

@@ -33,14 +33,14 @@ def emulated(
     [
         {"algorithm": "easgd"},
         pytest.param({"algorithm": "ma", "nodes": 0}, marks=pytest.mark.matrix),
-        pytest.param({"algorithm": "gossip", "nodes": 0}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "ds_sync", "nodes": 0}, marks=pytest.mark.matrix),
         pytest.param({"algorithm": "easgd", "mode": "fixed", "every": 4}, marks=pytest.mark.matrix),
         {"algorithm": "bmuf", "mode": "fixed", "every": 4, "nodes": 0},
     ],
     ids=[
         "easgd",
         "ma",
-        "gossip",
+        "ds_sync",
         "easgd at a fixed rate",
         "bmuf at a fixed rate",
     ],
@@ -194,7 +194,7 @@ def test_the_first_round_may_cost_more_than_the_others(job_file: JobMaker) -> No
         {"algorithm": "bmuf", "mode": "fixed", "every": 4, "nodes": 0},
         {"algorithm": "easgd", "mode": "fixed", "every": 4},
         pytest.param({"algorithm": "none", "nodes": 0}, marks=pytest.mark.matrix),
-        pytest.param({"algorithm": "gossip", "nodes": 0}, marks=pytest.mark.matrix),
+        pytest.param({"algorithm": "ds_sync", "nodes": 0}, marks=pytest.mark.matrix),
     ],
 )
 def test_one_trainer_begins_and_the_others_join_it(
@@ -261,7 +261,7 @@ def test_curves_are_weighted_as_the_scores_are(job_file: JobMaker, tmp_path: Pat
 @pytest.mark.matrix
 def test_a_trainer_without_a_partner_sends_nothing(job_file: JobMaker) -> None:
     def sync_bytes(trainers: int) -> float:
-        made = emulated(job_file, trainers=trainers, sync={"algorithm": "gossip", "nodes": 0, "duty": 0.005})
+        made = emulated(job_file, trainers=trainers, sync={"algorithm": "ds_sync", "nodes": 0, "duty": 0.005})
         return made.sync_bytes / made.rounds
 
     assert sync_bytes(1) == 0
@@ -271,7 +271,7 @@ def test_a_trainer_without_a_partner_sends_nothing(job_file: JobMaker) -> None:
     assert sync_bytes(3) == pytest.approx(of_two * 2 / 3, rel=0.05)
 
 
-@pytest.mark.parametrize("algorithm", ["downpour", "ma", "gossip"])
+@pytest.mark.parametrize("algorithm", ["decoupled", "ma", "ds_sync"])
 def test_a_trainer_that_has_nothing_left_makes_no_rounds_of_its_own(
     job_file: JobMaker, algorithm: str
 ) -> None:
@@ -284,7 +284,7 @@ def test_a_trainer_that_has_nothing_left_makes_no_rounds_of_its_own(
         sync={"algorithm": algorithm, "mode": "fixed", "every": 2},
     )
     of_one = max(result.iterations) // 2
-    of_all = sum(own // 2 for own in result.iterations) if algorithm == "downpour" else 3 * of_one
+    of_all = sum(own // 2 for own in result.iterations) if algorithm == "decoupled" else 3 * of_one
     # And the closing ones.
     assert 3 < result.rounds <= of_all + 3
 

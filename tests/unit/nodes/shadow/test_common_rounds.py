@@ -32,7 +32,7 @@ class Remembering(EASGD):
     state_names = ("seen",)
 
 
-COMMON = {"ma": True, "downpour": True, f"{__name__}:Remembering": True, "easgd": False}
+COMMON = {"ma": True, "decoupled": True, f"{__name__}:Remembering": True, "easgd": False}
 every_algorithm = pytest.mark.parametrize(("name", "common"), COMMON.items(), ids=str)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
-from .contract.options import require_rate
-from .shared.delta_exchange import DeltaExchange
+from shadowsync.sync_algos.contract.options import require_rate
+from shadowsync.sync_algos.shared.delta_exchange import DeltaExchange
 
 
 @dataclass(frozen=True)

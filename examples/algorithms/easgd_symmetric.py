@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .easgd import EASGD
+from shadowsync.sync_algos.easgd import EASGD
 
 
 class SymmetricEASGD(EASGD):
