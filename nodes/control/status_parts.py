@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterable
 
-from ...pipeline.report.adaptation import choices_of
 from ...watch.status import Edge, Incident, NodeStatus, SyncFigures
 from ..runtime.process_figures import process_metrics
 from .cluster_state import ClusterState
@@ -117,15 +116,7 @@ def edges_of(state: ClusterState, now: float) -> list[Edge]:
                 rates[other, name] = (up, down + sent)
             else:
                 rates[name, other] = (sent, received)
-    codecs = {
-        (choice.trainer, choice.node): choice.codec
-        for member in state.members.alive("trainer")
-        for choice in choices_of(member.info.name, member.metrics)
-    }
-    return [
-        Edge(source=a, target=b, up=up, down=down, codec=codecs.get((a, b)))
-        for (a, b), (up, down) in rates.items()
-    ]
+    return [Edge(source=a, target=b, up=up, down=down) for (a, b), (up, down) in rates.items()]
 
 
 def sum_of(members: Iterable[Member], key: str) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from ...pipeline.checkpoint.best import BEST
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
-from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.growth import growing_tables, growth_warnings
 from ...pipeline.report.ledger import Ledger
 from ...pipeline.report.merged_work import merges_of
@@ -33,7 +32,6 @@ from ...pipeline.report.quality_warnings import (
     control_warnings,
     first_gap_warnings,
     held_out_warnings,
-    link_warnings,
     one_class_warnings,
     warmup_warnings,
 )
@@ -87,9 +85,6 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         cpu_seconds_mean=mean("round_cpu_seconds"),
         links=_links(state, trainers),
         reference_bytes=_reference_bytes(state, outcome, trainers),
-        link_codecs=[
-            choice for name, counts in sorted(trainers.items()) for choice in choices_of(name, counts)
-        ],
         control=state.control.report() if state.control is not None else None,
         merges=merges_of(outcome.closed.syncs, state.ledger.trained_examples_of),
     )
@@ -249,7 +244,6 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         *averaging_warnings(job.sync, job.trainer.count),
         *control_warnings(job, sync.control),
-        *link_warnings(sync.link_codecs),
         *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
     ]
 

@@ -7,7 +7,6 @@ repeated until answered; all slices are in flight at once.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,16 +15,13 @@ import numpy as np
 import torch
 import zmq
 
-from ...pipeline.codecs.choices import CodecChoices
 from ...pipeline.codecs.feedback import Reference
-from ...pipeline.codecs.formats import Codec, LinkCodecs, Payload
-from ...pipeline.report.adaptation import choice_counts
+from ...pipeline.codecs.formats import LinkCodecs, Payload
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import (
     CenterContribution,
     CenterExchange,
-    CenterNamedExchange,
     CenterRead,
     CenterSeed,
 )
@@ -35,17 +31,12 @@ from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory.center import split_evenly
 from ..runtime.members import Traffic
 from .center_connection import QUEUED_CHUNKS, CenterConnection
-from .codec_chooser import LinkCodecChooser
-
-log = logging.getLogger(__name__)
 
 
 class _OpenExchange:
-    """An unfinished exchange: number, codec, chunks as first sent.
+    """An unfinished exchange: its number, and its chunks as first sent.
 
-    `named` has the codec and the last answered exchange that its messages name, None if they name none;
-    `codec` is the codec of its answer. `examples` is the number behind the values if the center merges, else
-    None. `began` is the time of the first send, None after a failure.
+    `examples` is the number behind the values if the center merges, else None.
     """
 
     def __init__(
@@ -54,24 +45,14 @@ class _OpenExchange:
         part: Slice,
         values: Float32Array,
         reference: Reference,
-        codec: Codec,
-        named: tuple[str, int] | None,
         examples: int | None,
     ) -> None:
         self.number = number
         self._examples = examples
-        self.codec = codec
-        self.named = named
-        self.began: float | None = asyncio.get_running_loop().time()
         self._start = part.start
         self._values = values
         self._reference = reference
         self._chunks: dict[int, CenterExchange] = {}
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of the chunks made so far."""
-        return sum(chunk.payload.nbytes for chunk in self._chunks.values())
 
     def chunk(self, start: int, stop: int) -> CenterExchange:
         """Return the message with these elements of the values.
@@ -88,20 +69,15 @@ class _OpenExchange:
     def _message(self, fields: tuple[int, int, int, int, Payload]) -> CenterExchange:
         if self._examples is not None:
             return CenterContribution(*fields, self._examples)
-        return CenterExchange(*fields) if self.named is None else CenterNamedExchange(*fields, *self.named)
+        return CenterExchange(*fields)
 
 
 @dataclass
 class _CenterSlice:
-    """A slice: its sync node, and the state of its exchanges.
-
-    `replied` is the last answered exchange, 0 if none; `chooser` is there if its codec is chosen.
-    """
+    """A slice: its sync node, and the state of its exchanges."""
 
     connection: CenterConnection
     reference: Reference
-    chooser: LinkCodecChooser | None
-    replied: int = 0
     open: _OpenExchange | None = None
 
 
@@ -113,10 +89,9 @@ class CenterClient:
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
     the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
-    are float32. With automatic codecs, each link's codec is chosen for each exchange from the measured times.
+    are float32.
 
     Args:
-        allowed_bytes_per_second: a link's allowed average rate, for that choice; None for no limit.
         counts_once: whether each exchange counts once and a slice is never made again, see `Algorithm`: then
             only the same node, which came back, takes its slice again, and the open exchange goes on with it.
     """
@@ -130,13 +105,11 @@ class CenterClient:
         *,
         chunk_bytes: int,
         timeout_seconds: float,
-        codecs: LinkCodecs | CodecChoices | None = None,
-        allowed_bytes_per_second: float | None = None,
+        codecs: LinkCodecs | None = None,
         counts_once: bool = False,
     ) -> None:
         self._counts_once = counts_once
-        self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
-        self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
+        self._codecs = codecs or LinkCodecs()
         self._next_request = 1
         self._replied_slices = 0
         self.traffic = Traffic()
@@ -156,11 +129,7 @@ class CenterClient:
         with ExitStack() as opened:
             opened.callback(self.close)
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False):
-                connection, chooser = connect(member, part), None
-                if self._codec_choices is not None:
-                    payload_bytes = self._codec_choices.payload_bytes(len(part), connection.chunk)
-                    chooser = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
-                self._slices[part] = _CenterSlice(connection, self._new_reference(part), chooser)
+                self._slices[part] = _CenterSlice(connect(member, part), self._new_reference(part))
             opened.pop_all()
         # Connections to replaced nodes, kept for their counts.
         self._closed: list[CenterConnection] = []
@@ -213,13 +182,7 @@ class CenterClient:
         connections = [*self._closed, *self._connections]
         ends = {f"to/{connection.member.name}": connection.sent_bytes for connection in connections}
         ends |= {f"from/{connection.member.name}": connection.received_bytes for connection in connections}
-        return self.traffic.metrics("center") | counts | ends | self._choices()
-
-    def want_rounds_every(self, seconds: float | None) -> None:
-        """Set the time that a round may take, for the choice of codecs."""
-        for held in self._slices.values():
-            if held.chooser is not None:
-                held.chooser.want(seconds)
+        return self.traffic.metrics("center") | counts | ends
 
     async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
         """See `Center.exchange`.
@@ -232,17 +195,8 @@ class CenterClient:
                 f"contiguous float32 [{len(part)}] is expected"
             )
         held, number = self._slices[part], self._number()
-        reference, chooser = held.reference, held.chooser
-        if chooser is None or self._codec_choices is None:
-            reference.begin()
-            held.open = _OpenExchange(
-                number, part, values.numpy(), reference, self._codecs.down, None, examples
-            )
-        else:
-            codec = self._codec_choices.codec(chooser.codec)
-            reference.begin(codec)
-            named = (chooser.codec, held.replied)
-            held.open = _OpenExchange(number, part, values.numpy(), reference, codec, named, examples)
+        held.reference.begin()
+        held.open = _OpenExchange(number, part, values.numpy(), held.reference, examples)
         return await self.settle(part)
 
     async def settle(self, part: Slice) -> torch.Tensor:
@@ -252,16 +206,10 @@ class CenterClient:
         if exchange is None:
             raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
         reply = self._reply_buffers.take(len(part))
-        began, exchange.began = exchange.began, None
-        down_bytes = await connection.request(exchange.number, exchange.chunk, reply, exchange.codec)
+        await connection.request(exchange.number, exchange.chunk, reply, self._codecs.down)
         held.reference.complete(exchange.number)
-        held.open, held.replied = None, exchange.number
+        held.open = None
         self._replied_slices += 1
-        if (chooser := held.chooser) is not None and exchange.named is not None:
-            seconds = None if began is None else asyncio.get_running_loop().time() - began
-            moved = exchange.payload_bytes + down_bytes
-            if why := chooser.exchanged(exchange.named[0], moved, seconds):
-                log.info("%s: codec is now %s: %s", connection.member.name, chooser.codec, why)
         return torch.from_numpy(reply)
 
     async def read(self, part: Slice) -> torch.Tensor:
@@ -327,7 +275,7 @@ class CenterClient:
         if self._counts_once:
             held.connection = connection
         else:
-            self._slices[part] = _CenterSlice(connection, self._new_reference(part), held.chooser)
+            self._slices[part] = _CenterSlice(connection, self._new_reference(part))
         self._closed.append(before)
         before.close()
 
@@ -350,20 +298,6 @@ class CenterClient:
         """Close the sockets."""
         for connection in self._connections:
             connection.close()
-
-    def _choices(self) -> dict[str, int]:
-        """Return what was chosen, by link: see `pipeline.report.adaptation`."""
-        counts: dict[str, int] = {}
-        for held in self._slices.values():
-            if (chooser := held.chooser) is not None:
-                counts |= choice_counts(
-                    held.connection.member.name,
-                    chooser.exchanges,
-                    chooser.codec,
-                    chooser.bytes_per_second,
-                    fits=chooser.fits,
-                )
-        return counts
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

@@ -45,7 +45,6 @@ class _Pending:
     done: asyncio.Future[None]
     progressed_at: float
     is_exchange: bool = False
-    payload_bytes: int = 0
 
 
 class CenterConnection:
@@ -91,11 +90,11 @@ class CenterConnection:
         chunk: Callable[[int, int], Message],
         target: Float32Array | None,
         codec: Codec = _PLAIN,
-    ) -> int:
+    ) -> None:
         """Send the messages that `chunk(start, stop)` makes, and await an answer to each.
 
         The answers' values, decoded by `codec` if coded, are written to `target`, float32 of the slice's
-        length. Returns the bytes of their payloads. The timeout restarts with every chunk that the socket
+        length. The timeout restarts with every chunk that the socket
         accepts and with every answer, so that a large slice on a slow link does not count as a lost node.
         After half the timeout, unanswered chunks are sent again.
 
@@ -129,7 +128,6 @@ class CenterConnection:
             del self._pending[number]
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-        return pending.payload_bytes
 
     async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
         """Wait until a request ends or its repeat is due.
@@ -241,7 +239,6 @@ class CenterConnection:
                 self._refuse("answered with values that are not all finite")
                 return
             pending.target[offset:stop] = values
-            pending.payload_bytes += message.payload.nbytes
         pending.missing.discard(message.start)
         if not pending.missing and not pending.done.done():
             pending.done.set_result(None)

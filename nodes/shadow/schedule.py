@@ -63,18 +63,6 @@ class RoundSchedule:
         # Iterations at the begin of the last complete round; None at first, when a round is due at once.
         self._counted_from: int | None = None
 
-    @property
-    def wanted_seconds(self) -> float | None:
-        """Time between rounds that gap and duty cycle require.
-
-        None without a gap, and while the time of an iteration is unknown.
-        """
-        if self._gap is None or not self._paces or not self._cpu_seconds:
-            return None
-        iterations = self._began[1]
-        by_gap = self._target_gap(self._gap, iterations) * median_low(self._paces)
-        return max(by_gap, median_low(self._cpu_seconds) / self._duty(iterations))
-
     def began(self, now: float, iterations: int) -> None:
         """Record that a round began."""
         began, before = self._began

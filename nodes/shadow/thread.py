@@ -263,7 +263,6 @@ class ShadowThread(LoopThread):
         """Run one round, and record its cost in the schedule."""
         started, cpu, moved = time.monotonic(), time.thread_time(), peers.sent_bytes + peers.received_bytes
         self._schedule.began(started, self._context.total_iterations())
-        peers.want_rounds_every(self._schedule.wanted_seconds)
         complete = await self._round(peers)
         self._schedule.ended(
             complete=complete,

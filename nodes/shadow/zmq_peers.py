@@ -65,10 +65,6 @@ class ZmqPeers:
         """Return the counts of all connections; see `CenterClient.metrics`. Any thread may call."""
         return summed(link.metrics() for link in (self._center, self.transport) if link is not None)
 
-    def want_rounds_every(self, seconds: float | None) -> None:
-        if self._center is not None:
-            self._center.want_rounds_every(seconds)
-
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
         if self._center is not None:
@@ -110,9 +106,6 @@ class ConnectionConfig:
             chunk_bytes=sync.chunk_bytes,
             timeout_seconds=sync.timeout_seconds,
             codecs=context.job.codecs.center(),
-            allowed_bytes_per_second=None
-            if sync.link_bytes_per_second is None
-            else sync.link_bytes_per_second * sync.duty / len(self.syncs),
             counts_once=not self.algorithm.recenters,
         )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...pipeline.codecs.feedback import ErrorFeedback, Reference
-from ...pipeline.codecs.formats import Codec, LinkCodecs
+from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.types import Float32Array, is_finite
 from ...pipeline.wire.buffers import BufferPool
-from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterValues
+from ...pipeline.wire.center_messages import CenterExchange, CenterValues
 
 
 class ExchangeSession:
@@ -16,19 +16,15 @@ class ExchangeSession:
     a lossy codec up, they are copied into the reference instead. With a lossy codec down, the session has a
     residual of its own.
 
-    If exchanges name their codecs, each exchange also says which answer arrived last. The residual of an
-    answer that never arrived is dropped.
-
     Args:
         start: the position of the slice's first element in the model.
         elements: the slice's length.
-        codecs: the codecs of the job's exchanges; of the first one, if exchanges name theirs.
+        codecs: the codecs of the job's exchanges.
         buffers: the pool that the buffer comes from.
     """
 
     def __init__(self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool) -> None:
         self.request = 0
-        self._named: str | None = None
         self._start = start
         self._elements = elements
         self._reference = Reference(codecs.up, elements)
@@ -54,22 +50,13 @@ class ExchangeSession:
         """Memory of the codecs in bytes: the reference up and the residual down."""
         return self._reference.memory_bytes + self._feedback.memory_bytes
 
-    def begin(self, message: CenterExchange, codec: Codec | None) -> None:
-        """Begin a new exchange with its first chunk, which replaces the last one.
-
-        `codec` is the one that it names, or None.
-        """
-        if isinstance(message, CenterNamedExchange) and codec is not None:
-            self._named = message.codec
-            if message.replied == self.request:
-                self._feedback.commit()
-            self._feedback.discard()
-            self._feedback.change(codec)
-        self.request = message.request
+    def begin(self, request: int) -> None:
+        """Begin a new exchange, which replaces the last one."""
+        self.request = request
         self._arrived = {}
         self._missing = self._elements
         self._replies = {}
-        self._reference.begin(codec)
+        self._reference.begin()
         # ZeroMQ may still read the old buffer; the pool gives it out again when it is free.
         self._buffer = None
 
@@ -95,10 +82,6 @@ class ExchangeSession:
         offset = self._offset_of(message)
         if has_arrived(self._arrived, message.start, message.elements):
             return
-        if isinstance(message, CenterNamedExchange) and message.codec != self._named:
-            raise ValueError(
-                f"codec {message.codec!r:.40} is not allowed here; use {self._named!r:.40}, as before"
-            )
         values = self._reference.decode(offset, message.reference, message.payload, message.elements)
         require_finite(values, message.start)
         target = self._reference.values if self._reference.is_enabled else self.buffer()
@@ -119,8 +102,6 @@ class ExchangeSession:
             offset = start - self._start
             encoded = self._feedback.encode(offset, delta[offset : offset + size])
             self._replies[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
-        if self._named is None:
-            self._feedback.commit()
         self._reference.complete(self.request)
         return list(self._replies.values())
 

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, compu
 
 from ..metrics.importance import Importance
 from ..types import ResultModel
-from .adaptation import Control, LinkChoice
+from .adaptation import Control
 from .growth import GrowingTable
 from .ledger import Ledger
 from .merged_work import Merges
@@ -128,7 +128,6 @@ class Sync(ResultModel):
         links: traffic by the way's name in the job's `codecs`, without ways that were not used.
         reference_bytes: memory that lossy codecs needed at the end, by the role that held it.
         control: None without `sync.control`.
-        link_codecs: the links whose codec was chosen automatically.
         merges: what a center has merged, of an algorithm that merges.
     """
 
@@ -148,7 +147,6 @@ class Sync(ResultModel):
     reference_bytes: dict[str, NonNegativeInt] = {}
     optimizer_state: Literal["own", "synchronized"] = "own"
     control: Control | None = None
-    link_codecs: list[LinkChoice] = []
     merges: Merges | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from ..config.job import Job
 from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
-from .adaptation import Control, LinkChoice
+from .adaptation import Control
 from .model import ExampleCounts
 from .quality import Evaluation, TrainedHour
 
@@ -137,20 +137,6 @@ def control_warnings(job: Job, control: Control | None) -> list[str]:
     return [
         f"The bound of sync.control_bound ({control.bound:g}) was not kept: {lowest}, {within}, with a gap of"
         f" {control.gap} at the end. Raise the bound, or {remedy}."
-    ]
-
-
-def link_warnings(links: Sequence[LinkChoice]) -> list[str]:
-    """Return a warning if links were too slow for any codec."""
-    late = [link for link in links if not link.fits]
-    if not late:
-        return []
-    first, others = late[0], len(late) - 1
-    more = f" and {counted(others, 'other')}" if others else ""
-    return [
-        f"At the end the link from {first.trainer} to {first.node}{more} was too slow: an exchange by"
-        f" {first.codec} took longer than the wanted time between two rounds. Raise the link's bandwidth, or"
-        f" sync.nodes if the links of the sync nodes are the limit."
     ]
 
 

@@ -303,29 +303,3 @@ def test_another_gap_grows_from_one_as_well() -> None:
     own.set_gap(11)
     play(own, 0.0, 50, Ended())
     assert own.due_iterations == 50 + 6
-
-
-def test_rounds_are_wanted_every_gap_or_as_the_duty_cycle_has_it() -> None:
-    assert schedule().wanted_seconds is None, "without a gap nothing says how often"
-    own = schedule(gap=10)
-    play(own, 0.0, 0, Ended(cpu_seconds=0.0))
-    assert own.wanted_seconds is None, "no iteration took a time yet"
-    for number in range(1, USUAL_ROUNDS + 1):
-        play(own, 1.0 * number, 20 * number, Ended(cpu_seconds=0.001))
-    assert own.wanted_seconds == pytest.approx(10 / 20)
-    own.set_gap(40)
-    assert own.wanted_seconds == pytest.approx(40 / 20)
-    own.set_gap(1)
-    # The duty cycle's CPU time allows no more.
-    assert own.wanted_seconds == pytest.approx(0.001 / DUTY)
-    # One slow round says nothing, several do.
-    play(own, 50.0, 20 * (USUAL_ROUNDS + 1), Ended(cpu_seconds=0.001))
-    own.set_gap(10)
-    assert own.wanted_seconds == pytest.approx(10 / 20)
-
-
-def test_at_the_start_rounds_are_wanted_as_often_as_the_gap_of_then() -> None:
-    own = schedule(gap=100, start_iterations=1000, duty=1.0)
-    play(own, 0.0, 0, Ended(cpu_seconds=0.0))
-    play(own, 1.0, 500, Ended(cpu_seconds=0.0))
-    assert own.wanted_seconds == pytest.approx((1 + 99 * 500 // 1000) / 500)

@@ -302,23 +302,3 @@ def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
     check_sync(job("downpour", "sparse"))
     with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; downpour sums deltas'):
         check_sync(job("downpour", "int8"))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "said"),
-    [
-        ("downpour", 'codecs.center_up: "auto" given; downpour sums deltas'),
-        ("ma", 'codecs.center_up: "auto" given; ma keeps no center, and links between trainers'),
-    ],
-)
-def test_codecs_are_chosen_only_where_a_center_may_have_lossy_ones(algorithm: str, said: str) -> None:
-    def job(algorithm: str) -> Job:
-        changes = {
-            "sync": {"algorithm": algorithm, "control": "auto"},
-            "codecs": {"center_up": "auto", "center_down": "auto"},
-        }
-        return Job.model_validate(_job(algorithm=algorithm).model_dump() | changes)
-
-    with pytest.raises(JobFileError, match=said):
-        check_sync(job(algorithm))
-    check_sync(job("easgd"))

@@ -176,7 +176,6 @@ def test_what_arrived_is_what_was_sent_but_for_the_residual(
         for at in range(0, length, size):
             part = values[at : at + size]
             arrived[at : at + size] += arrives(codec, feedback.encode(at, part), len(part))
-        feedback.commit()
     # One more of nothing shows what is still owed.
     owed = sent - arrived
     for at in range(0, length, size):
@@ -200,39 +199,23 @@ def test_without_feedback_errors_add_up(name: str) -> None:
     with_it, without = np.zeros(64), np.zeros(64)
     for _ in range(200):
         with_it += arrives(codec, feedback.encode(0, values), 64)
-        feedback.commit()
         without += arrives(codec, encode_chunk(codec, values), 64)
     exact = 200.0 * values
     assert np.abs(without - exact).max() > 5 * np.abs(with_it - exact).max()
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_until_it_is_committed_a_repeat_gives_the_same_bytes(name: str) -> None:
-    codec = make_codec(name, OPTIONS)
-    feedback = ErrorFeedback(codec, 100)
-    first = feedback.encode(0, floats(100, 1)).payload.tobytes()
-    assert feedback.encode(0, floats(100, 1)).payload.tobytes() == first
-    feedback.discard()
-    feedback.commit()
-    assert feedback.encode(0, floats(100, 1)).payload.tobytes() == first
-    feedback.commit()
-    assert feedback.encode(0, floats(100, 1)).payload.tobytes() != first
-
-
-@pytest.mark.parametrize("name", LOSSY)
 def test_what_travelled_as_it_is_leaves_nothing_owed(name: str) -> None:
     codec, nothing = make_codec(name, OPTIONS), np.zeros(100, np.float32)
-    feedback = ErrorFeedback(codec, 100)
-    feedback.encode(0, floats(100, 1))
-    feedback.commit()
-    assert np.any(feedback.encode(0, nothing).decoded), "the control: this is owed"
-    feedback.discard()
+    feedback, control = ErrorFeedback(codec, 100), ErrorFeedback(codec, 100)
+    for one in (feedback, control):
+        one.encode(0, floats(100, 1))
+    assert np.any(control.encode(0, nothing).decoded), "this is owed"
     infinite = floats(100, 2)
     infinite[3] = np.inf
     paid = feedback.encode(0, infinite)
     assert not paid.coded
     assert not np.array_equal(paid.decoded, infinite), "what was owed went with it"
-    feedback.commit()
     assert not np.any(feedback.encode(0, nothing).decoded)
 
 
@@ -242,14 +225,6 @@ def test_memory_is_told_and_a_lossless_codec_needs_none(
 ) -> None:
     assert make(make_codec("float32"), 1000).memory_bytes == 0
     assert make(make_codec("int8"), 1000).memory_bytes == 4000
-
-
-def test_what_is_staged_counts() -> None:
-    feedback = ErrorFeedback(make_codec("int8"), 1000)
-    feedback.encode(0, floats(500, 1))
-    assert feedback.memory_bytes == 4000 + 2000
-    feedback.commit()
-    assert feedback.memory_bytes == 4000
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
