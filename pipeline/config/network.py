@@ -11,16 +11,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-from ..codecs.formats import (
-    LARGEST_BLOCK,
-    LARGEST_FRACTION,
-    SMALLEST_BLOCK,
-    STATELESS,
-    CodecOptions,
-    Float32,
-    LinkCodecs,
-    make_codec,
-)
+from ..codecs.blocks import LARGEST_BLOCK, SMALLEST_BLOCK
+from ..codecs.formats import STATELESS, CodecOptions, Float32, LinkCodecs, make_codec
+from ..codecs.topk import LARGEST_FRACTION
 from .sections import STRICT, Section
 
 REMOVED_CODECS: Final = {
@@ -30,12 +23,15 @@ REMOVED_CODECS: Final = {
 
 
 class CodecsSection(BaseModel):
-    """Encoding of values: "float32", "sparse", "bfloat16", "float16", "int8" (in blocks) or "topk".
+    """Encoding of values: "float32", "sparse", "bfloat16", "float16", "int8", "int4", "int2" or "topk".
+
+    The integers have a scale for each block; "topk" sends only the largest elements, in few bits.
 
     "sparse" leaves zeros out, and loses nothing; it is for an algorithm that sends few elements.
 
     On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
-    the links between workers and embedding nodes it is not, so "topk" cannot be used there.
+    the links between workers and embedding nodes it is not, so only "float32", "bfloat16" and "float16" are
+    possible there.
     """
 
     model_config = STRICT
@@ -59,6 +55,9 @@ class CodecsSection(BaseModel):
     )
     topk_fraction: Annotated[float, Field(gt=0, le=LARGEST_FRACTION)] = Field(
         default=CodecOptions.topk_fraction, description="topk: share of the elements that is sent."
+    )
+    topk_bits: Literal[2, 4, 8] = Field(
+        default=2, description="topk: bits of each element that is sent, besides its place."
     )
 
     @field_validator("center_up", "center_down", "peers_up", "peers_down")
@@ -96,7 +95,7 @@ class CodecsSection(BaseModel):
 
     @property
     def _options(self) -> CodecOptions:
-        return CodecOptions(self.int8_block, self.topk_fraction)
+        return CodecOptions(self.int8_block, self.topk_fraction, self.topk_bits)
 
     def _pair(self, up: str, down: str) -> LinkCodecs:
         return LinkCodecs(make_codec(up, self._options), make_codec(down, self._options))

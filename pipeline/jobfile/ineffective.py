@@ -327,7 +327,7 @@ RULES: Final[tuple[_Rule, ...]] = (
         'no link of [codecs] is "int8"',
     ),
     _Rule(
-        ("codecs.topk_fraction",),
+        _keys("codecs", "topk_fraction topk_bits"),
         lambda job: "topk" not in _link_codecs(job),
         'no link of [codecs] is "topk"',
     ),

@@ -134,6 +134,7 @@ OTHER: dict[str, Any] = {
     "codecs.gradients": "float16",
     "codecs.int8_block": 256,
     "codecs.topk_fraction": 0.25,
+    "codecs.topk_bits": 4,
     "network.transport": "tcp",
     "network.shared_memory": False,
     "network.bind": "0.0.0.0",
@@ -379,13 +380,15 @@ def test_codecs_of_each_link_with_their_options(load: Load) -> None:
 
     assert names(load().codecs.center()) == names(load().codecs.peers()) == ("float32", "float32")
     settings = ("codecs.center_up=int8", "codecs.peers_up=topk", "codecs.peers_down=bfloat16")
-    codecs = load("", *settings, "codecs.int8_block=256", "codecs.topk_fraction=0.25").codecs
+    codecs = load(
+        "", *settings, "codecs.int8_block=256", "codecs.topk_fraction=0.25", "codecs.topk_bits=8"
+    ).codecs
     assert names(codecs.center()) == ("int8", "float32")
     assert names(codecs.peers()) == ("topk", "bfloat16")
     values = np.ones(1024, np.float32)
     center = codecs.center()
     assert center.up.encode(values).nbytes == 1024 + 4 * 4
-    assert codecs.peers().up.encode(values).nbytes == 8 * 256
+    assert codecs.peers().up.encode(values).nbytes == 4 + 256 + 1024 // 8
     rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float16").codecs.embedding()
     assert names(rows) == ("float16", "bfloat16")
 

@@ -139,7 +139,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         (
             "codecs.center_down",
             '"bf"',
-            "'bf' is not a codec; give one of float32, sparse, bfloat16, float16, int8, topk",
+            "'bf' is not a codec; give one of float32, sparse, bfloat16, float16, int8, int4, int2, topk",
         ),
         ("codecs.peers_up", '"top_k"', "'top_k' is not a codec; did you mean 'topk'?"),
         ("codecs.peers_down", '""', "'' is not a codec; give one of float32"),
@@ -153,6 +153,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("codecs.int8_block", "65537", "65537 given; input should be less than or equal to 65536"),
         ("codecs.topk_fraction", "0.0", "0.0 given; input should be greater than 0"),
         ("codecs.topk_fraction", "0.6", "0.6 given; input should be less than or equal to 0.5"),
+        ("codecs.topk_bits", "3", "3 given; input should be 2, 4 or 8"),
         ("network.bind", "5", "5 given; input should be a valid string"),
         (
             "network.delay",
