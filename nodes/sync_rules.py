@@ -67,7 +67,6 @@ def check_sync(job: Job) -> None:
     except ValueError as error:
         raise JobFileError(f"sync.options.{error}") from error
     _check_optimizer_state(job, algorithm)
-    _check_center_codecs(job, algorithm)
     _check_peer_codecs(job, algorithm)
 
 
@@ -94,16 +93,6 @@ def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:
                 "rounds down makes steps too large",
                 where=where,
                 remedy=f'set codecs.{direction} = "float32", or leave sync.optimizer_state out',
-            )
-
-
-def _check_center_codecs(job: Job, algorithm: Algorithm) -> None:
-    codecs = job.codecs.center()
-    for direction, codec in (("up", codecs.up), ("down", codecs.down)):
-        if codec.lossy and algorithm.counts_once:
-            raise JobFileError(
-                f'codecs.center_{direction}: "{codec.name}" given; {job.sync.algorithm} sums deltas, and '
-                f'values that a codec rounds away would never count; use "float32" or "sparse"'
             )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import zmq
 
-from ...pipeline.codecs.feedback import Reference
+from ...pipeline.codecs.feedback import NO_REFERENCE, Deltas, Reference, decode_chunk
 from ...pipeline.codecs.formats import LinkCodecs, Payload
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
@@ -24,13 +24,14 @@ from ...pipeline.wire.center_messages import (
     CenterExchange,
     CenterRead,
     CenterSeed,
+    CenterValues,
 )
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.sockets import open_dealer
 from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory.center import split_evenly
 from ..runtime.members import Traffic
-from .center_connection import QUEUED_CHUNKS, CenterConnection
+from .center_connection import QUEUED_CHUNKS, CenterConnection, Decode
 
 
 class _OpenExchange:
@@ -44,7 +45,7 @@ class _OpenExchange:
         number: int,
         part: Slice,
         values: Float32Array,
-        reference: Reference,
+        reference: Reference | Deltas,
         examples: int | None,
     ) -> None:
         self.number = number
@@ -74,10 +75,14 @@ class _OpenExchange:
 
 @dataclass
 class _CenterSlice:
-    """A slice: its sync node, and the state of its exchanges."""
+    """A slice: its sync node, and the state of its exchanges.
+
+    `answers` is the reference of the answers, None if they are deltas.
+    """
 
     connection: CenterConnection
-    reference: Reference
+    reference: Reference | Deltas
+    answers: Reference | None
     open: _OpenExchange | None = None
 
 
@@ -88,12 +93,13 @@ class CenterClient:
     the timeout, or at once if the node refuses it or the coordinator reports the node as lost.
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
-    the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
-    are float32.
+    the reference. A failed exchange leaves no reference, and the next one is sent as float32. With `deltas`
+    the answers have such a reference instead. Reads and seeds are float32.
 
     Args:
         counts_once: whether each exchange counts once and a slice is never made again, see `Algorithm`: then
             only the same node, which came back, takes its slice again, and the open exchange goes on with it.
+        deltas: whether deltas are sent, and the center's values come back; see `Algorithm.counts_once`.
     """
 
     def __init__(
@@ -107,7 +113,9 @@ class CenterClient:
         timeout_seconds: float,
         codecs: LinkCodecs | None = None,
         counts_once: bool = False,
+        deltas: bool = False,
     ) -> None:
+        self._deltas = deltas
         self._counts_once = counts_once
         self._codecs = codecs or LinkCodecs()
         self._next_request = 1
@@ -129,7 +137,7 @@ class CenterClient:
         with ExitStack() as opened:
             opened.callback(self.close)
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False):
-                self._slices[part] = _CenterSlice(connect(member, part), self._new_reference(part))
+                self._slices[part] = self._new_slice(connect(member, part))
             opened.pop_all()
         # Connections to replaced nodes, kept for their counts.
         self._closed: list[CenterConnection] = []
@@ -137,8 +145,11 @@ class CenterClient:
         # Holds one answer per slice.
         self._reply_buffers = BufferPool(sum(bytes_of(len(part)) for part in self._slices))
 
-    def _new_reference(self, part: Slice) -> Reference:
-        return Reference(self._codecs.up, len(part))
+    def _new_slice(self, connection: CenterConnection) -> _CenterSlice:
+        codecs, elements = self._codecs, len(connection.part)
+        if self._deltas:
+            return _CenterSlice(connection, Deltas(codecs.up, elements), Reference(codecs.down, elements))
+        return _CenterSlice(connection, Reference(codecs.up, elements), None)
 
     @property
     def _connections(self) -> list[CenterConnection]:
@@ -167,7 +178,8 @@ class CenterClient:
     @property
     def reference_bytes(self) -> int:
         """Memory of the references in bytes; any thread may read it."""
-        return sum(held.reference.memory_bytes for held in self._slices.values())
+        ends = [end for held in self._slices.values() for end in (held.reference, held.answers)]
+        return sum(end.memory_bytes for end in ends if end is not None)
 
     def metrics(self) -> dict[str, int]:
         """Return this client's counts, to be summed over a trainer's threads.
@@ -196,6 +208,8 @@ class CenterClient:
             )
         held, number = self._slices[part], self._number()
         held.reference.begin()
+        if held.answers is not None:
+            held.answers.begin()
         held.open = _OpenExchange(number, part, values.numpy(), held.reference, examples)
         return await self.settle(part)
 
@@ -206,11 +220,38 @@ class CenterClient:
         if exchange is None:
             raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
         reply = self._reply_buffers.take(len(part))
-        await connection.request(exchange.number, exchange.chunk, reply, self._codecs.down)
+        await connection.request(exchange.number, exchange.chunk, reply, self._decoder(held.answers))
         held.reference.complete(exchange.number)
+        if (answers := held.answers) is not None and answers.is_enabled:
+            answers.values[:] = reply
+            answers.complete(exchange.number)
         held.open = None
         self._replied_slices += 1
         return torch.from_numpy(reply)
+
+    def lost(self, part: Slice) -> torch.Tensor:
+        """See `Center.lost`; only with `deltas`."""
+        reference = self._slices[part].reference
+        assert isinstance(reference, Deltas)
+        return torch.from_numpy(reference.lost)
+
+    def set_exact(self, *, is_exact: bool) -> None:
+        """Have deltas sent as float32, so that the center gets what codecs have lost before; or no more."""
+        for held in self._slices.values():
+            if isinstance(held.reference, Deltas):
+                held.reference.is_exact = is_exact
+
+    def _decoder(self, answers: Reference | None) -> Decode:
+        """Return what decodes answers: deltas, or values with a reference."""
+        down = self._codecs.down
+
+        def decode(offset: int, message: CenterValues) -> Float32Array:
+            if answers is None:
+                return decode_chunk(down, message.payload, message.elements, coded=message.coded)
+            base = answers.base if message.coded and down.lossy else NO_REFERENCE
+            return answers.decode(offset, base, message.payload, message.elements)
+
+        return decode
 
     async def read(self, part: Slice) -> torch.Tensor:
         """Return the center's current slice, float32 [len(part)]; raises PeerLost."""
@@ -275,7 +316,7 @@ class CenterClient:
         if self._counts_once:
             held.connection = connection
         else:
-            self._slices[part] = _CenterSlice(connection, self._new_reference(part))
+            self._slices[part] = self._new_slice(connection)
         self._closed.append(before)
         before.close()
 

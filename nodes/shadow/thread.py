@@ -141,9 +141,17 @@ class ShadowThread(LoopThread):
 
         return await self.run_with_peers(on_loop)
 
-    async def round(self) -> bool:
-        """Run one round now; return whether it was complete."""
-        return await self.run_with_peers(self._round)
+    async def closing_round(self) -> bool:
+        """Run one round now, with nothing left to a later one; return whether it was complete."""
+
+        async def exactly(peers: ZmqPeers) -> bool:
+            peers.set_exact(is_exact=True)
+            try:
+                return await self._round(peers)
+            finally:
+                peers.set_exact(is_exact=False)
+
+        return await self.run_with_peers(exactly)
 
     async def hold(self) -> None:
         """Return when no round is under way, and let none begin before `release`."""

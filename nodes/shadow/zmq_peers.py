@@ -65,6 +65,11 @@ class ZmqPeers:
         """Return the counts of all connections; see `CenterClient.metrics`. Any thread may call."""
         return summed(link.metrics() for link in (self._center, self.transport) if link is not None)
 
+    def set_exact(self, *, is_exact: bool) -> None:
+        """See `CenterClient.set_exact`."""
+        if self._center is not None:
+            self._center.set_exact(is_exact=is_exact)
+
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
         if self._center is not None:
@@ -107,6 +112,7 @@ class ConnectionConfig:
             timeout_seconds=sync.timeout_seconds,
             codecs=context.job.codecs.center(),
             counts_once=not self.algorithm.recenters,
+            deltas=self.algorithm.counts_once,
         )
 
     def open(

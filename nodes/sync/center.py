@@ -45,6 +45,8 @@ class CenterState:
         rule: the algorithm's `center_rule`.
         codecs: the codecs of the job's exchanges.
         merges: the merges of an algorithm that merges; then `rule` is never applied.
+        deltas: whether trainers send deltas and get the center's values, see `Algorithm.counts_once`; always
+            if the algorithm merges.
 
     Attributes:
         reference_bytes: memory of lossy codecs over all sessions; any thread may read it.
@@ -55,8 +57,11 @@ class CenterState:
         rule: Rule,
         codecs: LinkCodecs | None = None,
         merges: SliceMerges | None = None,
+        *,
+        deltas: bool = False,
     ) -> None:
         self._rule = rule
+        self._deltas = deltas or merges is not None
         self.merges = merges
         self._codecs = codecs or LinkCodecs()
         self.start = 0
@@ -134,7 +139,7 @@ class CenterState:
             raise ValueError("this trainer was declared dead")
         if session is None:
             session = self._sessions[identity] = ExchangeSession(
-                self.start, center.numel(), self._codecs, self._buffers
+                self.start, center.numel(), self._codecs, self._buffers, deltas=self._deltas
             )
             self.reference_bytes += session.reference_bytes
         if message.request < session.request:

@@ -1,7 +1,8 @@
 """Error feedback of lossy codecs, without I/O.
 
 What an encoding loses is stored, and sent with the next one. It is stored either as a residual at the sender
-(`ErrorFeedback`), or in a reference at both ends, from which they send differences (`Reference`).
+(`ErrorFeedback`), or in a reference at both ends, from which they send differences (`Reference`), or by the
+sender in what it takes its deltas from (`Deltas`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from .formats import Codec, CodecError, Float32, Payload
 _PLAIN = Float32()
 
 NO_REFERENCE = 0
+CODED_DELTA = 1
+"""In the place of a reference: the chunk is a delta that the codec has encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,11 @@ class Reference:
         return self._codec.lossy
 
     @property
+    def base(self) -> int:
+        """The exchange whose values the chunks of the current one may refer to."""
+        return self._base
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of the reference and of the scratch chunk."""
         return self.values.nbytes + self._difference.nbytes
@@ -174,3 +182,61 @@ class Reference:
         with np.errstate(over="ignore", invalid="ignore"):
             np.add(self.values[start : start + elements], difference, out=difference)
         return difference
+
+
+class Deltas:
+    """One end of deltas that each count once, as a center that sums them needs it.
+
+    A chunk is encoded as it is, and refers to nothing: as the reference stands CODED_DELTA, or NO_REFERENCE
+    if it is sent as float32. The sender asks for what was `lost`, and leaves it in the next delta.
+
+    Attributes:
+        is_exact: whether all chunks are sent as float32, as in a last exchange, which no other follows.
+    """
+
+    is_enabled = False
+
+    def __init__(self, codec: Codec, elements: int) -> None:
+        self._codec = codec
+        self._elements = elements
+        self._lost = np.zeros(0, dtype=np.float32)
+        self.is_exact = False
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of what was lost."""
+        return self._lost.nbytes
+
+    @property
+    def lost(self) -> Float32Array:
+        """What the codec has lost of the last exchange, by element; [1], a 0, if it can lose nothing."""
+        return self._lost if len(self._lost) else np.zeros(1, dtype=np.float32)
+
+    def begin(self) -> None:
+        """Start an exchange."""
+
+    def complete(self, number: int) -> None:
+        """Finish an exchange."""
+
+    def encode(self, start: int, values: Float32Array) -> tuple[int, Encoded]:
+        """Encode a chunk; return what stands as its reference, and the chunk."""
+        if not self._codec.lossy:
+            return NO_REFERENCE, encode_chunk(self._codec, values)
+        if not len(self._lost):
+            self._lost = np.zeros(self._elements, dtype=np.float32)
+        encoded = encode_chunk(_PLAIN if self.is_exact else self._codec, values)
+        is_coded = encoded.coded and not self.is_exact
+        lost = self._lost[start : start + len(values)]
+        if is_coded:
+            np.subtract(values, encoded.decoded, out=lost)
+        else:
+            lost[:] = 0
+        return CODED_DELTA if is_coded else NO_REFERENCE, encoded
+
+    def decode(self, start: int, version: int, payload: Payload, elements: int) -> Float32Array:  # noqa: ARG002
+        """Return a chunk's values; raises CodecError as `Reference.decode`."""
+        if version not in (NO_REFERENCE, CODED_DELTA):
+            raise CodecError(f"the delta refers to exchange {version}, and deltas refer to none")
+        return decode_chunk(
+            self._codec, payload, elements, coded=version == CODED_DELTA or not self._codec.lossy
+        )

@@ -40,8 +40,10 @@ class FakeCenter:
         leaving: Callable[[CenterValues], Leaving] = as_it_is,
         index: int = 0,
         codecs: LinkCodecs | None = None,
+        *,
+        deltas: bool = False,
     ) -> None:
-        self.state = CenterState(rule, codecs)
+        self.state = CenterState(rule, codecs, deltas=deltas)
         self.heard: list[Message] = []
         self.leaving = leaving
         self.deaf = False

@@ -172,7 +172,7 @@ def test_settings_that_are_not_the_hubs_are_named() -> None:
         ({"sync.algorithm": "nothing"}, "nothing"),
         ({"sync.optimizer_state": "synchronized"}, r"sync\.optimizer_state"),
         ({"sync.gapp": 2}, "gapp"),
-        ({"sync.algorithm": "downpour", "codecs.center_up": "int8"}, "downpour sums deltas"),
+        ({"sync.algorithm": "gossip", "codecs.peers_up": "int8"}, "the groups of gossip change"),
     ],
 )
 def test_settings_that_cannot_work(settings: dict[str, Any], message: str) -> None:

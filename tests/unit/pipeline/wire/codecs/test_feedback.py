@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.codecs.feedback import (
+    CODED_DELTA,
     NO_REFERENCE,
+    Deltas,
     Encoded,
     ErrorFeedback,
     Reference,
@@ -234,3 +236,44 @@ def test_a_hostile_number_that_is_none_does_not_get_into_a_reference(name: str) 
     with pytest.raises(CodecError, match="not finite"):
         decode_chunk(codec, payload, 2, coded=True)
     assert np.isnan(decode_chunk(codec, np.array([np.nan], "<f4").view(np.uint8), 1, coded=False)[0])
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=20)
+@given(size=st.integers(1, 100), seed=st.integers(0, 99))
+def test_a_delta_is_what_arrives_and_what_is_lost(name: str, size: int, seed: int) -> None:
+    codec, values = make_codec(name, OPTIONS), floats(100, seed)
+    here, there = Deltas(codec, 100), Deltas(codec, 100)
+    for is_exact in (False, True, False):
+        here.is_exact = is_exact
+        arrived = np.empty_like(values)
+        for at in range(0, 100, size):
+            part = values[at : at + size]
+            version, encoded = here.encode(at, part)
+            assert (version == CODED_DELTA) == (codec.lossy and not is_exact)
+            arrived[at : at + size] = there.decode(at, version, encoded.payload, len(part))
+        np.testing.assert_allclose(arrived + here.lost, values, atol=1e-6)
+        assert np.any(here.lost) == (arrived.tobytes() != values.tobytes())
+        if is_exact or not codec.lossy:
+            assert arrived.tobytes() == values.tobytes()
+    assert here.memory_bytes == 400 * codec.lossy
+    assert there.memory_bytes == 0
+
+
+def test_a_delta_that_is_not_finite_is_sent_as_it_is() -> None:
+    values = floats(100, 1)
+    values[7] = np.inf
+    here = Deltas(make_codec("int4"), 100)
+    here.encode(0, floats(100, 2))
+    version, encoded = here.encode(0, values)
+    assert version == NO_REFERENCE
+    assert encoded.payload.tobytes() == values.tobytes()
+    assert not np.any(here.lost)
+
+
+def test_a_delta_that_refers_to_an_exchange_is_refused() -> None:
+    codec = make_codec("int4")
+    payload = codec.encode(floats(100, 1))
+    assert len(Deltas(codec, 100).decode(0, CODED_DELTA, payload, 100)) == 100
+    with pytest.raises(CodecError, match="the delta refers to exchange 2"):
+        Deltas(codec, 100).decode(0, 2, payload, 100)
