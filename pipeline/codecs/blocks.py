@@ -85,10 +85,12 @@ class Levels(NamedTuple):
         per_byte = 8 // self.bits
         codes = np.zeros(len(packed) * per_byte, np.uint8)
         np.subtract(levels, self.lowest, out=codes[: len(levels)], casting="unsafe")
-        columns = codes.reshape(-1, per_byte)
-        packed[:] = columns[:, 0]
+        # The codes of a byte as one number, each in 8 bits: those above move down beside the first.
+        together = codes.view(f"<u{per_byte}")
+        found = together.copy()
         for place in range(1, per_byte):
-            packed |= columns[:, place] << np.uint8(place * self.bits)
+            found |= together >> (place * (8 - self.bits))
+        packed[:] = found & 0xFF
 
     def unpack(self, packed: Payload, elements: int, name: str) -> Float32Array:
         """Return the levels plus the offset, float32 [elements]; raises CodecError for other levels."""

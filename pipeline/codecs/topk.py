@@ -18,7 +18,6 @@ BLOCK = 4096
 VALUE_BITS = (2, 4, 8)
 
 Places = NDArray[np.int64]
-Marks = NDArray[np.bool_]
 _FAR = 255
 
 
@@ -54,28 +53,24 @@ class TopK(Codec):
 
     def encode(self, values: Float32Array) -> Payload:
         """Return uint8 [4 * blocks + bits * count / 8 + bytes of the places]; `count` elements are sent."""
-        count, blocks = self._count(len(values)), -(-len(values) // BLOCK)
-        scales = np.empty(blocks, "<f4")
+        count = self._count(len(values))
+        scales = np.empty(-(-len(values) // BLOCK), "<f4")
         levels = np.empty(count, np.int8)
-        present = np.empty(len(values), np.bool_)
-        done = scaled = at = 0
+        at = np.empty(count, np.int64)
+        done = scaled = start = 0
         for rows in in_rows(values, BLOCK):
             if not rows.size:
                 continue
-            kept = self._kept(rows.shape[1])
-            chosen = _largest(rows, kept)
-            present[at : at + rows.size] = chosen.reshape(-1)
-            part = slice(done, done + kept * len(rows))
-            self._levels.quantize(
-                rows[chosen].reshape(len(rows), kept),
-                scales[scaled : scaled + len(rows)],
-                levels[part].reshape(len(rows), kept),
-                self.name,
-            )
-            done, scaled, at = part.stop, scaled + len(rows), at + rows.size
+            shape = len(rows), self._kept(rows.shape[1])
+            part, blocks = slice(done, done + shape[0] * shape[1]), slice(scaled, scaled + len(rows))
+            chosen = _largest(rows, shape[1])
+            np.add(chosen, start, out=at[part])
+            sent = np.take(rows, chosen).reshape(shape)
+            self._levels.quantize(sent, scales[blocks], levels[part].reshape(shape), self.name)
+            done, scaled, start = part.stop, blocks.stop, start + rows.size
         packed = np.empty(self._levels.payload_bytes(count), np.uint8)
         self._levels.pack(levels, packed)
-        return np.concatenate([scales.view(np.uint8), packed, _places(present)])
+        return np.concatenate([scales.view(np.uint8), packed, _places(at, len(values))])
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
         """Return the values; they take up to `32 / (fraction * (8 + bits))` times the payload's memory."""
@@ -107,8 +102,8 @@ class TopK(Codec):
         return whole * self._kept(BLOCK) + self._kept(rest)
 
 
-def _largest(rows: Float32Array, kept: int) -> Marks:
-    """Mark the `kept` largest of each row, bool [n, block]."""
+def _largest(rows: Float32Array, kept: int) -> Places:
+    """Return the places of the `kept` largest of each row, ascending, in all rows together."""
     sizes = np.abs(rows)
     if not np.isfinite(sizes.max()):
         raise CodecError("topk: values are not finite")
@@ -116,20 +111,24 @@ def _largest(rows: Float32Array, kept: int) -> Marks:
     # This is several times as fast as `argpartition`.
     least = np.partition(sizes, place, axis=1)[:, place, None]
     chosen = sizes >= least
+    found = np.flatnonzero(chosen)
+    if len(found) == kept * len(rows):
+        return found
     (more,) = np.nonzero(np.count_nonzero(chosen, axis=1) > kept)
-    if len(more):
-        above, ties = sizes[more] > least[more], sizes[more] == least[more]
-        room = kept - np.count_nonzero(above, axis=1)
-        chosen[more] = above | (ties & (np.cumsum(ties, axis=1) <= room[:, None]))
-    return chosen
+    above, ties = sizes[more] > least[more], sizes[more] == least[more]
+    room = kept - np.count_nonzero(above, axis=1)
+    chosen[more] = above | (ties & (np.cumsum(ties, axis=1) <= room[:, None]))
+    return np.flatnonzero(chosen)
 
 
-def _places(present: Marks) -> Payload:
+def _places(at: Places, elements: int) -> Payload:
     """Return where the elements are, in the shorter of two forms."""
-    before = np.diff(np.flatnonzero(present), prepend=-1) - 1
+    before = np.diff(at, prepend=-1) - 1
     far = before // _FAR
     size = len(before) + int(far.sum())
-    if size >= -(-len(present) // 8):
+    if size >= -(-elements // 8):
+        present = np.zeros(elements, np.bool_)
+        present[at] = True
         return np.packbits(present)
     places = np.full(size, _FAR, np.uint8)
     places[np.arange(len(before)) + np.cumsum(far)] = before % _FAR
