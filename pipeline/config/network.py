@@ -17,7 +17,7 @@ from ..codecs.topk import LARGEST_FRACTION
 from .sections import STRICT, Section
 
 REMOVED_CODECS: Final = {
-    "auto": 'was removed: a fixed codec made more rounds on a slow link; give "int8" there, else "float32"'
+    "auto": 'was removed: a fixed codec made more rounds on a slow link; give "int8" or "int4" there'
 }
 """Codecs that are gone but that saved jobs still have, and what to do about each; see `load.REMOVED_KEYS`."""
 

@@ -112,6 +112,10 @@ class LinkTraffic(ResultModel):
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
+_REMOVED_FIELDS: Final = frozenset({"link_codecs"})
+"""Of the synchronization, in reports of earlier versions."""
+
+
 class Sync(ResultModel):
     """Synchronization of the replicas.
 
@@ -148,6 +152,14 @@ class Sync(ResultModel):
     optimizer_state: Literal["own", "synchronized"] = "own"
     control: Control | None = None
     merges: Merges | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, body: Any) -> Any:
+        """Leave out what reports of earlier versions have besides."""
+        if not isinstance(body, dict):
+            return body
+        return {name: value for name, value in body.items() if name not in _REMOVED_FIELDS}
 
 
 class Staleness(ResultModel):
