@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..pipeline.codecs.choices import AUTO, CodecChoices
 from ..pipeline.codecs.formats import make_codec
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
@@ -68,7 +67,6 @@ def check_sync(job: Job) -> None:
     except ValueError as error:
         raise JobFileError(f"sync.options.{error}") from error
     _check_optimizer_state(job, algorithm)
-    _check_center_codecs(job, algorithm)
     _check_peer_codecs(job, algorithm)
 
 
@@ -89,28 +87,12 @@ def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:
     directions = ("center_up", "center_down") if algorithm.needs_center else ("peers_up", "peers_down")
     for direction in directions:
         name = getattr(codecs, direction)
-        if name == AUTO or make_codec(name).lossy:
+        if make_codec(name).lossy:
             raise JobFileError(
                 f'{what} with codecs.{direction} = "{name}"; a small sum of squares that a lossy codec '
                 "rounds down makes steps too large",
                 where=where,
                 remedy=f'set codecs.{direction} = "float32", or leave sync.optimizer_state out',
-            )
-
-
-def _check_center_codecs(job: Job, algorithm: Algorithm) -> None:
-    codecs = job.codecs.center()
-    if isinstance(codecs, CodecChoices) and not algorithm.needs_center:
-        raise JobFileError(
-            f'codecs.center_up: "{AUTO}" given; {job.sync.algorithm} keeps no center, and links between '
-            f"trainers use codecs.peers_up and codecs.peers_down; remove it"
-        )
-    for direction, name in (("up", job.codecs.center_up), ("down", job.codecs.center_down)):
-        lossy = isinstance(codecs, CodecChoices) or make_codec(name).lossy
-        if lossy and algorithm.counts_once:
-            raise JobFileError(
-                f'codecs.center_{direction}: "{name}" given; {job.sync.algorithm} sums deltas, and '
-                f'values that a codec rounds away would never count; use "float32" or "sparse"'
             )
 
 

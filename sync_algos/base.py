@@ -102,6 +102,15 @@ class Center(Protocol):
         """
         ...
 
+    def lost(self, part: Slice) -> torch.Tensor:
+        """Return what a lossy codec has lost of the values that were sent in a slice's last exchange.
+
+        So the center was given `values - lost`, and it is for the algorithm to send the rest later. Float32
+        [len(part)], or [1], a 0, if the codec loses nothing; valid until the slice's next exchange. Only with
+        `Algorithm.counts_once`: elsewhere the next exchange makes up for it.
+        """
+        ...
+
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to a slice's last exchange, which ended with PeerLost.
 
@@ -224,8 +233,9 @@ class Algorithm(ABC):
 
     Class attributes that say which settings go with it, of which others are refused before anything starts:
         counts_once: whether what is sent to the center must count exactly once, as deltas that the center
-            sums. At a fixed rate all workers of a trainer then wait for one round, as with `needs_peers`.
-            Lossy codecs between trainers and sync nodes are refused: what they round away would never count.
+            sums; its replies are its new values. At a fixed rate all workers of a trainer then wait for one
+            round, as with `needs_peers`. What a lossy codec rounds away of a delta, `Center.lost`, must be in
+            the next one.
             If false, the slice of a sync node that died is made again, as the mean of the replicas.
         merges: whether the center merges what several trainers have sent, by `merge_rule`, and answers all of
             them when the merge closes. With `counts_once`; the slice of a sync node that died is made again

@@ -93,3 +93,7 @@ class GuardedCenter:
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange; it may not be written."""
         return self._guard.keep("the center's reply", await self._center.settle(part))
+
+    def lost(self, part: Slice) -> torch.Tensor:
+        """Return what a codec has lost of the last exchange; it may not be written."""
+        return self._guard.keep("what was lost", self._center.lost(part))

@@ -207,16 +207,12 @@ class NodeStatus(StatusPart):
 
 
 class Edge(StatusPart):
-    """Bytes/s between two nodes: `up` from source to target, `down` back.
-
-    `codec` is the current codec of the exchanges, where each link's codec is chosen; None elsewhere.
-    """
+    """Bytes/s between two nodes: `up` from source to target, `down` back."""
 
     source: str
     target: str
     up: float
     down: float
-    codec: str | None = None
 
 
 class ValidationStatus(StatusPart):

@@ -167,6 +167,7 @@ class VirtualJob:
             self._network.end_rounds()
             await asyncio.gather(*(trainer.round() for trainer in self._trainers))
         elif algorithm.needs_center:
+            self._network.coding.is_exact = True
             for trainer in self._trainers:
                 await trainer.round()
 

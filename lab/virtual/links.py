@@ -14,6 +14,7 @@ from ...sync_algos.contract.grouping import Grouping
 from ...sync_algos.contract.merge_window import MergeWindow
 from ...sync_algos.memory.center import MemoryCenter
 from ...sync_algos.memory.meeting import MemoryRendezvous, MemoryRound
+from .coding import LinkCoding
 from .timing import Timing
 
 FLOAT_BYTES = 4
@@ -43,12 +44,14 @@ class VirtualNetwork:
 
     Attributes:
         algorithm: the instance whose rule the center applies.
+        coding: what the job's codecs make of what is sent.
         moved_bytes: bytes sent and received over a trainer's synchronization links, by trainer.
     """
 
     def __init__(self, job: Job, timing: Timing, make: Callable[[], Algorithm], first: torch.Tensor) -> None:
         self.link = EmulatedLink.of(job)
         self.algorithm = algorithm = make()
+        self.coding = LinkCoding(job, deltas=algorithm.counts_once)
         self.center = MemoryCenter(algorithm, first, max(1, job.sync_nodes))
         self.center.on_contribution = self._contributed
         self._windows = {part: MergeWindow(algorithm.merge_terms) for part in self.center.slices}
@@ -102,26 +105,31 @@ class VirtualNetwork:
         self, index: int, part: Slice, values: torch.Tensor, examples: int | None
     ) -> torch.Tensor:
         """Exchange a slice with its sync node, which serves one at a time."""
+        sent, up_bytes = self.coding.to_center(index, part, values)
         return await self._request(
-            index, part, lambda: self.center.exchange(part, values, examples, member=index)
+            index, part, up_bytes, lambda: self.center.exchange(part, sent, examples, member=index)
         )
 
     async def settle(self, index: int, part: Slice) -> torch.Tensor:
         """Ask again for the reply to a trainer's last exchange of a slice."""
-        return await self._request(index, part, lambda: self.center.settle(part, index))
+        up_bytes = len(part) * FLOAT_BYTES
+        return await self._request(index, part, up_bytes, lambda: self.center.settle(part, index))
+
+    def lost(self, index: int, part: Slice) -> torch.Tensor:
+        """Return what the codec has lost of the trainer's last exchange of a slice."""
+        return self.coding.lost(index, part)
 
     async def _request(
-        self, index: int, part: Slice, request: Callable[[], Awaitable[torch.Tensor]]
+        self, index: int, part: Slice, up_bytes: int, request: Callable[[], Awaitable[torch.Tensor]]
     ) -> torch.Tensor:
-        size = len(part) * FLOAT_BYTES
-        on_link = self.link.seconds(size)
-        self.moved_bytes[index] += 2 * size
-        await asyncio.sleep(self._lasts(index, self._timing.round_seconds / 2) + on_link)
+        await asyncio.sleep(self._lasts(index, self._timing.round_seconds / 2) + self.link.seconds(up_bytes))
         now = asyncio.get_running_loop().time()
         begun = max(now, self._free_at.get(part, 0.0))
         self._free_at[part] = begun + self._timing.center_seconds
         await asyncio.sleep(begun + self._timing.center_seconds - now)
-        reply = await request()
+        reply, down_bytes = self.coding.from_center(index, part, await request())
+        self.moved_bytes[index] += up_bytes + down_bytes
+        on_link = self.link.seconds(down_bytes)
         arrives = asyncio.get_running_loop().time() + on_link
         await asyncio.sleep(on_link + self._timing.lasts(index, arrives, self._timing.round_seconds / 2))
         return reply
@@ -155,13 +163,14 @@ class VirtualNetwork:
         Each of n members sends and receives n - 1 slices of 1/n of the values, twice.
         """
         members = len(shared.members)
-        size = 2 * (members - 1) / members * values.numel() * FLOAT_BYTES
-        self.moved_bytes[index] += 2 * round(size)
+        share = (members - 1) / members
         await asyncio.sleep(self._lasts(index, self._timing.round_seconds / 2))
-        shared.give(index, values, weight)
+        sent, up_bytes = self.coding.to_peers(index, shared.members, values)
+        shared.give(index, sent, weight)
         shared.decide()
-        result = await shared.result(index)
+        result, down_bytes = self.coding.from_peers(index, await shared.result(index))
+        self.moved_bytes[index] += 2 * round(share * (up_bytes + down_bytes))
         if members > 1:
-            await asyncio.sleep(2 * self.link.seconds(size / 2))
+            await asyncio.sleep(self.link.seconds(share * up_bytes) + self.link.seconds(share * down_bytes))
         await asyncio.sleep(self._lasts(index, self._timing.round_seconds / 2))
         return result

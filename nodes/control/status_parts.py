@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterable
 
-from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.lateness import WAITED_SECONDS
 from ...pipeline.report.merged_work import LATE_SECONDS, MERGES_WITH, MERGES_WITHOUT
 from ...watch.status import Edge, Incident, NodeStatus, SyncFigures
@@ -138,15 +137,7 @@ def edges_of(state: ClusterState, now: float) -> list[Edge]:
                 rates[other, name] = (up, down + sent)
             else:
                 rates[name, other] = (sent, received)
-    codecs = {
-        (choice.trainer, choice.node): choice.codec
-        for member in state.members.alive("trainer")
-        for choice in choices_of(member.info.name, member.metrics)
-    }
-    return [
-        Edge(source=a, target=b, up=up, down=down, codec=codecs.get((a, b)))
-        for (a, b), (up, down) in rates.items()
-    ]
+    return [Edge(source=a, target=b, up=up, down=down) for (a, b), (up, down) in rates.items()]
 
 
 def sum_of(members: Iterable[Member], key: str) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from ...pipeline.checkpoint.best import BEST
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
-from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.growth import growing_tables, growth_warnings
 from ...pipeline.report.lateness import Lateness, lateness_of, latest_of
 from ...pipeline.report.ledger import Ledger
@@ -34,7 +33,6 @@ from ...pipeline.report.quality_warnings import (
     first_gap_warnings,
     held_out_warnings,
     late_warnings,
-    link_warnings,
     one_class_warnings,
     warmup_warnings,
 )
@@ -88,9 +86,6 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         cpu_seconds_mean=mean("round_cpu_seconds"),
         links=_links(state, trainers),
         reference_bytes=_reference_bytes(state, outcome, trainers),
-        link_codecs=[
-            choice for name, counts in sorted(trainers.items()) for choice in choices_of(name, counts)
-        ],
         merges=merges_of(outcome.closed.syncs, state.ledger.trained_examples_of),
         waited_seconds={
             name: one.seconds for name, one in sorted(latest_of(_lateness(trainers)).items()) if one.seconds
@@ -255,7 +250,6 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
         *one_class_warnings(state.training.metrics.hours(), needs_negatives=job.model.needs_negatives),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         *averaging_warnings(job.sync, job.trainer.count),
-        *link_warnings(sync.link_codecs),
         *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
     ]
 

@@ -7,7 +7,6 @@ repeated until answered; all slices are in flight at once.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,36 +15,29 @@ import numpy as np
 import torch
 import zmq
 
-from ...pipeline.codecs.choices import CodecChoices
-from ...pipeline.codecs.feedback import Reference
-from ...pipeline.codecs.formats import Codec, LinkCodecs, Payload
-from ...pipeline.report.adaptation import choice_counts
+from ...pipeline.codecs.feedback import NO_REFERENCE, Deltas, Reference, decode_chunk
+from ...pipeline.codecs.formats import LinkCodecs, Payload
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import (
     CenterContribution,
     CenterExchange,
-    CenterNamedExchange,
     CenterRead,
     CenterSeed,
+    CenterValues,
 )
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.sockets import open_dealer
 from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory.center import split_evenly
 from ..runtime.members import Traffic
-from .center_connection import QUEUED_CHUNKS, CenterConnection
-from .codec_chooser import LinkCodecChooser
-
-log = logging.getLogger(__name__)
+from .center_connection import QUEUED_CHUNKS, CenterConnection, Decode
 
 
 class _OpenExchange:
-    """An unfinished exchange: number, codec, chunks as first sent.
+    """An unfinished exchange: its number, and its chunks as first sent.
 
-    `named` has the codec and the last answered exchange that its messages name, None if they name none;
-    `codec` is the codec of its answer. `examples` is the number behind the values if the center merges, else
-    None. `began` is the time of the first send, None after a failure.
+    `examples` is the number behind the values if the center merges, else None.
     """
 
     def __init__(
@@ -53,25 +45,15 @@ class _OpenExchange:
         number: int,
         part: Slice,
         values: Float32Array,
-        reference: Reference,
-        codec: Codec,
-        named: tuple[str, int] | None,
+        reference: Reference | Deltas,
         examples: int | None,
     ) -> None:
         self.number = number
         self._examples = examples
-        self.codec = codec
-        self.named = named
-        self.began: float | None = asyncio.get_running_loop().time()
         self._start = part.start
         self._values = values
         self._reference = reference
         self._chunks: dict[int, CenterExchange] = {}
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of the chunks made so far."""
-        return sum(chunk.payload.nbytes for chunk in self._chunks.values())
 
     def chunk(self, start: int, stop: int) -> CenterExchange:
         """Return the message with these elements of the values.
@@ -88,20 +70,19 @@ class _OpenExchange:
     def _message(self, fields: tuple[int, int, int, int, Payload]) -> CenterExchange:
         if self._examples is not None:
             return CenterContribution(*fields, self._examples)
-        return CenterExchange(*fields) if self.named is None else CenterNamedExchange(*fields, *self.named)
+        return CenterExchange(*fields)
 
 
 @dataclass
 class _CenterSlice:
     """A slice: its sync node, and the state of its exchanges.
 
-    `replied` is the last answered exchange, 0 if none; `chooser` is there if its codec is chosen.
+    `answers` is the reference of the answers, None if they are deltas.
     """
 
     connection: CenterConnection
-    reference: Reference
-    chooser: LinkCodecChooser | None
-    replied: int = 0
+    reference: Reference | Deltas
+    answers: Reference | None
     open: _OpenExchange | None = None
 
 
@@ -112,13 +93,13 @@ class CenterClient:
     the timeout, or at once if the node refuses it or the coordinator reports the node as lost.
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
-    the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
-    are float32. With automatic codecs, each link's codec is chosen for each exchange from the measured times.
+    the reference. A failed exchange leaves no reference, and the next one is sent as float32. With `deltas`
+    the answers have such a reference instead. Reads and seeds are float32.
 
     Args:
-        allowed_bytes_per_second: a link's allowed average rate, for that choice; None for no limit.
         counts_once: whether each exchange counts once and a slice is never made again, see `Algorithm`: then
             only the same node, which came back, takes its slice again, and the open exchange goes on with it.
+        deltas: whether deltas are sent, and the center's values come back; see `Algorithm.counts_once`.
     """
 
     def __init__(
@@ -130,13 +111,13 @@ class CenterClient:
         *,
         chunk_bytes: int,
         timeout_seconds: float,
-        codecs: LinkCodecs | CodecChoices | None = None,
-        allowed_bytes_per_second: float | None = None,
+        codecs: LinkCodecs | None = None,
         counts_once: bool = False,
+        deltas: bool = False,
     ) -> None:
+        self._deltas = deltas
         self._counts_once = counts_once
-        self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
-        self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
+        self._codecs = codecs or LinkCodecs()
         self._next_request = 1
         self._replied_slices = 0
         self.traffic = Traffic()
@@ -156,11 +137,7 @@ class CenterClient:
         with ExitStack() as opened:
             opened.callback(self.close)
             for member, part in zip(members, split_evenly(numel, len(members)), strict=False):
-                connection, chooser = connect(member, part), None
-                if self._codec_choices is not None:
-                    payload_bytes = self._codec_choices.payload_bytes(len(part), connection.chunk)
-                    chooser = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
-                self._slices[part] = _CenterSlice(connection, self._new_reference(part), chooser)
+                self._slices[part] = self._new_slice(connect(member, part))
             opened.pop_all()
         # Connections to replaced nodes, kept for their counts.
         self._closed: list[CenterConnection] = []
@@ -168,8 +145,11 @@ class CenterClient:
         # Holds one answer per slice.
         self._reply_buffers = BufferPool(sum(bytes_of(len(part)) for part in self._slices))
 
-    def _new_reference(self, part: Slice) -> Reference:
-        return Reference(self._codecs.up, len(part))
+    def _new_slice(self, connection: CenterConnection) -> _CenterSlice:
+        codecs, elements = self._codecs, len(connection.part)
+        if self._deltas:
+            return _CenterSlice(connection, Deltas(codecs.up, elements), Reference(codecs.down, elements))
+        return _CenterSlice(connection, Reference(codecs.up, elements), None)
 
     @property
     def _connections(self) -> list[CenterConnection]:
@@ -198,7 +178,8 @@ class CenterClient:
     @property
     def reference_bytes(self) -> int:
         """Memory of the references in bytes; any thread may read it."""
-        return sum(held.reference.memory_bytes for held in self._slices.values())
+        ends = [end for held in self._slices.values() for end in (held.reference, held.answers)]
+        return sum(end.memory_bytes for end in ends if end is not None)
 
     def metrics(self) -> dict[str, int]:
         """Return this client's counts, to be summed over a trainer's threads.
@@ -213,13 +194,7 @@ class CenterClient:
         connections = [*self._closed, *self._connections]
         ends = {f"to/{connection.member.name}": connection.sent_bytes for connection in connections}
         ends |= {f"from/{connection.member.name}": connection.received_bytes for connection in connections}
-        return self.traffic.metrics("center") | counts | ends | self._choices()
-
-    def want_rounds_every(self, seconds: float | None) -> None:
-        """Set the time that a round may take, for the choice of codecs."""
-        for held in self._slices.values():
-            if held.chooser is not None:
-                held.chooser.want(seconds)
+        return self.traffic.metrics("center") | counts | ends
 
     async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
         """See `Center.exchange`.
@@ -232,17 +207,10 @@ class CenterClient:
                 f"contiguous float32 [{len(part)}] is expected"
             )
         held, number = self._slices[part], self._number()
-        reference, chooser = held.reference, held.chooser
-        if chooser is None or self._codec_choices is None:
-            reference.begin()
-            held.open = _OpenExchange(
-                number, part, values.numpy(), reference, self._codecs.down, None, examples
-            )
-        else:
-            codec = self._codec_choices.codec(chooser.codec)
-            reference.begin(codec)
-            named = (chooser.codec, held.replied)
-            held.open = _OpenExchange(number, part, values.numpy(), reference, codec, named, examples)
+        held.reference.begin()
+        if held.answers is not None:
+            held.answers.begin()
+        held.open = _OpenExchange(number, part, values.numpy(), held.reference, examples)
         return await self.settle(part)
 
     async def settle(self, part: Slice) -> torch.Tensor:
@@ -252,17 +220,38 @@ class CenterClient:
         if exchange is None:
             raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
         reply = self._reply_buffers.take(len(part))
-        began, exchange.began = exchange.began, None
-        down_bytes = await connection.request(exchange.number, exchange.chunk, reply, exchange.codec)
+        await connection.request(exchange.number, exchange.chunk, reply, self._decoder(held.answers))
         held.reference.complete(exchange.number)
-        held.open, held.replied = None, exchange.number
+        if (answers := held.answers) is not None and answers.is_enabled:
+            answers.values[:] = reply
+            answers.complete(exchange.number)
+        held.open = None
         self._replied_slices += 1
-        if (chooser := held.chooser) is not None and exchange.named is not None:
-            seconds = None if began is None else asyncio.get_running_loop().time() - began
-            moved = exchange.payload_bytes + down_bytes
-            if why := chooser.exchanged(exchange.named[0], moved, seconds):
-                log.info("%s: codec is now %s: %s", connection.member.name, chooser.codec, why)
         return torch.from_numpy(reply)
+
+    def lost(self, part: Slice) -> torch.Tensor:
+        """See `Center.lost`; only with `deltas`."""
+        reference = self._slices[part].reference
+        assert isinstance(reference, Deltas)
+        return torch.from_numpy(reference.lost)
+
+    def set_exact(self, *, is_exact: bool) -> None:
+        """Have deltas sent as float32, so that the center gets what codecs have lost before; or no more."""
+        for held in self._slices.values():
+            if isinstance(held.reference, Deltas):
+                held.reference.is_exact = is_exact
+
+    def _decoder(self, answers: Reference | None) -> Decode:
+        """Return what decodes answers: deltas, or values with a reference."""
+        down = self._codecs.down
+
+        def decode(offset: int, message: CenterValues) -> Float32Array:
+            if answers is None:
+                return decode_chunk(down, message.payload, message.elements, coded=message.coded)
+            base = answers.base if message.coded and down.lossy else NO_REFERENCE
+            return answers.decode(offset, base, message.payload, message.elements)
+
+        return decode
 
     async def read(self, part: Slice) -> torch.Tensor:
         """Return the center's current slice, float32 [len(part)]; raises PeerLost."""
@@ -327,7 +316,7 @@ class CenterClient:
         if self._counts_once:
             held.connection = connection
         else:
-            self._slices[part] = _CenterSlice(connection, self._new_reference(part), held.chooser)
+            self._slices[part] = self._new_slice(connection)
         self._closed.append(before)
         before.close()
 
@@ -350,20 +339,6 @@ class CenterClient:
         """Close the sockets."""
         for connection in self._connections:
             connection.close()
-
-    def _choices(self) -> dict[str, int]:
-        """Return what was chosen, by link: see `pipeline.report.adaptation`."""
-        counts: dict[str, int] = {}
-        for held in self._slices.values():
-            if (chooser := held.chooser) is not None:
-                counts |= choice_counts(
-                    held.connection.member.name,
-                    chooser.exchanges,
-                    chooser.codec,
-                    chooser.bytes_per_second,
-                    fits=chooser.fits,
-                )
-        return counts
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from ...pipeline.codecs.feedback import decode_chunk
-from ...pipeline.codecs.formats import Codec, CodecError, Float32
+from ...pipeline.codecs.formats import CodecError, Float32
 from ...pipeline.errors import ProtocolError
 from ...pipeline.text.format import duration
 from ...pipeline.types import Float32Array, is_finite
@@ -30,7 +30,8 @@ from ..runtime.members import Traffic
 # Few, so that a chunk enters the socket shortly before it is sent.
 QUEUED_CHUNKS = 8
 RECEIVED_AT_ONCE = 8
-_PLAIN = Float32()
+Decode = Callable[[int, CenterValues], Float32Array]
+"""Makes the values of an answer's chunk that begins at this element of the slice; raises CodecError."""
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +42,10 @@ class _Pending:
 
     missing: set[int]
     target: Float32Array | None
-    codec: Codec
+    decode: Decode
     done: asyncio.Future[None]
     progressed_at: float
     is_exchange: bool = False
-    payload_bytes: int = 0
 
 
 class CenterConnection:
@@ -90,12 +90,12 @@ class CenterConnection:
         number: int,
         chunk: Callable[[int, int], Message],
         target: Float32Array | None,
-        codec: Codec = _PLAIN,
-    ) -> int:
+        decode: Decode | None = None,
+    ) -> None:
         """Send the messages that `chunk(start, stop)` makes, and await an answer to each.
 
-        The answers' values, decoded by `codec` if coded, are written to `target`, float32 of the slice's
-        length. Returns the bytes of their payloads. The timeout restarts with every chunk that the socket
+        The answers' values, which `decode` returns, are written to `target`, float32 of the slice's
+        length. The timeout restarts with every chunk that the socket
         accepts and with every answer, so that a large slice on a slow link does not count as a lost node.
         After half the timeout, unanswered chunks are sent again.
 
@@ -107,7 +107,7 @@ class CenterConnection:
             raise PeerLost(f"{self.member.name} is lost")
         starts = range(self.part.start, self.part.stop, self.chunk)
         loop = asyncio.get_running_loop()
-        pending = _Pending(set(starts), target, codec, loop.create_future(), loop.time())
+        pending = _Pending(set(starts), target, decode or _plain, loop.create_future(), loop.time())
         self._pending[number] = pending
         sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=True))
         resent_at: float | None = None
@@ -129,7 +129,6 @@ class CenterConnection:
             del self._pending[number]
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-        return pending.payload_bytes
 
     async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
         """Wait until a request ends or its repeat is due.
@@ -232,7 +231,7 @@ class CenterConnection:
                 self._refuse(f"answered with {message.elements} elements; {stop - offset} are expected")
                 return
             try:
-                values = decode_chunk(pending.codec, message.payload, message.elements, coded=message.coded)
+                values = pending.decode(offset, message)
             except CodecError as error:
                 self._refuse(f"answered with values that cannot be decoded: {error}")
                 return
@@ -241,7 +240,6 @@ class CenterConnection:
                 self._refuse("answered with values that are not all finite")
                 return
             pending.target[offset:stop] = values
-            pending.payload_bytes += message.payload.nbytes
         pending.missing.discard(message.start)
         if not pending.missing and not pending.done.done():
             pending.done.set_result(None)
@@ -252,3 +250,7 @@ class CenterConnection:
 
     def _refuse(self, why: str) -> None:
         self.refusals.add("%s %s", self.member.name, why)
+
+
+def _plain(offset: int, message: CenterValues) -> Float32Array:  # noqa: ARG001
+    return decode_chunk(Float32(), message.payload, message.elements, coded=False)

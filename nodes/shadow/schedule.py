@@ -54,25 +54,11 @@ class RoundSchedule:
         self._looked_pace = 0.0
         self._iteration_seconds = 0.0
         # For the last rounds: seconds per iteration before each, and its CPU seconds.
-        self._paces: deque[float] = deque(maxlen=USUAL_ROUNDS)
-        self._cpu_seconds: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._last_change = (-math.inf, -1)
         self.earliest_seconds = -math.inf
         self.due_iterations = 0
         # Iterations at the begin of the last complete round; None at first, when a round is due at once.
         self._counted_from: int | None = None
-
-    @property
-    def wanted_seconds(self) -> float | None:
-        """Time between rounds that gap and duty cycle require.
-
-        None without a gap, and while the time of an iteration is unknown.
-        """
-        if self._sync.gap is None or not self._paces or not self._cpu_seconds:
-            return None
-        iterations = self._began[1]
-        by_gap = self._target_gap(self._sync.gap, iterations) * median_low(self._paces)
-        return max(by_gap, median_low(self._cpu_seconds) / self._duty(iterations))
 
     def began(self, now: float, iterations: int) -> None:
         """Record that a round began."""
@@ -81,14 +67,12 @@ class RoundSchedule:
             # The fastest so far: an extra check costs less than a late one.
             passed = (now - began) / (iterations - before)
             self._iteration_seconds = min(passed, self._iteration_seconds or passed)
-            self._paces.append(passed)
         self._began = self._looked = (now, iterations)
         self._looked_pace = 0.0
 
     def ended(self, *, complete: bool, seconds: float, cpu_seconds: float, moved_bytes: int) -> None:
         """Record that the last round has ended; `moved_bytes` are its sent and received bytes."""
         began, iterations = self._began
-        self._cpu_seconds.append(cpu_seconds)
         cost = cpu_seconds
         if self._sync.link_bytes_per_second is not None:
             cost = max(cost, moved_bytes / self._sync.link_bytes_per_second)

@@ -137,7 +137,7 @@ class Synchronizer:
 
         The model is made if every trainer has it. Call it after training.
         """
-        complete = await self.shadow.round() if closing_round else False
+        complete = await self.shadow.closing_round() if closing_round else False
         self._model = None
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:

@@ -130,9 +130,17 @@ class ShadowThread(LoopThread):
 
         return await self.run_with_peers(on_loop)
 
-    async def round(self) -> bool:
-        """Run one round now; return whether it was complete."""
-        return await self.run_with_peers(self._round)
+    async def closing_round(self) -> bool:
+        """Run one round now, with nothing left to a later one; return whether it was complete."""
+
+        async def exactly(peers: ZmqPeers) -> bool:
+            peers.set_exact(is_exact=True)
+            try:
+                return await self._round(peers)
+            finally:
+                peers.set_exact(is_exact=False)
+
+        return await self.run_with_peers(exactly)
 
     async def hold(self) -> None:
         """Return when no round is under way, and let none begin before `release`."""
@@ -252,7 +260,6 @@ class ShadowThread(LoopThread):
         """Run one round, and record its cost in the schedule."""
         started, cpu, moved = time.monotonic(), time.thread_time(), peers.sent_bytes + peers.received_bytes
         self._schedule.began(started, self._context.total_iterations())
-        peers.want_rounds_every(self._schedule.wanted_seconds)
         complete = await self._round(peers)
         self._schedule.ended(
             complete=complete,

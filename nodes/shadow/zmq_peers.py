@@ -65,9 +65,10 @@ class ZmqPeers:
         """Return the counts of all connections; see `CenterClient.metrics`. Any thread may call."""
         return summed(link.metrics() for link in (self._center, self.transport) if link is not None)
 
-    def want_rounds_every(self, seconds: float | None) -> None:
+    def set_exact(self, *, is_exact: bool) -> None:
+        """See `CenterClient.set_exact`."""
         if self._center is not None:
-            self._center.want_rounds_every(seconds)
+            self._center.set_exact(is_exact=is_exact)
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
@@ -110,10 +111,8 @@ class ConnectionConfig:
             chunk_bytes=sync.chunk_bytes,
             timeout_seconds=sync.timeout_seconds,
             codecs=context.job.codecs.center(),
-            allowed_bytes_per_second=None
-            if sync.link_bytes_per_second is None
-            else sync.link_bytes_per_second * sync.duty / len(self.syncs),
             counts_once=not self.algorithm.recenters,
+            deltas=self.algorithm.counts_once,
         )
 
     def open(

@@ -14,14 +14,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ...pipeline.codecs.choices import CodecChoices
-from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
+from ...pipeline.codecs.formats import Float32, LinkCodecs
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import (
     CenterContribution,
     CenterExchange,
-    CenterNamedExchange,
     CenterRead,
     CenterSeed,
     CenterValues,
@@ -45,8 +43,10 @@ class CenterState:
 
     Args:
         rule: the algorithm's `center_rule`.
-        codecs: the codecs of the job's exchanges; a choice if each exchange names its own.
+        codecs: the codecs of the job's exchanges.
         merges: the merges of an algorithm that merges; then `rule` is never applied.
+        deltas: whether trainers send deltas and get the center's values, see `Algorithm.counts_once`; always
+            if the algorithm merges.
 
     Attributes:
         reference_bytes: memory of lossy codecs over all sessions; any thread may read it.
@@ -55,13 +55,15 @@ class CenterState:
     def __init__(
         self,
         rule: Rule,
-        codecs: LinkCodecs | CodecChoices | None = None,
+        codecs: LinkCodecs | None = None,
         merges: SliceMerges | None = None,
+        *,
+        deltas: bool = False,
     ) -> None:
         self._rule = rule
+        self._deltas = deltas or merges is not None
         self.merges = merges
-        self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
-        self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
+        self._codecs = codecs or LinkCodecs()
         self.start = 0
         self.stop = 0
         self.values: torch.Tensor | None = None
@@ -132,20 +134,19 @@ class CenterState:
         `now` is the time by any clock that never goes back. A contribution is answered by `close_merge`.
         """
         center = self._require_center()
-        codec = self._codec_of(message)
         session = self._sessions.get(identity)
         if token_of(identity) in self._dead_trainers:
             raise ValueError("this trainer was declared dead")
         if session is None:
             session = self._sessions[identity] = ExchangeSession(
-                self.start, center.numel(), self._codecs, self._buffers
+                self.start, center.numel(), self._codecs, self._buffers, deltas=self._deltas
             )
             self.reference_bytes += session.reference_bytes
         if message.request < session.request:
             return []
         held = session.reference_bytes
         try:
-            return self._exchange(identity, session, center, message, codec, now)
+            return self._exchange(identity, session, center, message, now)
         finally:
             self.reference_bytes += session.reference_bytes - held
 
@@ -155,7 +156,6 @@ class CenterState:
         session: ExchangeSession,
         center: torch.Tensor,
         message: CenterExchange,
-        codec: Codec | None,
         now: float,
     ) -> list[CenterValues]:
         merges = self.merges
@@ -170,7 +170,7 @@ class CenterState:
                 raise ValueError("the last contribution is not merged yet")
             if session.request and not session.replied:
                 self.abandoned_exchanges += 1
-            session.begin(message, codec)
+            session.begin(message.request)
         if session.replied:
             self.repeated_chunks += 1
             return [session.repeat(message)]
@@ -236,19 +236,6 @@ class CenterState:
         ]
         self.reference_bytes -= sum(session.reference_bytes for session in ended)
         return sum(session.replied for session in ended)
-
-    def _codec_of(self, message: CenterExchange) -> Codec | None:
-        """Return the codec that an exchange names; None if the job fixes the codecs.
-
-        Raises ValueError for a codec that is not allowed, and for one that is missing.
-        """
-        if not isinstance(message, CenterNamedExchange):
-            if self._codec_choices is not None:
-                raise ValueError("the exchange names no codec; in this job it must name one")
-            return None
-        if self._codec_choices is None:
-            raise ValueError(f"codec {message.codec!r:.40} is not allowed here; use the job's codec")
-        return self._codec_choices.codec(message.codec)
 
     def _require_center(self) -> torch.Tensor:
         if self.values is None:

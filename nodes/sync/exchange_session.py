@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...pipeline.codecs.feedback import ErrorFeedback, Reference
-from ...pipeline.codecs.formats import Codec, LinkCodecs
+from ...pipeline.codecs.feedback import NO_REFERENCE, Deltas, ErrorFeedback, Reference
+from ...pipeline.codecs.formats import LinkCodecs, Payload
 from ...pipeline.types import Float32Array, is_finite
 from ...pipeline.wire.buffers import BufferPool
-from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterValues
+from ...pipeline.wire.center_messages import CenterExchange, CenterValues
 
 
 class ExchangeSession:
@@ -16,23 +16,24 @@ class ExchangeSession:
     a lossy codec up, they are copied into the reference instead. With a lossy codec down, the session has a
     residual of its own.
 
-    If exchanges name their codecs, each exchange also says which answer arrived last. The residual of an
-    answer that never arrived is dropped.
+    With `deltas` it is the other way round: what comes are deltas, which are copied into the buffer, and the
+    answers are the center's values, with a reference.
 
     Args:
         start: the position of the slice's first element in the model.
         elements: the slice's length.
-        codecs: the codecs of the job's exchanges; of the first one, if exchanges name theirs.
+        codecs: the codecs of the job's exchanges.
         buffers: the pool that the buffer comes from.
     """
 
-    def __init__(self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool) -> None:
+    def __init__(
+        self, start: int, elements: int, codecs: LinkCodecs, buffers: BufferPool, *, deltas: bool
+    ) -> None:
         self.request = 0
-        self._named: str | None = None
         self._start = start
         self._elements = elements
-        self._reference = Reference(codecs.up, elements)
-        self._feedback = ErrorFeedback(codecs.down, elements)
+        self._reference = Deltas(codecs.up, elements) if deltas else Reference(codecs.up, elements)
+        self._answers = Reference(codecs.down, elements) if deltas else ErrorFeedback(codecs.down, elements)
         self._buffers = buffers
         self._buffer: Float32Array | None = None
         self._arrived: dict[int, int] = {}
@@ -51,25 +52,16 @@ class ExchangeSession:
 
     @property
     def reference_bytes(self) -> int:
-        """Memory of the codecs in bytes: the reference up and the residual down."""
-        return self._reference.memory_bytes + self._feedback.memory_bytes
+        """Memory of the codecs in bytes: a reference and a residual, if the codecs are lossy."""
+        return self._reference.memory_bytes + self._answers.memory_bytes
 
-    def begin(self, message: CenterExchange, codec: Codec | None) -> None:
-        """Begin a new exchange with its first chunk, which replaces the last one.
-
-        `codec` is the one that it names, or None.
-        """
-        if isinstance(message, CenterNamedExchange) and codec is not None:
-            self._named = message.codec
-            if message.replied == self.request:
-                self._feedback.commit()
-            self._feedback.discard()
-            self._feedback.change(codec)
-        self.request = message.request
+    def begin(self, request: int) -> None:
+        """Begin a new exchange, which replaces the last one."""
+        self.request = request
         self._arrived = {}
         self._missing = self._elements
         self._replies = {}
-        self._reference.begin(codec)
+        self._reference.begin()
         # ZeroMQ may still read the old buffer; the pool gives it out again when it is free.
         self._buffer = None
 
@@ -95,32 +87,33 @@ class ExchangeSession:
         offset = self._offset_of(message)
         if has_arrived(self._arrived, message.start, message.elements):
             return
-        if isinstance(message, CenterNamedExchange) and message.codec != self._named:
-            raise ValueError(
-                f"codec {message.codec!r:.40} is not allowed here; use {self._named!r:.40}, as before"
-            )
         values = self._reference.decode(offset, message.reference, message.payload, message.elements)
         require_finite(values, message.start)
-        target = self._reference.values if self._reference.is_enabled else self.buffer()
+        target = self.values()
         target[offset : offset + message.elements] = values
         self._arrived[message.start] = message.elements
         self._missing -= message.elements
 
     def values(self) -> Float32Array:
         """Return the received slice, not copied."""
-        return self._reference.values if self._reference.is_enabled else self.buffer()
+        reference = self._reference
+        if isinstance(reference, Reference) and reference.is_enabled:
+            return reference.values
+        return self.buffer()
 
-    def reply(self, delta: Float32Array) -> list[CenterValues]:
+    def reply(self, answer: Float32Array) -> list[CenterValues]:
         """Save and return the messages that answer an applied exchange.
 
-        `delta` is the answer; it must not change while it is saved.
+        `answer` must not change while it is saved.
         """
+        if isinstance(self._answers, Reference):
+            self._answers.begin()
         for start, size in sorted(self._arrived.items()):
             offset = start - self._start
-            encoded = self._feedback.encode(offset, delta[offset : offset + size])
-            self._replies[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
-        if self._named is None:
-            self._feedback.commit()
+            coded, payload = self._encode(offset, answer[offset : offset + size])
+            self._replies[start] = CenterValues(self.request, start, size, coded, payload)
+        if isinstance(self._answers, Reference):
+            self._answers.complete(self.request)
         self._reference.complete(self.request)
         return list(self._replies.values())
 
@@ -129,8 +122,16 @@ class ExchangeSession:
 
         `is_answer` says whether the answer was made in the buffer.
         """
-        if self._feedback.is_enabled or not is_answer:
+        if self._answers.is_enabled or not is_answer:
             self._buffer = None
+
+    def _encode(self, offset: int, values: Float32Array) -> tuple[bool, Payload]:
+        """Encode a chunk of the answer; return whether it is coded, and its payload."""
+        if isinstance(self._answers, ErrorFeedback):
+            encoded = self._answers.encode(offset, values)
+            return encoded.coded, encoded.payload
+        version, encoded = self._answers.encode(offset, values)
+        return version != NO_REFERENCE or not self._answers.is_enabled, encoded.payload
 
     def _offset_of(self, message: CenterExchange) -> int:
         offset = message.start - self._start

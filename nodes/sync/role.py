@@ -143,7 +143,12 @@ class SyncRole(ServingRole[CenterService]):
         if self._service is not None:
             return NodeFacts()
         merges = SliceMerges(self._algorithm) if self._algorithm.merges else None
-        state = CenterState(self._algorithm.center_rule, self._job.codecs.center(), merges)
+        state = CenterState(
+            self._algorithm.center_rule,
+            self._job.codecs.center(),
+            merges,
+            deltas=self._algorithm.counts_once,
+        )
         self._service = CenterService(self.bound, state, node.fail)
         self._service.start()
         return NodeFacts()

@@ -1,7 +1,8 @@
 """Error feedback of lossy codecs, without I/O.
 
 What an encoding loses is stored, and sent with the next one. It is stored either as a residual at the sender
-(`ErrorFeedback`), or in a reference at both ends, from which they send differences (`Reference`).
+(`ErrorFeedback`), or in a reference at both ends, from which they send differences (`Reference`), or by the
+sender in what it takes its deltas from (`Deltas`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from .formats import Codec, CodecError, Float32, Payload
 _PLAIN = Float32()
 
 NO_REFERENCE = 0
+CODED_DELTA = 1
+"""In the place of a reference: the chunk is a delta that the codec has encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,62 +67,39 @@ def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) 
 class ErrorFeedback:
     """The residual of values that are encoded repeatedly, chunk by chunk.
 
-    `encode` adds what earlier encodings lost, and stages what it loses itself. `commit` stores the staged
-    part and `discard` drops it; until then a repeated `encode` gives the same bytes. After a change from a
-    lossy codec to a lossless one, the residual is sent once and is then empty. Used by one thread.
+    `encode` adds what earlier encodings lost, and keeps what it loses itself. Used by one thread.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
         self._codec = codec
-        self._elements = elements
         self._residual = np.zeros(elements if codec.lossy else 0, dtype=np.float32)
-        self._staged: dict[int, Float32Array] = {}
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the residual and of what is staged."""
-        return self._residual.nbytes + sum(part.nbytes for part in self._staged.values())
+        """Bytes of the residual."""
+        return self._residual.nbytes
 
     @property
     def is_enabled(self) -> bool:
-        """Whether a residual is kept.
-
-        A lossy codec has a residual. After a change to a lossless codec it is kept until it is sent.
-        """
-        return self._codec.lossy or len(self._residual) > 0
-
-    def change(self, codec: Codec) -> None:
-        """Switch the codec, keeping the residual. Nothing may be staged."""
-        self._codec = codec
-        if codec.lossy and not len(self._residual):
-            self._residual = np.zeros(self._elements, dtype=np.float32)
+        """Whether a residual is kept, as of a lossy codec."""
+        return self._codec.lossy
 
     def encode(self, start: int, values: Float32Array) -> Encoded:
-        """Encode the chunk that starts at element `start`, float32 [n]."""
-        if not self.is_enabled:
+        """Encode the chunk that starts at element `start`, float32 [n].
+
+        Changes the residual, so call it once for each chunk that the other end will decode.
+        """
+        if not self._codec.lossy:
             return encode_chunk(self._codec, values)
+        residual = self._residual[start : start + len(values)]
         with np.errstate(over="ignore", invalid="ignore"):
-            corrected = values + self._residual[start : start + len(values)]
+            corrected = values + residual
         encoded = encode_chunk(self._codec, corrected)
-        if encoded.coded and self._codec.lossy:
-            np.subtract(corrected, encoded.decoded, out=corrected)
-            self._staged[start] = corrected
+        if encoded.coded:
+            np.subtract(corrected, encoded.decoded, out=residual)
         else:
-            # The values are sent exactly, so nothing is left over.
-            self._staged[start] = np.zeros(len(values), dtype=np.float32)
+            residual[:] = 0
         return encoded
-
-    def commit(self) -> None:
-        """Store what is staged, once the other end has decoded the chunks or will."""
-        for start, part in self._staged.items():
-            self._residual[start : start + len(part)] = part
-        if self._staged and not self._codec.lossy:
-            self._residual = np.zeros(0, dtype=np.float32)
-        self._staged.clear()
-
-    def discard(self) -> None:
-        """Drop what is staged, because the other end will not use the chunks."""
-        self._staged.clear()
 
 
 class Reference:
@@ -130,13 +110,11 @@ class Reference:
 
     `version` is the number, from 1, of the exchange whose values are held. It is NO_REFERENCE during an
     exchange and after a failed one; the next exchange is then sent as float32 and starts a new reference. A
-    lossless codec has no reference; the first lossy exchange after it starts one. A change between lossy
-    codecs keeps the reference, because it has decoded values only.
+    lossless codec has no reference.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
         self._codec = codec
-        self._elements = elements
         self._base = NO_REFERENCE
         self.version = NO_REFERENCE
         self.values = np.empty(elements if codec.lossy else 0, dtype=np.float32)
@@ -148,20 +126,18 @@ class Reference:
         return self._codec.lossy
 
     @property
+    def base(self) -> int:
+        """The exchange whose values the chunks of the current one may refer to."""
+        return self._base
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of the reference and of the scratch chunk."""
         return self.values.nbytes + self._difference.nbytes
 
-    def begin(self, codec: Codec | None = None) -> None:
-        """Start an exchange, with `codec` if given; an unfinished exchange counts as failed."""
+    def begin(self) -> None:
+        """Start an exchange; an unfinished one counts as failed."""
         self._base, self.version = self.version, NO_REFERENCE
-        if codec is None:
-            return
-        self._codec = codec
-        if codec.lossy != (len(self.values) > 0):
-            self.values = np.empty(self._elements if codec.lossy else 0, dtype=np.float32)
-            self._difference = np.empty(0, dtype=np.float32)
-            self._base = NO_REFERENCE
 
     def complete(self, number: int) -> None:
         """Finish the exchange `number`: the next one refers to it."""
@@ -206,3 +182,61 @@ class Reference:
         with np.errstate(over="ignore", invalid="ignore"):
             np.add(self.values[start : start + elements], difference, out=difference)
         return difference
+
+
+class Deltas:
+    """One end of deltas that each count once, as a center that sums them needs it.
+
+    A chunk is encoded as it is, and refers to nothing: as the reference stands CODED_DELTA, or NO_REFERENCE
+    if it is sent as float32. The sender asks for what was `lost`, and leaves it in the next delta.
+
+    Attributes:
+        is_exact: whether all chunks are sent as float32, as in a last exchange, which no other follows.
+    """
+
+    is_enabled = False
+
+    def __init__(self, codec: Codec, elements: int) -> None:
+        self._codec = codec
+        self._elements = elements
+        self._lost = np.zeros(0, dtype=np.float32)
+        self.is_exact = False
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of what was lost."""
+        return self._lost.nbytes
+
+    @property
+    def lost(self) -> Float32Array:
+        """What the codec has lost of the last exchange, by element; [1], a 0, if it can lose nothing."""
+        return self._lost if len(self._lost) else np.zeros(1, dtype=np.float32)
+
+    def begin(self) -> None:
+        """Start an exchange."""
+
+    def complete(self, number: int) -> None:
+        """Finish an exchange."""
+
+    def encode(self, start: int, values: Float32Array) -> tuple[int, Encoded]:
+        """Encode a chunk; return what stands as its reference, and the chunk."""
+        if not self._codec.lossy:
+            return NO_REFERENCE, encode_chunk(self._codec, values)
+        if not len(self._lost):
+            self._lost = np.zeros(self._elements, dtype=np.float32)
+        encoded = encode_chunk(_PLAIN if self.is_exact else self._codec, values)
+        is_coded = encoded.coded and not self.is_exact
+        lost = self._lost[start : start + len(values)]
+        if is_coded:
+            np.subtract(values, encoded.decoded, out=lost)
+        else:
+            lost[:] = 0
+        return CODED_DELTA if is_coded else NO_REFERENCE, encoded
+
+    def decode(self, start: int, version: int, payload: Payload, elements: int) -> Float32Array:  # noqa: ARG002
+        """Return a chunk's values; raises CodecError as `Reference.decode`."""
+        if version not in (NO_REFERENCE, CODED_DELTA):
+            raise CodecError(f"the delta refers to exchange {version}, and deltas refer to none")
+        return decode_chunk(
+            self._codec, payload, elements, coded=version == CODED_DELTA or not self._codec.lossy
+        )

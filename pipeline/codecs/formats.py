@@ -6,68 +6,28 @@ Codecs have no state. What a lossy codec loses is fed back by the caller, see `f
 - `sparse`: only the values that are not 0;
 - `bfloat16`: the upper half of each float32;
 - `float16`: half precision;
-- `int8`: one byte an element and one scale a block;
-- `topk`: only the largest elements.
+- `int8`, `int4`, `int2`: few bits an element and one scale a block, see `blocks`;
+- `topk`: only the largest elements, in few bits, see `topk`.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..types import Float32Array
-
-Payload = NDArray[np.uint8]
+from .blocks import Int2, Int4, Int8
+from .codec import Codec as Codec
+from .codec import CodecError as CodecError
+from .codec import Payload as Payload
+from .topk import TopK
 
 FLOAT16_MAX = 65504.0
-SMALLEST_BLOCK, LARGEST_BLOCK = 64, 1 << 16
-"""Limits of the elements in a block of int8."""
-LARGEST_FRACTION = 0.5
-"""Limit of the fraction of elements that topk sends."""
 # Elements that bfloat16 converts at once, so that intermediate values stay in the CPU's fastest cache.
 _BLOCK = 1 << 14
-_TINY = float(np.finfo(np.float32).tiny)
-# The largest scale of int8: 127 times it is still finite.
-_LARGEST_SCALE = np.nextafter(np.float32(float(np.finfo(np.float32).max) / 127), np.float32(0))
-
-
-class CodecError(ValueError):
-    """A payload cannot be decoded, or values cannot be encoded."""
-
-
-class Codec(ABC):
-    """One encoding of float32 values.
-
-    Instances are immutable; any thread may use them.
-
-    Class attributes:
-        name: its name in a job file.
-        lossy: whether `decode(encode(x))` may differ from `x`.
-    """
-
-    name: ClassVar[str]
-    lossy: ClassVar[bool] = True
-
-    @abstractmethod
-    def encode(self, values: Float32Array) -> Payload:
-        """Return the payload, uint8 [bytes], of float32 [elements].
-
-        The payload may share memory with `values`.
-        """
-
-    @abstractmethod
-    def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Return float32 [elements]; may share memory with `payload`.
-
-        Raises CodecError, also for a hostile payload.
-        """
 
 
 class BFloat16(Codec):
@@ -197,122 +157,6 @@ class Sparse(Codec):
         return -(-elements // 8)
 
 
-class Int8(Codec):
-    """Encoding in blocks of int8 with one scale a block.
-
-    Each block has `block` elements; the last one may have fewer. Its scale is its largest |x|, divided by
-    127, and an element x is sent as `round(x / scale)`. The payload has the scales, float32 little-endian,
-    then the int8 of all elements. The error is at most half a scale, plus what float32 loses in `x / scale`.
-    A block whose scale would be below the smallest normal float32 is sent as zeros.
-
-    Raises CodecError for values that are not finite, because one of them would spoil its whole block.
-    """
-
-    name = "int8"
-
-    def __init__(self, block: int = 1024) -> None:
-        if not SMALLEST_BLOCK <= block <= LARGEST_BLOCK:
-            raise ValueError(f"int8_block: {block} given; give {SMALLEST_BLOCK} to {LARGEST_BLOCK}")
-        self._block = block
-
-    def encode(self, values: Float32Array) -> Payload:
-        """Return uint8 [4 * blocks + elements]."""
-        scales_bytes = 4 * self._blocks(len(values))
-        payload = np.empty(scales_bytes + len(values), dtype=np.uint8)
-        scales, levels = payload[:scales_bytes].view("<f4"), payload[scales_bytes:].view(np.int8)
-        whole = len(values) // self._block
-        head = whole * self._block
-        _quantize(_rows(values[:head], whole), scales[:whole], _rows(levels[:head], whole))
-        if head < len(values):
-            _quantize(values[None, head:], scales[whole:], levels[None, head:])
-        return payload
-
-    def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Return the values; they take four bytes for each byte of the payload."""
-        blocks = self._blocks(elements)
-        if elements < 0 or payload.nbytes != 4 * blocks + elements:
-            raise CodecError(
-                f"int8 in blocks of {self._block}: the payload for {elements} elements has "
-                f"{payload.nbytes} bytes"
-            )
-        scales, levels = payload[: 4 * blocks].view("<f4"), payload[4 * blocks :].view(np.int8)
-        if not np.all((scales >= 0) & (scales <= _LARGEST_SCALE)):
-            raise CodecError("int8: a scale is negative, too large, or not a number")
-        if elements and levels.min() < -127:
-            raise CodecError("int8: a level is below -127")
-        values = levels.astype("<f4")
-        whole = elements // self._block
-        head = whole * self._block
-        rows = _rows(values[:head], whole)
-        np.multiply(rows, scales[:whole, None], out=rows)
-        if head < elements:
-            values[head:] *= scales[whole]
-        return values
-
-    def _blocks(self, elements: int) -> int:
-        return -(-elements // self._block)
-
-
-class TopK(Codec):
-    """Encoding of only the elements that are largest by magnitude.
-
-    A chunk's largest elements are sent unchanged: the share `fraction`, and at least one. The others become
-    zero. The payload has the indices of the sent elements, uint32 ascending, then their values, float32, both
-    little-endian. This takes 8 bytes for each, so a fraction above a half would need more than float32. The
-    error of an omitted element is its whole value, so use this codec only with error feedback.
-
-    Raises CodecError for values that are not finite, because NaNs have no order.
-    """
-
-    name = "topk"
-
-    def __init__(self, fraction: float = 0.05) -> None:
-        if not 0.0 < fraction <= LARGEST_FRACTION:
-            raise ValueError(
-                f"topk_fraction: {fraction!r} given; give a number above 0 and at most {LARGEST_FRACTION}"
-            )
-        self._fraction = fraction
-
-    def encode(self, values: Float32Array) -> Payload:
-        """Return uint8 [8 * count], with `count` the number of elements sent."""
-        count = self._count(len(values))
-        payload = np.empty(8 * count, dtype=np.uint8)
-        if not count:
-            return payload
-        sizes = np.abs(values)
-        if not np.isfinite(sizes.max()):
-            raise CodecError("topk: values are not finite")
-        # This is several times as fast as `argpartition`.
-        least = np.partition(sizes, len(values) - count)[len(values) - count]
-        chosen = np.flatnonzero(sizes >= least)
-        if len(chosen) > count:
-            surplus = np.flatnonzero(sizes[chosen] == least)[count - len(chosen) :]
-            chosen = np.delete(chosen, surplus)
-        payload[: 4 * count].view("<u4")[:] = chosen
-        np.take(values, chosen, out=payload[4 * count :].view("<f4"))
-        return payload
-
-    def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Return the values; they take `4 / (8 * fraction)` times the payload's memory."""
-        count = self._count(elements)
-        if elements < 0 or payload.nbytes != 8 * count:
-            raise CodecError(
-                f"topk: the payload for {count} of {elements} elements has {payload.nbytes} bytes"
-            )
-        chosen = payload[: 4 * count].view("<u4").astype(np.int64)
-        if count and (chosen[-1] >= elements or not np.all(chosen[1:] > chosen[:-1])):
-            raise CodecError(f"topk: indices do not ascend, or are not below {elements}")
-        kept_values = payload[4 * count :].view("<f4")
-        if not np.isfinite(kept_values).all():
-            raise CodecError("topk: values are not finite")
-        values = np.zeros(elements, dtype="<f4")
-        values[chosen] = kept_values
-        return values
-
-    def _count(self, elements: int) -> int:
-        return min(elements, math.ceil(self._fraction * elements)) if elements > 0 else 0
-
-
 @dataclass(frozen=True)
 class CodecOptions:
     """Options of all codecs.
@@ -320,10 +164,12 @@ class CodecOptions:
     Attributes:
         int8_block: number of elements in a block of int8.
         topk_fraction: fraction of the elements that topk sends.
+        topk_bits: bits of each of them.
     """
 
     int8_block: int = 1024
     topk_fraction: float = 0.05
+    topk_bits: int = 2
 
 
 CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
@@ -332,7 +178,9 @@ CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
     BFloat16.name: lambda _: BFloat16(),
     Float16.name: lambda _: Float16(),
     Int8.name: lambda options: Int8(options.int8_block),
-    TopK.name: lambda options: TopK(options.topk_fraction),
+    Int4.name: lambda _: Int4(),
+    Int2.name: lambda _: Int2(),
+    TopK.name: lambda options: TopK(options.topk_fraction, options.topk_bits),
 }
 
 
@@ -358,25 +206,3 @@ class LinkCodecs:
 
     up: Codec = field(default_factory=Float32)
     down: Codec = field(default_factory=Float32)
-
-
-def _rows(flat: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return a view [count, block]; `count` may be 0."""
-    return flat.reshape(count, len(flat) // count if count else 0)
-
-
-def _quantize(values: Float32Array, scales: Float32Array, levels: NDArray[np.int8]) -> None:
-    """Quantize values, float32 [n, block], into scales [n] and levels."""
-    if not values.size:
-        return
-    most = np.maximum(values.max(axis=1), -values.min(axis=1))
-    if not np.isfinite(most).all():
-        raise CodecError("int8: values are not finite")
-    np.minimum(most / np.float32(127), _LARGEST_SCALE, out=scales)
-    scales[scales < _TINY] = 0
-    with np.errstate(divide="ignore"):
-        steps = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
-    scaled = values * steps[:, None]
-    np.rint(scaled, out=scaled)
-    np.clip(scaled, -127, 127, out=scaled)
-    levels[...] = scaled

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from pydantic import ConfigDict, Field, model_validator
 
-from ..codecs.choices import AUTO
 from ..types import NEED_PROBABILITIES, TRAINING_ITEMS, RankingSettings, RetrievalSettings
 from .columns import suggest
 from .data import DataSection
@@ -148,11 +147,6 @@ class Job(Section):
         check_towers(self.model, self.embedded_columns, self.data.dense_names)
         check_history(self.model, self.embedded_columns, self.data.columns)
         require_growable(self.data.table_columns, self.table_sections)
-        if self.codecs.center_up == AUTO and self.sync.gap is None:
-            raise ValueError(
-                f'codecs.center_up: "{AUTO}" given; a codec is chosen by the gap that is wanted, so set '
-                "sync.gap, or give a codec"
-            )
         if self.run.deterministic:
             for key, value in (
                 ("trainer.count", self.trainer.count),

@@ -11,30 +11,27 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-from ..codecs.choices import AUTO, CodecChoices
-from ..codecs.formats import (
-    LARGEST_BLOCK,
-    LARGEST_FRACTION,
-    SMALLEST_BLOCK,
-    STATELESS,
-    CodecOptions,
-    Float32,
-    LinkCodecs,
-    make_codec,
-)
+from ..codecs.blocks import LARGEST_BLOCK, SMALLEST_BLOCK
+from ..codecs.formats import STATELESS, CodecOptions, Float32, LinkCodecs, make_codec
+from ..codecs.topk import LARGEST_FRACTION
 from .sections import STRICT, Section
+
+REMOVED_CODECS: Final = {
+    "auto": 'was removed: a fixed codec made more rounds on a slow link; give "int8" or "int4" there'
+}
+"""Codecs that are gone but that saved jobs still have, and what to do about each; see `load.REMOVED_KEYS`."""
 
 
 class CodecsSection(BaseModel):
-    """Encoding of values: "float32", "sparse", "bfloat16", "float16", "int8" (in blocks) or "topk".
+    """Encoding of values: "float32", "sparse", "bfloat16", "float16", "int8", "int4", "int2" or "topk".
+
+    The integers have a scale for each block; "topk" sends only the largest elements, in few bits.
 
     "sparse" leaves zeros out, and loses nothing; it is for an algorithm that sends few elements.
 
     On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
-    the links between workers and embedding nodes it is not, so "topk" cannot be used there.
-
-    With `sync.gap` both ways between trainers and sync nodes may be "auto": each link then uses
-    the least lossy of "float32", "bfloat16" and "int8" that is fast enough for the wanted gap.
+    the links between workers and embedding nodes it is not, so only "float32", "bfloat16" and "float16" are
+    possible there.
     """
 
     model_config = STRICT
@@ -59,12 +56,15 @@ class CodecsSection(BaseModel):
     topk_fraction: Annotated[float, Field(gt=0, le=LARGEST_FRACTION)] = Field(
         default=CodecOptions.topk_fraction, description="topk: share of the elements that is sent."
     )
+    topk_bits: Literal[2, 4, 8] = Field(
+        default=2, description="topk: bits of each element that is sent, besides its place."
+    )
 
     @field_validator("center_up", "center_down", "peers_up", "peers_down")
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
-        if name == AUTO and info.field_name in ("center_up", "center_down"):
-            return name
+        if name in REMOVED_CODECS:
+            raise ValueError(f'codecs.{info.field_name}: "{name}" {REMOVED_CODECS[name]}')
         try:
             make_codec(name)
         except ValueError as error:
@@ -81,20 +81,8 @@ class CodecsSection(BaseModel):
             )
         return name
 
-    @model_validator(mode="after")
-    def _both_ways(self) -> CodecsSection:
-        if (self.center_up == AUTO) != (self.center_down == AUTO):
-            way, other = ("up", "down") if self.center_up == AUTO else ("down", "up")
-            raise ValueError(
-                f'codecs.center_{way}: "{AUTO}" given; a link\'s codec is chosen for both ways, so set '
-                f'codecs.center_{other} = "{AUTO}", too'
-            )
-        return self
-
-    def center(self) -> LinkCodecs | CodecChoices:
+    def center(self) -> LinkCodecs:
         """Codecs between trainers and sync nodes."""
-        if self.center_up == AUTO:
-            return CodecChoices(self._options)
         return self._pair(self.center_up, self.center_down)
 
     def peers(self) -> LinkCodecs:
@@ -107,7 +95,7 @@ class CodecsSection(BaseModel):
 
     @property
     def _options(self) -> CodecOptions:
-        return CodecOptions(self.int8_block, self.topk_fraction)
+        return CodecOptions(self.int8_block, self.topk_fraction, self.topk_bits)
 
     def _pair(self, up: str, down: str) -> LinkCodecs:
         return LinkCodecs(make_codec(up, self._options), make_codec(down, self._options))

@@ -318,11 +318,11 @@ RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(
         ("codecs.int8_block",),
-        lambda job: not _link_codecs(job) & {"int8", "auto"},
+        lambda job: "int8" not in _link_codecs(job),
         'no link of [codecs] is "int8"',
     ),
     _Rule(
-        ("codecs.topk_fraction",),
+        _keys("codecs", "topk_fraction topk_bits"),
         lambda job: "topk" not in _link_codecs(job),
         'no link of [codecs] is "topk"',
     ),

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from ..config.column_kinds import KINDS
 from ..config.job import ONE_TRAINER_SYNC, Job
 from ..config.kafka import PATH_SETTINGS
+from ..config.network import REMOVED_CODECS
 from ..config.storage_url import is_url
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
@@ -137,7 +138,7 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
 
 
 def with_present_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a saved job without `REMOVED_KEYS`, and with `EARLIER_VALUES` where it has none."""
+    """Copy a saved job without `REMOVED_KEYS` and codecs, and with `EARLIER_VALUES` where it has none."""
     tree = copy.deepcopy(dict(saved))
     for key, value in EARLIER_VALUES.items():
         *sections, name = key.split(".")
@@ -150,6 +151,8 @@ def with_present_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
         section, _, name = key.partition(".")
         if isinstance(tree.get(section), dict):
             tree[section].pop(name, None)
+    if isinstance(codecs := tree.get("codecs"), dict):
+        tree["codecs"] = {key: value for key, value in codecs.items() if value not in REMOVED_CODECS}
     return tree
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from ..codecs.choices import CHOOSABLE
 from ..text.markdown import markdown_table, plain
 from . import wording
 from .by_label import tables_by_label
@@ -32,7 +31,6 @@ def render_markdown(report: Report) -> str:
         _ledger(report),
         _throughput(report),
         _sync(report),
-        *_link_codecs(report),
         _nodes(report),
         *_placement(report),
         *growth_section(report.growing_tables),
@@ -260,28 +258,6 @@ def _sync(report: Report) -> list[str]:
     picture = f"![sync gap per trainer]({SYNC_GAP_PICTURE})"
     slow = [plain(wording.network(report)), ""] if report.network is not None else []
     return [title, "", *slow, *markdown_table(("measure", "value"), rows), "", picture]
-
-
-def _link_codecs(report: Report) -> list[list[str]]:
-    """Build the section on codecs; empty if none were chosen."""
-    links = report.sync.link_codecs
-    if not links:
-        return []
-    rows = [
-        (
-            link.trainer,
-            link.node,
-            link.codec,
-            *(wording.count(link.exchanges.get(codec, 0)) for codec in CHOOSABLE),
-            wording.data_rate(link.bytes_per_second),
-            "yes" if link.fits else "no",
-        )
-        for link in links
-    ]
-    head = ("trainer", "sync node", "codec at the end", *(f"exchanges by {codec}" for codec in CHOOSABLE))
-    lines = markdown_table((*head, "measured rate", "ends before the next round is wanted"), rows)
-    note = "The rate is that of the fastest of a link's last exchanges, from its first byte to its last."
-    return [["## Codecs of the links to sync nodes", "", *lines, "", note]]
 
 
 def _nodes(report: Report) -> list[str]:

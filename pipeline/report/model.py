@@ -9,7 +9,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, compu
 
 from ..metrics.importance import Importance
 from ..types import ResultModel
-from .adaptation import LinkChoice
 from .growth import GrowingTable
 from .ledger import Ledger
 from .merged_work import Merges
@@ -123,13 +122,12 @@ class Sync(ResultModel):
         bytes: bytes that the trainers sent and received; between two trainers each byte counts at both ends.
         links: traffic by the way's name in the job's `codecs`, without ways that were not used.
         reference_bytes: memory that lossy codecs needed at the end, by the role that held it.
-        link_codecs: the links whose codec was chosen automatically.
         merges: what a center has merged, of an algorithm that merges.
         waited_seconds: by the trainer's name, for how long rounds waited for it, the last one to be ready; as
             the trainer has it that waited longest.
     """
 
-    ignored_fields = frozenset({"control"})
+    ignored_fields = frozenset({"control", "link_codecs"})
 
     algorithm: str
     mode: str
@@ -146,7 +144,6 @@ class Sync(ResultModel):
     links: dict[str, LinkTraffic] = {}
     reference_bytes: dict[str, NonNegativeInt] = {}
     optimizer_state: Literal["own", "synchronized"] = "own"
-    link_codecs: list[LinkChoice] = []
     merges: Merges | None = None
     waited_seconds: dict[str, NonNegativeFloat] = {}
 

@@ -8,7 +8,6 @@ from typing import Final
 from ..config.job import Job
 from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
-from .adaptation import LinkChoice
 from .lateness import Lateness, late_trainers
 from .model import ExampleCounts
 from .quality import Evaluation, TrainedHour
@@ -110,20 +109,6 @@ def warmup_warnings(job: Job, trained: int) -> list[str]:
         f"The learning rate of embedding rows was still growing over {over} of {count(trained)} examples, so"
         f" rows learned less than they could: lower embedding.warmup_iterations"
         f" ({job.embedding.warmup_iterations}) or trainer.batch ({job.trainer.batch}), or train more epochs."
-    ]
-
-
-def link_warnings(links: Sequence[LinkChoice]) -> list[str]:
-    """Return a warning if links were too slow for any codec."""
-    late = [link for link in links if not link.fits]
-    if not late:
-        return []
-    first, others = late[0], len(late) - 1
-    more = f" and {counted(others, 'other')}" if others else ""
-    return [
-        f"At the end the link from {first.trainer} to {first.node}{more} was too slow: an exchange by"
-        f" {first.codec} took longer than the wanted time between two rounds. Raise the link's bandwidth, or"
-        f" sync.nodes if the links of the sync nodes are the limit."
     ]
 
 

@@ -50,8 +50,6 @@ def print_report(report: Report, console: Console) -> None:
         console.print(Text(text, style="yellow"))
     if report.network is not None:
         console.print(Text(wording.network(report)))
-    if report.sync.link_codecs:
-        console.print(Text(f"Codecs of the links to sync nodes: {wording.link_codecs(report)}."))
     console.print()
     console.print(Text(wording.ledger(report), style="green" if report.ledger.adds_up else "bold red"))
     console.print(_identities(report))

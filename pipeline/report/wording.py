@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ..codecs.choices import CHOOSABLE
 from ..config.network import SlowNetwork
 from ..text import format
 from .ledger import Identity
@@ -205,17 +203,6 @@ def references(report: Report) -> str:
     """Describe the memory of references and residuals; "" if there was none."""
     held = report.sync.reference_bytes
     return ", ".join(f"{data_size(size)} on {role} nodes" for role, size in held.items())
-
-
-def link_codecs(report: Report) -> str:
-    """Describe the links' last codecs; "" if none were chosen."""
-    links = report.sync.link_codecs
-    codecs = Counter(link.codec for link in links)
-    used = ", ".join(f"{count(codecs[name])} {name}" for name in CHOOSABLE if codecs[name])
-    exchanges = sum(sum(link.exchanges.values()) for link in links)
-    lossless = sum(link.exchanges.get(CHOOSABLE[0], 0) for link in links)
-    share = f"; {percent(lossless / exchanges, 0)} of all exchanges were {CHOOSABLE[0]}" if exchanges else ""
-    return f"{used} at the end{share}" if links else ""
 
 
 def saved(report: Report) -> str:

@@ -44,19 +44,6 @@ class CenterExchange(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class CenterNamedExchange(CenterExchange):
-    """`CenterExchange` over a link whose codec is chosen for each exchange.
-
-    `codec` is the name of the codec of this exchange and of its reply. `replied` is the number of the
-    thread's last exchange that the node has answered; 0 if there is none.
-    """
-
-    KIND: ClassVar[str] = "center_named_exchange"
-    codec: str = ""
-    replied: Count = 0
-
-
-@dataclass(frozen=True, slots=True)
 class CenterContribution(CenterExchange):
     """`CenterExchange` of an algorithm whose center merges what several trainers have sent.
 
@@ -82,8 +69,8 @@ class CenterValues(Message):
     """A chunk of the reply to a seed, an exchange or a read.
 
     The payload is a delta for an exchange, the merged values for a contribution, values for a read, and empty
-    for a seed. If `coded`, it is encoded with the codec of this direction, or with the codec that the
-    exchange named. Otherwise it is `elements` float32 values.
+    for a seed. If `coded`, it is encoded with the codec of this direction. Otherwise it is
+    `elements` float32 values.
     """
 
     KIND: ClassVar[str] = "center_values"

@@ -15,7 +15,6 @@ from ..types import BatchId, Float32Array, Int32Array, Uint64Array
 from .center_messages import (
     CenterContribution,
     CenterExchange,
-    CenterNamedExchange,
     CenterRead,
     CenterSeed,
     CenterValues,
@@ -363,7 +362,6 @@ MESSAGES: dict[str, MessageSchema] = {
         CenterSeed,
         CenterExchange,
         CenterContribution,
-        CenterNamedExchange,
         CenterRead,
         CenterValues,
         PeerReady,

@@ -163,6 +163,10 @@ class MemoryCluster:
         """Await the reply to the trainer's last exchange of a slice."""
         return await self._request(index, lambda: self.center.settle(part, index))
 
+    def lost(self, index: int, part: Slice) -> torch.Tensor:  # noqa: ARG002
+        """Return 0: nothing is encoded."""
+        return torch.zeros(1)
+
     async def _request(self, index: int, request: Callable[[], Awaitable[torch.Tensor]]) -> torch.Tensor:
         await self._reach(index, Phase.GIVING)
         await asyncio.sleep(0)

@@ -44,6 +44,10 @@ class Hub(Protocol):
         """Await the reply to the trainer's last exchange of a slice."""
         ...
 
+    def lost(self, index: int, part: Slice) -> torch.Tensor:
+        """Return what a codec has lost of the trainer's last exchange of a slice."""
+        ...
+
 
 class MemoryPeers:
     """The peers of one trainer; implements `Peers`."""
@@ -109,3 +113,7 @@ class MemberCenter:
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange of a slice."""
         return await self._hub.settle(self._index, part)
+
+    def lost(self, part: Slice) -> torch.Tensor:
+        """Return what a codec has lost of the last exchange of a slice."""
+        return self._hub.lost(self._index, part)

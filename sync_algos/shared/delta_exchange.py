@@ -13,14 +13,14 @@ from ..base import Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
 class DeltaExchange(Algorithm):
     """Base of algorithms whose center takes deltas.
 
-    With w the replica, s its snapshot, b the base (the part of the replica that the center has), and c what
-    the center answers:
+    With w the replica, s its snapshot, b the base (the part of the replica that the center has), l what a
+    lossy codec has lost of the delta on its way (else 0), and c what the center answers:
 
-        d = s - b,    w <- w + (c - s),    b <- c.
+        d = s - b,    w <- w + (c - (s - l)),    b <- c.
 
-    So after a round the replica is the center plus what its workers did since the snapshot, and b is where
-    the next delta starts. At first b is the first weights, as the center is. Everything is float32 [numel],
-    and exchanged slice by slice.
+    So after a round the replica is the center plus what its workers did since the snapshot, plus l; and b is
+    where the next delta starts, which therefore has l. At first b is the first weights, as the center is.
+    Everything is float32 [numel], and exchanged slice by slice.
 
     Each delta counts once. If no reply comes, it is not known whether the center took the delta; d and s are
     kept. The next round first settles that exchange (`Center.settle`), then sends what was trained since s.
@@ -58,7 +58,7 @@ class DeltaExchange(Algorithm):
     async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
         try:
             if part in self._unsettled:
-                self._take(replica, part, await peers.center.settle(part))
+                self._take(replica, part, await peers.center.settle(part), peers.center.lost(part))
             # A worker counts examples after their step: the next delta may count some of this snapshot.
             taken = self._taken_examples.get(part, self._first_examples)
             # A device may take back a batch that was counted: none is new before as many are trained again.
@@ -67,14 +67,15 @@ class DeltaExchange(Algorithm):
             self._unsettled[part] = snapshot, examples
             delta = snapshot - self._base[part.start : part.stop]
             reply = await peers.center.exchange(part, delta, examples - taken if self.merges else None)
-            self._take(replica, part, reply)
+            self._take(replica, part, reply, peers.center.lost(part))
         except PeerLost:
             return False
         return True
 
-    def _take(self, replica: Replica, part: Slice, center: torch.Tensor) -> None:
-        """Move the replica by the center minus its snapshot."""
+    def _take(self, replica: Replica, part: Slice, center: torch.Tensor, lost: torch.Tensor) -> None:
+        """Move the replica by the center minus what that has of the snapshot."""
         snapshot, self._taken_examples[part] = self._unsettled.pop(part)
-        replica.add_(part, center - snapshot, 1.0)
-        # Rounded as the replica is, so that the delta of an untrained replica is exactly 0.
-        torch.add(snapshot, center - snapshot, out=self._base[part.start : part.stop])
+        sent = snapshot - lost
+        replica.add_(part, center - sent, 1.0)
+        # Rounded as the replica is, so that the delta of an untrained replica is exactly what was lost.
+        torch.add(sent, center - sent, out=self._base[part.start : part.stop])

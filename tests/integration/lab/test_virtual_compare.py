@@ -100,7 +100,7 @@ def test_a_run_that_fails_is_said_and_the_others_are_made(job: Path) -> None:
         (["--virtual", "--timing", "step_seconds=0"], "step_seconds: Input should be greater than 0"),
         (["--virtual", "--timing", "step_seconds=nan"], "step_seconds"),
         (["--virtual", "--timing", "slower=3,-1"], "slower.1"),
-        (["--virtual", "--set", "codecs.center_up=int8"], "codecs are not emulated"),
+        (["--virtual", "--set", "codecs.vectors=bfloat16"], "codecs of rows are not emulated"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(

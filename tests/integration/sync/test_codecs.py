@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
@@ -61,3 +62,35 @@ def test_int8_saves_what_it_says_and_the_model_learns(
     assert plain.eval.ne is not None
     assert untrained.ne - plain.eval.ne > LEARNED
     assert untrained.ne - report.eval.ne > LEARNED
+
+
+@pytest.mark.parametrize(
+    ("codec", "saved"),
+    [
+        pytest.param({"name": "int4"}, 5.0, marks=pytest.mark.matrix),
+        ({"name": "topk", "topk_fraction": 0.1}, 12.0),
+    ],
+)
+def test_few_bits_of_deltas_and_the_model_learns(
+    cluster: Callable[..., InProcessCluster], codec: dict[str, Any], saved: float
+) -> None:
+    ways, options = ("center_up", "center_down"), {key: codec[key] for key in codec if key != "name"}
+    changes = {
+        "sync": {"algorithm": "decoupled", "mode": "fixed", "every": 1},
+        "codecs": dict.fromkeys(ways, codec["name"]) | options,
+    }
+    own = cluster(changes).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up
+    assert report.sync.rounds > 100
+    for way in ways:
+        # The first answers and the last deltas are float32.
+        assert (report.sync.links[way].compression or 0.0) > saved
+    assert set(report.sync.reference_bytes) == {"trainer", "sync"}
+    still = cluster({**changes, "trainer": {"lr": 1e-9}, "embedding": {"lr": 1e-9}}).start()
+    assert still.wait() == 0, still.coordinator.text()
+    learned, untrained = report.eval, still.run.report.eval
+    assert learned is not None
+    assert untrained is not None
+    assert (untrained.ne or 0.0) - (learned.ne or 9.0) > LEARNED

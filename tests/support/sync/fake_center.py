@@ -11,7 +11,6 @@ from uuid import uuid4
 import zmq
 import zmq.asyncio
 from shadowsync.nodes.sync.center import CenterState, Rule
-from shadowsync.pipeline.codecs.choices import CodecChoices
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed, CenterValues
 from shadowsync.pipeline.wire.control.orders import MemberInfo
@@ -40,9 +39,11 @@ class FakeCenter:
         rule: Rule,
         leaving: Callable[[CenterValues], Leaving] = as_it_is,
         index: int = 0,
-        codecs: LinkCodecs | CodecChoices | None = None,
+        codecs: LinkCodecs | None = None,
+        *,
+        deltas: bool = False,
     ) -> None:
-        self.state = CenterState(rule, codecs)
+        self.state = CenterState(rule, codecs, deltas=deltas)
         self.heard: list[Message] = []
         self.leaving = leaving
         self.deaf = False

@@ -172,7 +172,7 @@ def test_settings_that_are_not_the_hubs_are_named() -> None:
         ({"sync.algorithm": "nothing"}, "nothing"),
         ({"sync.optimizer_state": "synchronized"}, r"sync\.optimizer_state"),
         ({"sync.gapp": 2}, "gapp"),
-        ({"sync.algorithm": "decoupled", "codecs.center_up": "int8"}, "decoupled sums deltas"),
+        ({"sync.algorithm": "ds_sync", "codecs.peers_up": "int8"}, "the groups of ds_sync change"),
     ],
 )
 def test_settings_that_cannot_work(settings: dict[str, Any], message: str) -> None:

@@ -110,16 +110,16 @@ function edgeLabels(edges, layout) {
     const [from, to] = [layout.found.get(edge.source), layout.found.get(edge.target)];
     const bytes = edge.up + edge.down;
     if (!from || !to || bytes < 1 || layout.crowded.has(gap(from.place, to.place))) continue;
-    const lines = [rate(bytes), ...(edge.codec ? [edge.codec] : [])];
+    const text = rate(bytes);
     // Rates change each second: a width of their own would have them jump.
-    const width = Math.max(LABEL_WIDTH, ...lines.map((text) => widthOf(text, 11)));
+    const width = Math.max(LABEL_WIDTH, widthOf(text, 11));
     const { point } = line(from, to, layout.boxWidth);
     for (const t of ALONG) {
       const [x, y] = point(t, width);
-      const place = { x0: x - width / 2, x1: x + width / 2, y0: y - 16, y1: y - 1 + 13 * (lines.length - 1) };
+      const place = { x0: x - width / 2, x1: x + width / 2, y0: y - 16, y1: y - 1 };
       if (place.y0 < 0 || !taken.every((other) => apart(place, other))) continue;
       taken.push(place);
-      labels.push({ x, y, lines, ...place });
+      labels.push({ x, y, text, ...place });
       break;
     }
   }
@@ -133,15 +133,12 @@ function drawEdges(svg, edges, layout) {
     const bytes = edge.up + edge.down;
     const { path } = line(from, to, layout.boxWidth);
     const made = shape("path", { d: path, class: bytes < 1 ? "edge idle" : "edge", "stroke-width": thickness(bytes) });
-    const coded = edge.codec ? `, as ${edge.codec}` : "";
-    const title = `${edge.source} to ${edge.target}: ${rate(edge.up)}, back ${rate(edge.down)}${coded}`;
+    const title = `${edge.source} to ${edge.target}: ${rate(edge.up)}, back ${rate(edge.down)}`;
     made.append(shape("title", {}, title));
     svg.append(made);
   }
-  for (const { x, y, lines } of edgeLabels(edges, layout)) {
-    lines.forEach((text, row) => {
-      svg.append(shape("text", { x, y: y - 4 + 13 * row, class: "rate", "text-anchor": "middle" }, text));
-    });
+  for (const { x, y, text } of edgeLabels(edges, layout)) {
+    svg.append(shape("text", { x, y: y - 4, class: "rate", "text-anchor": "middle" }, text));
   }
 }
 

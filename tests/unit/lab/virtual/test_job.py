@@ -321,3 +321,21 @@ def test_a_loss_of_ones_own_sees_the_groups(job_file: JobMaker, tmp_path: Path) 
     assert results[0].auc is not None
     assert results[0].auc > 0.55
     assert results[0].digest != results[1].digest, "of other groups other pairs"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "way"), [("decoupled", "center"), ("easgd", "center"), ("bmuf", "peers")]
+)
+def test_codecs_make_fewer_bytes_and_another_model(job_file: JobMaker, algorithm: str, way: str) -> None:
+    codecs = {f"{way}_up": "int8", f"{way}_down": "int8"}
+    sync = {"algorithm": algorithm, "mode": "fixed", "every": 4}
+    plain, coded, again = (
+        emulated(job_file, sync=sync, codecs=given) for given in ({}, codecs, dict(codecs))
+    )
+    assert coded == again
+    assert coded.rounds == plain.rounds
+    assert coded.digest != plain.digest
+    # The first round is float32, and so are deltas at the end.
+    assert 2.5 < plain.sync_bytes / coded.sync_bytes < 4.0
+    assert plain.ne is not None
+    assert coded.ne == pytest.approx(plain.ne, abs=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.runtime.largest_messages import largest_of_chunks, largest_of_rows
-from shadowsync.pipeline.codecs.formats import CodecOptions, make_codec
+from shadowsync.pipeline.codecs.formats import CODECS, CodecOptions, make_codec
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.types import BatchId
@@ -65,10 +65,10 @@ def test_it_is_never_more_than_any_message_has() -> None:
     assert largest_of_rows(made) == MAX_MESSAGE_BYTES
 
 
-@pytest.mark.parametrize("name", ["float32", "sparse", "bfloat16", "float16", "int8", "topk"])
+@pytest.mark.parametrize("name", CODECS)
 def test_a_chunk_is_within_it_whatever_its_codec(name: str) -> None:
     chunk_bytes = 1 << 16
     values = np.random.default_rng(1).normal(size=chunk_bytes // 4).astype(np.float32)
-    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.5))
+    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.5, topk_bits=8))
     # Without the room for a header, which would hide it.
     assert codec.encode(values).nbytes <= largest_of_chunks(chunk_bytes) - largest_of_chunks(0)

@@ -90,7 +90,7 @@ def test_one_that_fails_leaves_nothing_on_its_loop(context: Context, silent: lis
     ended = []
 
     class Failing:
-        needs_center, recenters = True, True
+        needs_center, recenters, counts_once = True, True, False
 
         async def round(self, *_: Any) -> bool:
             await asyncio.gather(self.fails(), self.waits())

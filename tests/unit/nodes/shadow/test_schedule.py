@@ -289,25 +289,3 @@ def test_a_gap_grows_from_one() -> None:
     own = schedule(gap=11, duty=1.0, start_iterations=100)
     play(own, 0.0, 50, Ended())
     assert own.due_iterations == 50 + 6
-
-
-def test_rounds_are_wanted_every_gap_or_as_the_duty_cycle_has_it() -> None:
-    assert schedule().wanted_seconds is None, "without a gap nothing says how often"
-    # With a gap of 1, the duty cycle's CPU time allows no more.
-    for gap, wanted in ((10, 10 / 20), (40, 40 / 20), (1, 0.001 / DUTY)):
-        own = schedule(gap=gap)
-        play(own, 0.0, 0, Ended(cpu_seconds=0.0))
-        assert own.wanted_seconds is None, "no iteration took a time yet"
-        for number in range(1, USUAL_ROUNDS + 1):
-            play(own, 1.0 * number, 20 * number, Ended(cpu_seconds=0.001))
-        assert own.wanted_seconds == pytest.approx(wanted)
-        # One slow round says nothing, several do.
-        play(own, 50.0, 20 * (USUAL_ROUNDS + 1), Ended(cpu_seconds=0.001))
-        assert own.wanted_seconds == pytest.approx(wanted)
-
-
-def test_at_the_start_rounds_are_wanted_as_often_as_the_gap_of_then() -> None:
-    own = schedule(gap=100, start_iterations=1000, duty=1.0)
-    play(own, 0.0, 0, Ended(cpu_seconds=0.0))
-    play(own, 1.0, 500, Ended(cpu_seconds=0.0))
-    assert own.wanted_seconds == pytest.approx((1 + 99 * 500 // 1000) / 500)

@@ -15,7 +15,7 @@ import zmq
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
-from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.codecs.formats import CODECS, CodecOptions, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.center_messages import CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.memory.center import MemoryReplica
@@ -65,7 +65,7 @@ def with_link(
     """Runs `work` with a link to a node whose slice is all zeros."""
 
     async def main() -> None:
-        node = FakeCenter(context, Downpour(DownpourOptions()).center_rule, codecs=codecs)
+        node = FakeCenter(context, Downpour(DownpourOptions()).center_rule, codecs=codecs, deltas=True)
         client = CenterClient(
             context,
             [node.member],
@@ -75,6 +75,7 @@ def with_link(
             timeout_seconds=TIMEOUT_SECONDS,
             codecs=codecs,
             counts_once=counts_once,
+            deltas=True,
         )
         try:
             await client.seed(torch.zeros(NUMEL))
@@ -217,3 +218,70 @@ def test_downpour_over_the_link_counts_every_delta_once(context: Context, lost: 
         assert replica.values.tolist() == [trained] * NUMEL
 
     with_link(context, work)
+
+
+LOSSY = [name for name in CODECS if make_codec(name).lossy]
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_what_a_codec_loses_of_a_delta_counts_once_and_in_the_end(
+    context: Context, lost: str, name: str
+) -> None:
+    async def work(link: Link) -> None:
+        algorithm, replica = Downpour(DownpourOptions()), MemoryReplica(torch.zeros(NUMEL))
+        algorithm.start(replica)
+        peers = ZmqPeers(0, link.client, None)
+        trained, draws = torch.zeros(NUMEL), torch.Generator().manual_seed(1)
+        owed = []
+        for number in range(12):
+            step = torch.randn(NUMEL, generator=draws)
+            trained += step
+            replica.values.add_(step)
+            link.lose(lost if number in (1, 2, 6) else "nothing")
+            complete = await algorithm.round(replica, peers)
+            assert complete == (number not in (1, 2, 6))
+            # What the center lacks is still in the replica, whatever was lost on the way.
+            close(replica.values, trained)
+            if complete:
+                owed.append(trained - torch.tensor(await link.center()))
+                close(owed[-1], link.client.lost(link.client.slices[0]))
+        assert max(one.abs().max() for one in owed) > 1e-4, "the control: the codec loses something"
+        link.client.set_exact(is_exact=True)
+        assert await algorithm.round(replica, peers)
+        close(torch.tensor(await link.center()), trained)
+        close(replica.values, trained)
+        assert link.client.refused_messages == 0
+
+    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.25))
+    with_link(context, work, LinkCodecs(codec, make_codec("float32")), counts_once=True)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("lost", ["requests", "replies", "half"])
+def test_answers_by_a_lossy_codec_come_near_the_center_and_stay_the_same_at_both_ends(
+    context: Context, lost: str, name: str
+) -> None:
+    async def work(link: Link) -> None:
+        (part,) = link.client.slices
+        delta = torch.linspace(-1.0, 1.0, NUMEL)
+        for number in range(120):
+            link.lose(lost if number in (1, 2) else "nothing")
+            given = delta if number < 4 else torch.zeros(NUMEL)
+            try:
+                reply = await link.client.exchange(part, given)
+            except PeerLost:
+                link.lose("nothing")
+                reply = await link.client.settle(part)
+            if number == 3:
+                off = (reply - torch.tensor(await link.center())).abs().max()
+        assert off > 1e-4, "the control: the codec loses something"
+        close(reply, 4.0 * delta)
+        assert link.client.refused_messages == 0
+
+    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.25))
+    with_link(context, work, LinkCodecs(make_codec("float32"), codec), counts_once=True)
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=0.0)

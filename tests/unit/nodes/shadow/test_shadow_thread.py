@@ -36,14 +36,12 @@ class Trainer:
         began: the iterations at the beginning of each round.
         ended: the rounds that were not cut off.
         cpu_seconds: of the round by its number.
-        wanted: for how long each round might last.
     """
 
     def __init__(self, sync: SyncSection, failures: list[BaseException], due: DueSteps | None) -> None:
         self.began: list[int] = []
         self.ended = 0
         self.closed = False
-        self.wanted: list[float | None] = []
         self.cpu_seconds: Callable[[int], float] = lambda _: 0.0
         self.complete: Callable[[int], bool] = lambda _: True
         self.transport = SimpleNamespace(awaited=False)
@@ -56,7 +54,6 @@ class Trainer:
             sent_bytes=0,
             received_bytes=0,
             close=self._close,
-            want_rounds_every=self.wanted.append,
         )
         self.shadow = ShadowThread(
             cast("TrainerContext", shared),

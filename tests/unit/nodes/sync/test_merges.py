@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from shadowsync.nodes.sync.center import CenterState
 from shadowsync.nodes.sync.slice_merges import MOST_EXAMPLES, SliceMerges
+from shadowsync.pipeline.codecs.feedback import CODED_DELTA, NO_REFERENCE, Deltas, Reference
+from shadowsync.pipeline.codecs.formats import CodecOptions, LinkCodecs, make_codec
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.center_messages import CenterContribution, CenterSeed, CenterValues
 from shadowsync.sync_algos.decoupled import Decoupled, DecoupledOptions
@@ -14,6 +16,7 @@ from shadowsync.tests.support.sync.center_messages import START, chunks, exchang
 
 A, B, C = b"a/shadow", b"b/shadow", b"c/shadow"
 LENGTH = 40
+ZERO = np.zeros(LENGTH, dtype=np.float32)
 
 
 def contribution(request: int, start: int, values: Float32Array, examples: int) -> CenterContribution:
@@ -153,3 +156,59 @@ def test_contributions_that_cannot_be() -> None:
     plain.seed(CenterSeed(1, START, START + LENGTH, START, values))
     with pytest.raises(ValueError, match="does not merge"):
         plain.exchange(A, contribution(1, START, values, 1), 0.1)
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "int2", "topk"])
+def test_lossy_deltas_are_merged_as_they_are_decoded_and_answers_refer_to_the_last(name: str) -> None:
+    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.2))
+    algorithm = Decoupled(DecoupledOptions(block_momentum=0.0, grace=0.0, quorum=2))
+    state = CenterState(algorithm.center_rule, LinkCodecs(codec, codec), SliceMerges(algorithm))
+    senders = [Deltas(codec, LENGTH) for _ in (A, B)]
+    receivers = [Reference(codec, LENGTH) for _ in (A, B)]
+    counts, exact = (10, 30), np.zeros(LENGTH)
+    # q / n: 40² / (10² + 30²) of 2.
+    share = 0.8
+
+    def merge(number: int, deltas: list[Float32Array]) -> list[CenterValues]:
+        for client, sender, delta, count in zip((A, B), senders, deltas, counts, strict=True):
+            version, encoded = sender.encode(0, delta)
+            assert version == CODED_DELTA
+            message = CenterContribution(number, START, LENGTH, version, encoded.payload, count)
+            assert state.exchange(client, message, float(number)) == []
+        return [reply for _, reply in state.close_merge(float(number))]
+
+    def seed(request: int) -> None:
+        zero = np.zeros(LENGTH, dtype=np.float32)
+        for client in (A, B):
+            state.seed(CenterSeed(request, START, START + LENGTH, START, zero), client)
+        state.seed_mean()
+
+    seed(1)
+    for number in range(1, 60):
+        deltas = [floats(LENGTH, 2 * number + at) for at in range(2)] if number < 8 else [ZERO, ZERO]
+        replies = merge(number, deltas)
+        given = [delta - sender.lost for delta, sender in zip(deltas, senders, strict=True)]
+        exact += share * np.average(given, axis=0, weights=counts)
+        np.testing.assert_allclose(whole(state), exact, atol=1e-4)
+        for reply, receiver in zip(replies, receivers, strict=True):
+            assert reply.coded == (number > 1), "the first one has nothing to refer to"
+            receiver.begin()
+            base = receiver.base if reply.coded else NO_REFERENCE
+            receiver.values[:] = receiver.decode(0, base, reply.payload, LENGTH)
+            receiver.complete(number)
+        if number == 7:
+            assert np.abs(receivers[0].values - whole(state)).max() > 1e-4, "the control: a codec loses some"
+    assert np.abs(receivers[0].values - whole(state)).max() < 1e-4
+    assert state.reference_bytes == 2 * 4 * LENGTH
+    state.await_seeds()
+    assert state.reference_bytes == 0
+    seed(2)
+    assert [reply.coded for reply in merge(60, [ZERO, ZERO])] == [False, False]
+
+
+def test_a_delta_that_refers_to_an_exchange_is_refused() -> None:
+    state = merging()
+    payload = np.zeros(4 * LENGTH, dtype=np.uint8)
+    with pytest.raises(ValueError, match="the delta refers to exchange 7, and deltas refer to none"):
+        state.exchange(A, CenterContribution(1, START, LENGTH, 7, payload, 3), 0.0)
+    assert state.exchange(A, CenterContribution(1, START, LENGTH, 0, payload, 3), 0.0) == []

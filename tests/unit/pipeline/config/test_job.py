@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
-from shadowsync.pipeline.codecs.choices import CodecChoices
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.job import Job
 
@@ -130,6 +129,7 @@ OTHER: dict[str, Any] = {
     "codecs.gradients": "float16",
     "codecs.int8_block": 256,
     "codecs.topk_fraction": 0.25,
+    "codecs.topk_bits": 4,
     "network.transport": "tcp",
     "network.shared_memory": False,
     "network.bind": "0.0.0.0",
@@ -348,19 +348,19 @@ def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Loa
 
 
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:
-    def names(pair: LinkCodecs | CodecChoices) -> tuple[str, str]:
-        assert isinstance(pair, LinkCodecs)
+    def names(pair: LinkCodecs) -> tuple[str, str]:
         return pair.up.name, pair.down.name
 
     assert names(load().codecs.center()) == names(load().codecs.peers()) == ("float32", "float32")
     settings = ("codecs.center_up=int8", "codecs.peers_up=topk", "codecs.peers_down=bfloat16")
-    codecs = load("", *settings, "codecs.int8_block=256", "codecs.topk_fraction=0.25").codecs
+    codecs = load(
+        "", *settings, "codecs.int8_block=256", "codecs.topk_fraction=0.25", "codecs.topk_bits=8"
+    ).codecs
     assert names(codecs.center()) == ("int8", "float32")
     assert names(codecs.peers()) == ("topk", "bfloat16")
     values = np.ones(1024, np.float32)
     center = codecs.center()
-    assert isinstance(center, LinkCodecs)
     assert center.up.encode(values).nbytes == 1024 + 4 * 4
-    assert codecs.peers().up.encode(values).nbytes == 8 * 256
+    assert codecs.peers().up.encode(values).nbytes == 4 + 256 + 1024 // 8
     rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float16").codecs.embedding()
     assert names(rows) == ("float16", "bfloat16")

@@ -133,7 +133,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         (
             "codecs.center_down",
             '"bf"',
-            "'bf' is not a codec; give one of float32, sparse, bfloat16, float16, int8, topk",
+            "'bf' is not a codec; give one of float32, sparse, bfloat16, float16, int8, int4, int2, topk",
         ),
         ("codecs.peers_up", '"top_k"', "'top_k' is not a codec; did you mean 'topk'?"),
         ("codecs.peers_down", '""', "'' is not a codec; give one of float32"),
@@ -147,6 +147,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("codecs.int8_block", "65537", "65537 given; input should be less than or equal to 65536"),
         ("codecs.topk_fraction", "0.0", "0.0 given; input should be greater than 0"),
         ("codecs.topk_fraction", "0.6", "0.6 given; input should be less than or equal to 0.5"),
+        ("codecs.topk_bits", "3", "3 given; input should be 2, 4 or 8"),
         ("network.bind", "5", "5 given; input should be a valid string"),
         (
             "network.delay",
@@ -234,27 +235,11 @@ def test_no_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
     assert str(caught.value).startswith(f"{name}: {said}")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            '[codecs]\ncenter_up = "auto"\ncenter_down = "auto"',
-            'codecs.center_up: "auto" given; a codec is chosen by the gap that is wanted, so set',
-        ),
-        (
-            '[sync]\ngap = 8\n[codecs]\ncenter_up = "auto"',
-            'codecs.center_up: "auto" given; a link\'s codec is chosen for both ways, so set codecs.center_d',
-        ),
-        (
-            '[sync]\ngap = 8\n[codecs]\ncenter_up = "int8"\ncenter_down = "auto"',
-            'codecs.center_down: "auto" given; a link\'s codec is chosen for both ways, so set codecs.cente',
-        ),
-        ('[codecs]\npeers_up = "auto"', "codecs.peers_up: 'auto' is not a codec; give one of float32, "),
-        ('[codecs]\nvectors = "auto"', "codecs.vectors: 'auto' given; this link has no error feedback"),
-    ],
-)
-def test_codecs_that_cannot_be_chosen(refusal: Refusal, text: str, said: str) -> None:
-    assert refusal(f"{DATA}{text}").startswith(said)
+@pytest.mark.parametrize("way", ["center_up", "center_down", "peers_up", "peers_down"])
+def test_a_codec_that_is_gone(refusal: Refusal, way: str) -> None:
+    said = refusal(f'{DATA}[codecs]\n{way} = "auto"')
+    assert said.startswith(f'codecs.{way}: "auto" was removed: ')
+    assert 'give "int8" or "int4" there' in said
 
 
 @pytest.mark.parametrize(

@@ -132,3 +132,12 @@ def test_an_unknown_field_of_a_report_is_refused(full_report: Report) -> None:
     assert Report.model_validate_json(json.dumps(body)) == full_report, "the control"
     with pytest.raises(ValidationError, match="row_cache"):
         Report.model_validate_json(json.dumps(body | {"row_cache": None}))
+
+
+def test_a_report_of_before_with_codecs_by_link_is_read(full_report: Report) -> None:
+    body = full_report.model_dump(mode="json")
+    body["sync"]["link_codecs"] = [{"trainer": "trainer-0", "codec": "int8"}]
+    assert Report.model_validate_json(json.dumps(body)) == full_report
+    body["sync"]["link_codex"] = []
+    with pytest.raises(ValidationError, match="link_codex"):
+        Report.model_validate_json(json.dumps(body))

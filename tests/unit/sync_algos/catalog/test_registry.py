@@ -278,34 +278,7 @@ def test_states_that_can_be_synchronized() -> None:
         check_sync(Job.model_validate(whole | {"codecs": {other: "int8"}}))
 
 
-@pytest.mark.parametrize("way", ["center_up", "center_down"])
-def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
-    def job(algorithm: str, codec: str) -> Job:
-        whole = _job(algorithm=algorithm).model_dump() | {"codecs": {way: codec}}
-        return Job.model_validate(whole)
-
-    check_sync(job("easgd", "int8"))
-    check_sync(job("decoupled", "float32"))
-    check_sync(job("decoupled", "sparse"))
-    with pytest.raises(JobFileError, match=f'codecs.{way}: "int8" given; decoupled sums deltas'):
-        check_sync(job("decoupled", "int8"))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "said"),
-    [
-        ("decoupled", 'codecs.center_up: "auto" given; decoupled sums deltas'),
-        ("ma", 'codecs.center_up: "auto" given; ma keeps no center, and links between trainers'),
-    ],
-)
-def test_codecs_are_chosen_only_where_a_center_may_have_lossy_ones(algorithm: str, said: str) -> None:
-    def job(algorithm: str) -> Job:
-        changes = {
-            "sync": {"algorithm": algorithm, "gap": 8},
-            "codecs": {"center_up": "auto", "center_down": "auto"},
-        }
-        return Job.model_validate(_job(algorithm=algorithm).model_dump() | changes)
-
-    with pytest.raises(JobFileError, match=said):
-        check_sync(job(algorithm))
-    check_sync(job("easgd"))
+@pytest.mark.parametrize("algorithm", ["decoupled"])
+def test_deltas_may_be_sent_by_a_lossy_codec(algorithm: str) -> None:
+    codecs = {"center_up": "topk", "center_down": "int4"}
+    check_sync(Job.model_validate(_job(algorithm=algorithm).model_dump() | {"codecs": codecs}))

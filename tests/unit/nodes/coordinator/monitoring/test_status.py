@@ -26,7 +26,6 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.report.merged_work import merged_counts
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.messages import GetStatus, StatusReply, TrainedBatch
@@ -243,23 +242,6 @@ def test_a_dead_node_has_no_rates_and_no_edges(tmp_path: Path) -> None:
         assert [edge.source for edge in status.edges] == ["trainer-1"]
         assert status.speed.now == pytest.approx(200.0)
         assert status.sync.rounds == 14, "what it did stays done"
-
-    on_coordinator(tmp_path, work)
-
-
-def test_an_edge_names_the_codec_that_was_chosen_for_it(tmp_path: Path) -> None:
-    def work(c: JobState) -> None:
-        now = c.seconds()
-        for index, codec in enumerate(("float32", "int8")):
-            counts = choice_counts("sync-0", {codec: 3}, codec, 1e6, fits=True)
-            heartbeat(c, f"trainer-{index}", now, **counts, **{"to/sync-0": 1, "to/embedding-0": 1})
-        found = {(edge.source, edge.target): edge.codec for edge in build_status(c, None, 0).edges}
-        assert found == {
-            ("trainer-0", "sync-0"): "float32",
-            ("trainer-0", "embedding-0"): None,
-            ("trainer-1", "sync-0"): "int8",
-            ("trainer-1", "embedding-0"): None,
-        }
 
     on_coordinator(tmp_path, work)
 

@@ -110,6 +110,7 @@ CASES = {
         ),
     ),
     "topk": ("codecs.topk_fraction=0.1", (), ("codecs.center_up=topk", "sync.algorithm=easgd")),
+    "bits of topk": ("codecs.topk_bits=4", (), ("codecs.center_up=topk", "sync.algorithm=easgd")),
     "links": ("network.delay_links=all", (), ("network.delay=5ms",)),
     "which": ("start.which=best", (), ("start.checkpoint=/run",)),
     "metric": ("validation.metric=auc", (), ("data.validation_path=/some",)),

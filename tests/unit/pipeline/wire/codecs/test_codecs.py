@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from shadowsync.pipeline.codecs.blocks import BlockCodec, Int2, Int4, Int8
 from shadowsync.pipeline.codecs.formats import (
     CODECS,
     BFloat16,
@@ -17,10 +19,10 @@ from shadowsync.pipeline.codecs.formats import (
     CodecError,
     CodecOptions,
     Float16,
-    Int8,
-    TopK,
+    Payload,
     make_codec,
 )
+from shadowsync.pipeline.codecs.topk import BLOCK, TopK
 from shadowsync.pipeline.types import Float32Array
 
 ALL = sorted(CODECS)
@@ -135,23 +137,45 @@ def test_float16_keeps_what_is_no_number() -> None:
     np.testing.assert_array_equal(decoded, np.array([np.inf, -np.inf, np.nan, 65504, -65504], np.float32))
 
 
-@given(vectors, st.sampled_from([64, 100, 256]))
-def test_int8_is_within_half_a_scale_in_every_block(values: Float32Array, block: int) -> None:
-    decoded = round_trip(Int8(block), values).astype(np.float64)
+BLOCKS: dict[str, tuple[BlockCodec, int, float]] = {
+    "int8 of 64": (Int8(64), 64, 1 / 254),
+    "int8 of 100": (Int8(100), 100, 1 / 254),
+    "int4": (Int4(), 128, 1 / 14),
+    "int2": (Int2(), 128, 1 / 4),
+}
+"""With the length of a block, and the largest error as a share of its largest value."""
+
+
+@pytest.mark.parametrize("codec", BLOCKS)
+@given(values=vectors)
+def test_few_bits_are_off_by_what_they_say_in_every_block(codec: str, values: Float32Array) -> None:
+    coder, block, share = BLOCKS[codec]
+    decoded = round_trip(coder, values).astype(np.float64)
     for at in range(0, len(values), block):
         part = values[at : at + block].astype(np.float64)
         most = np.abs(part).max()
-        # 127 levels of a float32 quotient: half a level, and the quotient's own rounding.
-        bound = most / 127 * 0.5001 if most / 127 >= TINY else most
+        # Half a level, and the quotient's own rounding. Below the smallest scale nothing is sent.
+        bound = most * share * 1.0002 if most * 2 * share >= 1.001 * TINY else most
         assert np.abs(decoded[at : at + block] - part).max() <= max(bound, most * 2e-7)
 
 
+@pytest.mark.parametrize("codec", BLOCKS)
 @pytest.mark.parametrize("most", [LARGEST, 1.0, 2e-36, 1e-38, 1e-45, 0.0])
-def test_int8_at_the_ends_of_the_range(most: float) -> None:
+def test_few_bits_at_the_ends_of_the_range(codec: str, most: float) -> None:
+    coder, _, share = BLOCKS[codec]
     values = np.array([most, -most, most / 2, 0.0] * 40, np.float32)
-    decoded = round_trip(Int8(64), values)
+    decoded = round_trip(coder, values)
     assert np.isfinite(decoded).all()
-    np.testing.assert_allclose(decoded, values, atol=max(most / 127 * 0.51, 127 * TINY))
+    np.testing.assert_allclose(decoded, values, atol=max(most * share * 1.001, 127 * TINY))
+
+
+@pytest.mark.parametrize("codec", BLOCKS)
+def test_no_error_is_far_below_what_is_said(codec: str) -> None:
+    """The bound is the smallest: there are values that reach it."""
+    coder, block, share = BLOCKS[codec]
+    values = np.linspace(-1, 1, block, dtype=np.float32)
+    worst = max(np.abs(round_trip(coder, values * x) - values * x).max() / x for x in (1.0, 0.9, 0.77))
+    assert worst > 0.9 * share
 
 
 def test_int8_takes_its_scale_from_the_block_alone() -> None:
@@ -162,21 +186,48 @@ def test_int8_takes_its_scale_from_the_block_alone() -> None:
     assert (round_trip(Int8(128), values)[:64] == 0).all()
 
 
-@given(vectors, st.sampled_from([0.01, 0.1, 0.5]))
-def test_topk_keeps_the_largest_as_they_are(values: Float32Array, fraction: float) -> None:
-    decoded = round_trip(TopK(fraction), values)
-    kept = -(-len(values) * fraction // 1)
-    assert np.count_nonzero(decoded) <= kept
-    travelled = decoded != 0
-    np.testing.assert_array_equal(decoded[travelled], values[travelled])
-    left = np.abs(values[~travelled])
-    if travelled.any() and left.size:
-        assert left.max() <= np.abs(decoded[travelled]).min()
-    # None that could have gone was left behind.
-    assert np.count_nonzero(decoded) == min(kept, np.count_nonzero(values))
+@given(vectors, st.sampled_from([0.01, 0.1, 0.5]), st.sampled_from([2, 4, 8]))
+def test_topk_sends_the_largest_in_few_bits(values: Float32Array, fraction: float, bits: int) -> None:
+    decoded = round_trip(TopK(fraction, bits), values)
+    sent = decoded != 0
+    most = np.abs(values).max(initial=0)
+    if most / 2 ** (bits - 1) < 1.001 * TINY:
+        assert not sent.any()
+        return
+    assert np.count_nonzero(sent) == math.ceil(len(values) * fraction)
+    assert np.abs(values[~sent]).max(initial=0) <= np.abs(values[sent]).min()
+    assert np.abs(decoded - values)[sent].max() <= np.float64(most) / 2**bits * 1.001
 
 
-@pytest.mark.parametrize("name", ["int8", "topk"])
+def test_topk_chooses_and_scales_by_block() -> None:
+    values = np.random.default_rng(1).normal(size=2 * BLOCK + 100).astype(np.float32)
+    values[BLOCK : 2 * BLOCK] *= 1e6
+    decoded = round_trip(TopK(0.01), values)
+    counts = [np.count_nonzero(decoded[at : at + BLOCK]) for at in range(0, len(values), BLOCK)]
+    assert counts == [41, 41, 1]
+    assert 1.0 < np.abs(decoded[:BLOCK]).max() < 10.0
+
+
+@pytest.mark.parametrize("values", [np.zeros(BLOCK), np.ones(BLOCK), np.repeat([3.0, 1.0, 2.0], BLOCK)])
+def test_topk_sends_no_more_of_equal_ones(values: Float32Array) -> None:
+    values = values.astype(np.float32)
+    decoded = round_trip(TopK(0.1), values)
+    assert np.count_nonzero(decoded) in (0, -(-len(values) // 10), 410 * (len(values) // BLOCK))
+    assert np.any(decoded) == np.any(values)
+
+
+@pytest.mark.parametrize(("share", "form"), [(0.001, "differences"), (0.1, "differences"), (0.2, "bitmap")])
+def test_topk_tells_the_places_in_the_shorter_way(share: float, form: str) -> None:
+    values = np.random.default_rng(1).normal(size=16 * BLOCK).astype(np.float32)
+    count = 16 * math.ceil(share * BLOCK)
+    places = TopK(share, 8).encode(values).nbytes - 4 * 16 - count
+    assert (places == 2 * BLOCK) == (form == "bitmap")
+    assert places <= min(2 * BLOCK, 6 * count)
+    if share == 0.1:
+        assert places < 1.01 * count, "a byte each"
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "int2", "topk"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 70, 129])
 def test_what_is_not_finite_is_refused(name: str, bad: float, place: int) -> None:
@@ -188,13 +239,12 @@ def test_what_is_not_finite_is_refused(name: str, bad: float, place: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("bfloat16", 2.0), ("float16", 2.0), ("int8", 3.9), ("topk", 9.9)]
+    ("name", "least"),
+    [("bfloat16", 2.0), ("float16", 2.0), ("int8", 3.9), ("int4", 7.5), ("int2", 14.2), ("topk", 60.0)],
 )
 def test_how_much_smaller_a_chunk_gets(name: str, least: float) -> None:
     values = np.random.default_rng(1).normal(size=1 << 16).astype(np.float32)
-    payload = make_codec(name).encode(values)
-    codec_default = {"topk": TopK(0.05)}.get(name)
-    assert values.nbytes / (codec_default.encode(values) if codec_default else payload).nbytes >= least
+    assert values.nbytes / make_codec(name).encode(values).nbytes >= least
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -235,35 +285,67 @@ def test_many_elements_out_of_nothing_are_refused_without_memory(name: str) -> N
         make_codec(name).decode(np.zeros(16, np.uint8), elements)
 
 
+def topk_payload(places: list[int], scale: float = 1.0) -> Payload:
+    """Of two elements of 200, at a fraction of 0.01."""
+    return np.frombuffer(np.float32(scale).tobytes() + bytes([0b1010, *places]), np.uint8)
+
+
 @pytest.mark.parametrize(
-    ("indices", "why"),
-    [([3, 200], "indices"), ([5, 5], "indices"), ([9, 2], "indices"), ([0, 2**32 - 1], "indices")],
+    ("places", "why"),
+    [
+        ([3, 196], "places are not below 200"),
+        ([255, 0, 1], "places are not below 200"),
+        ([3], "2 of 200 elements has 6 bytes"),
+        ([3, 5, 7], "2 of 200 elements has 8 bytes"),
+        ([3, 5, 255], "2 of 200 elements has 8 bytes"),
+        ([0] * 24 + [1], "2 of 200 elements has 30 bytes"),
+        ([0] * 26, "2 of 200 elements has 31 bytes"),
+    ],
 )
-def test_topk_refuses_indices_that_are_none(indices: list[int], why: str) -> None:
+def test_topk_refuses_places_that_are_none(places: list[int], why: str) -> None:
     codec = TopK(0.01)
-    values = np.ones(2, "<f4").tobytes()
-    good = np.frombuffer(np.array([3, 199], "<u4").tobytes() + values, np.uint8)
-    assert np.flatnonzero(codec.decode(good, 200)).tolist() == [3, 199]
-    bad = np.frombuffer(np.array(indices, "<u4").tobytes() + values, np.uint8)
+    assert np.flatnonzero(codec.decode(topk_payload([3, 195]), 200)).tolist() == [3, 199]
+    assert np.flatnonzero(codec.decode(topk_payload([0] * 24 + [3]), 200)).tolist() == [198, 199]
     with pytest.raises(CodecError, match=why):
-        codec.decode(bad, 200)
+        codec.decode(topk_payload(places), 200)
 
 
-def test_topk_refuses_values_that_are_not_finite() -> None:
-    for bad in (np.nan, np.inf):
-        payload = np.array([3], "<u4").tobytes() + np.array([bad], "<f4").tobytes()
-        with pytest.raises(CodecError, match="not finite"):
-            TopK(0.01).decode(np.frombuffer(payload, np.uint8), 100)
+def test_topk_refuses_two_of_one_block_and_none_of_another() -> None:
+    codec = TopK(1 / BLOCK)
+    head = np.ones(2, "<f4").tobytes() + bytes([0b1010])
+    for places, found in (([0, *[255] * 16, 15], [0, BLOCK]), ([0, 0], None)):
+        payload = np.frombuffer(head + bytes(places), np.uint8)
+        if found is not None:
+            assert np.flatnonzero(codec.decode(payload, 2 * BLOCK)).tolist() == found
+            continue
+        with pytest.raises(CodecError, match="not as many in each block"):
+            codec.decode(payload, 2 * BLOCK)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, LARGEST])
-def test_int8_refuses_scales_that_are_none(bad: float) -> None:
-    codec = Int8(64)
-    payload = codec.encode(np.ones(130, np.float32)).copy()
-    codec.decode(payload, 130)
+def test_topk_refuses_scales_that_are_none(bad: float) -> None:
+    with pytest.raises(CodecError, match="a scale"):
+        TopK(0.01).decode(topk_payload([3, 195], bad), 200)
+
+
+@pytest.mark.parametrize("codec", BLOCKS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, LARGEST])
+def test_scales_that_are_none_are_refused(codec: str, bad: float) -> None:
+    coder, block, _ = BLOCKS[codec]
+    payload = coder.encode(np.ones(2 * block + 2, np.float32)).copy()
+    coder.decode(payload, 2 * block + 2)
     payload[:12].view("<f4")[2] = bad
     with pytest.raises(CodecError, match="a scale"):
-        codec.decode(payload, 130)
+        coder.decode(payload, 2 * block + 2)
+
+
+def test_int4_refuses_a_level_that_it_never_writes() -> None:
+    payload = Int4().encode(np.ones(64, np.float32)).copy()
+    Int4().decode(payload, 64)
+    for byte in (0xFE, 0xEF):
+        payload[-1] = byte
+        with pytest.raises(CodecError, match="int4: a level is below -7 or above 7"):
+            Int4().decode(payload, 64)
 
 
 def test_int8_refuses_a_level_that_it_never_writes() -> None:
@@ -277,7 +359,9 @@ def test_int8_refuses_a_level_that_it_never_writes() -> None:
 def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"'bfloat' is not a codec; did you mean 'bfloat16'\?"):
         make_codec("bfloat")
-    with pytest.raises(ValueError, match="give one of float32, sparse, bfloat16, float16, int8, topk"):
+    with pytest.raises(
+        ValueError, match="give one of float32, sparse, bfloat16, float16, int8, int4, int2, topk"
+    ):
         make_codec("zstd")
 
 
@@ -299,3 +383,9 @@ def test_whether_a_codec_is_lossy_is_as_it_says(name: str) -> None:
     codec = make_codec(name)
     assert codec.lossy == (round_trip(codec, values).tobytes() != values.tobytes())
     assert codec.name == name
+
+
+@pytest.mark.parametrize("bits", [0, 1, 3, 16])
+def test_bits_that_cannot_be_used_are_refused(bits: int) -> None:
+    with pytest.raises(ValueError, match=f"topk_bits: {bits} given; give one of 2, 4, 8"):
+        make_codec("topk", CodecOptions(topk_bits=bits))
