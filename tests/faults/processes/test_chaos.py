@@ -79,9 +79,38 @@ def _jumps(run: RunFolder) -> list[float]:
     return [after - before for before, after in pairwise(times) if abs(after - before) > 300.0]
 
 
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_soak_counts_what_is_useful(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
+    """A kill in every second: each job has some, and its accounts add up."""
+    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
+    options = ["--every", "1s", "--for", "1s", "--faults", "kill", "--clean-runs", "2", "--out", "chaos"]
+    process = starter.fork("chaos", str(job), *options, "--set", "checkpoint.every_seconds=1")
+    assert process.wait(580.0) == 0, process.text()
+    found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
+    assert found["problems"] == []
+    assert len(found["clean"]) == 2
+    whole = found["clean"][0]["input_examples"]
+    assert whole > 0
+    assert [one["input_examples"] for one in found["faulted"]] == [whole] * len(found["faulted"])
+    assert [one["lost_examples"] for one in found["clean"]] == [0, 0]
+    rates = [found["useful_examples_per_second"], found["undisturbed_examples_per_second"]]
+    assert found["goodput"] == rates[0] / rates[1] > 0.0
+    assert any(job["injected"] for job in found["jobs"])
+    assert f"goodput {found['goodput']:.3g}"[:11] in process.text()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--kills", "3", "--every", "15s"], "--kills gives a number of faults, and --every makes a soak"),
+        (["--for", "20m"], "--for is for a soak; add --every 15s"),
+        (["--every", "15"], "'15' given; write a time and its unit, such as 15s, 20m or 2h"),
+        (["--every", "0s"], "0.0 is not in the range x>0"),
+        (
+            ["--every", "15s", "--roles", "trainer,sync"],
+            "--roles: the job has no 'sync'; use reader, trainer",
+        ),
         (["--faults", "kill,flood"], "--faults: 'flood' is not a kind of fault; use kill, stop, reset, cut"),
         (["--faults", "cut", "--longest-stop", "0.5"], "--faults: cut last 1 s or more"),
     ],
