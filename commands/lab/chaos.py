@@ -266,9 +266,8 @@ def show_goodput(result: SoakResult) -> None:
     console.print(table)
     if after := result.trainer_seconds:
         times = f"median {number(median(after), 2)} s, longest {number(max(after), 2)} s"
-        console.print(
-            f"from the kill of a trainer until another one had trained: {times} (of {counted(len(after), 'kill')})"
-        )
+        kills = counted(len(after), "kill")
+        console.print(f"from the kill of a trainer until another one had trained: {times} (of {kills})")
     repeated, lost, useful = (
         count(sum(getattr(one, name) for one in result.faulted))
         for name in ("repeated_examples", "lost_examples", "useful_examples")

@@ -16,7 +16,8 @@ class DueFaults(Protocol):
 
         Args:
             batches: trained batches of this run of the job.
-            trained_seconds: seconds since the job's first batch.
+            trained_seconds: from the job's first trained batch to the last one so far. So no fault of a
+                soak comes when all is trained.
         """
 
     def end_run(self) -> list[ScheduledFault]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import psutil
@@ -42,7 +43,7 @@ class InjectedFault(NamedTuple):
 
     Attributes:
         seconds: since its run was started.
-        trained_seconds: since the job's first batch was trained.
+        trained_seconds: from the job's first trained batch to the last one by then.
         examples: examples that its run had trained by then, each counted once.
     """
 
@@ -108,10 +109,18 @@ class JobRunner:
         self._runs, self._logs = directory / "runs", directory / "logs"
         self._hang, self._start = hang_seconds, start_seconds
 
-    def run(self, name: str, faults: DueFaults | None = None, *, through_relay: bool = False) -> FaultedJob:
+    def run(
+        self,
+        name: str,
+        faults: DueFaults | None = None,
+        *,
+        examples: int | None = None,
+        through_relay: bool = False,
+    ) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
 
-        A job without a checkpoint is run again. Faults of links need all links to lead `through_relay`.
+        A job without a checkpoint is run again; one that has trained `examples`, its whole input, has nothing
+        left to resume. Faults of links need all links to lead `through_relay`.
         """
         done, clock, due = FaultedJob(), _Clock(), faults or FaultsOfJob((), 0)
         job_file, *overrides = self._source
@@ -121,7 +130,7 @@ class JobRunner:
         command = ["run", job_file, *(part for one in overrides for part in ("--set", one))]
         before = _cpu_seconds_of_children()
         self._once(command, name, done, due, clock)
-        while _can_go_on(done) and len(done.exit_codes) <= TRIES:
+        while _can_go_on(done, examples) and len(done.exit_codes) <= TRIES:
             saved = done.folder is not None and (done.folder / "checkpoint").exists()
             self._once(["resume", str(done.folder), "--trust"] if saved else command, name, done, due, clock)
         done.trained_seconds = clock.trained_seconds
@@ -217,12 +226,12 @@ class _WatchedRun:
             self._killed_at.remove(killed_at)
             self.done.replaced_seconds.append(now - killed_at)
         self.progress = progress
-        trained_seconds = 0.0 if clock.first_batch_at is None else now - clock.first_batch_at
-        for fault in self._due.take(progress.batches, trained_seconds):
+        for fault in self._due.take(progress.batches, clock.trained_seconds):
             if not self.injector.inject(fault, now):
                 self.done.missed.append(fault)
                 continue
-            self.done.injected.append(InjectedFault(fault, now - began, trained_seconds, progress.examples))
+            at = clock.trained_seconds
+            self.done.injected.append(InjectedFault(fault, now - began, at, progress.examples))
             if (fault.role, fault.kind) == ("trainer", "kill"):
                 self._killed_at.append(now)
 
@@ -238,9 +247,24 @@ def _cpu_seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _can_go_on(done: FaultedJob) -> bool:
+def _can_go_on(done: FaultedJob, examples: int | None) -> bool:
     stopped = (ExitCode.STOPPED_BY_DEATH, ExitCode.RESOURCES)
-    return not done.hung and done.exit_codes[-1] in stopped
+    return not done.hung and done.exit_codes[-1] in stopped and not has_trained_all(done, examples)
+
+
+def has_trained_all(done: FaultedJob, examples: int | None) -> bool:
+    """Return whether a job that stopped had trained all of its input: it was killed before it was scored."""
+    report = report_of(done.folder) if done.folder is not None else None
+    return report is not None and report["examples"]["distinct"] + report["restored_examples"] == examples
+
+
+def report_of(folder: Path) -> dict[str, Any] | None:
+    """Read the report of a run; None if it has none."""
+    path = folder / "report.json"
+    if not path.exists():
+        return None
+    report: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return report
 
 
 def _end_marked(marker: str) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from .faulted_job import FaultedJob
+from .faulted_job import FaultedJob, report_of
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,8 @@ def stretch_of(done: FaultedJob, batch: int) -> Stretch:
 
     A job without a last report has no model, and so no useful example.
     """
-    reports = [report for folder in done.folders if (report := _report(folder)) is not None]
-    last = _report(done.folder) if done.folder is not None else None
+    reports = [report for folder in done.folders if (report := report_of(folder)) is not None]
+    last = report_of(done.folder) if done.folder is not None else None
     counts = {} if last is None else last["examples"]
     distinct = int(counts.get("distinct", 0)) + (int(last["restored_examples"]) if last is not None else 0)
     trained = sum(int(report["examples"]["trained"]) for report in reports)
@@ -91,11 +88,3 @@ def speeds_after(done: FaultedJob) -> list[tuple[str, float, int]]:
         if end_seconds > one.trained_seconds:
             found.append((one.fault.label, end_seconds - one.trained_seconds, end_examples - one.examples))
     return found
-
-
-def _report(folder: Path) -> dict[str, Any] | None:
-    path = folder / "report.json"
-    if not path.exists():
-        return None
-    report: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return report

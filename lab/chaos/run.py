@@ -18,7 +18,7 @@ from ...pipeline.open_files import require_files
 from ...pipeline.text.format import count, counted
 from ..network.link_faults import LINK_FAULTS
 from .due_faults import FaultsOfJob
-from .faulted_job import FaultedJob, JobRunner
+from .faulted_job import FaultedJob, JobRunner, has_trained_all
 from .ledger_check import problems_of, recovery_seconds
 from .schedule import ScheduledFault, schedule
 
@@ -133,7 +133,8 @@ def run_chaos(
             break
         name = f"faulted-{number}"
         through_relay = any(fault.kind in LINK_FAULTS for fault in faults)
-        done = runner.run(name, FaultsOfJob(faults, size.batches), through_relay=through_relay)
+        due = FaultsOfJob(faults, size.batches)
+        done = runner.run(name, due, examples=size.examples, through_relay=through_relay)
         problems = job_problems(done, size.examples)
         count_job(result, name, done, problems)
         said = "; ".join(str(fault) for fault in faults)
@@ -190,7 +191,7 @@ def job_problems(done: FaultedJob, examples: int) -> list[str]:
         found.append("it hung")
     if done.left:
         found.append(f"it left {counted(done.left, 'process', 'processes')}")
-    if done.exit_codes[-1] not in WELL:
+    if done.exit_codes[-1] not in WELL and not has_trained_all(done, examples):
         found.append(f"it ended with {done.exit_codes[-1]}: {done.last_line}")
     elif done.folder is None:
         found.append("it has no folder")

@@ -143,7 +143,7 @@ class _Soak:
 
     def run_faulted(self) -> None:
         result, name = self.result, f"faulted-{len(self.result.faulted)}"
-        done = self._runner.run(name, self.faults, through_relay=self._through_relay)
+        done = self._runner.run(name, self.faults, examples=self._examples, through_relay=self._through_relay)
         self.faults.soak_seconds += done.trained_seconds
         problems = job_problems(done, self._examples)
         count_job(result, name, done, problems)
