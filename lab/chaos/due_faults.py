@@ -61,9 +61,10 @@ class SoakFaults:
 
     def take(self, batches: int, trained_seconds: float) -> list[ScheduledFault]:
         """See `DueFaults.take`."""
-        due = []
+        due: list[ScheduledFault] = []
+        # Of several that came while nothing was trained, until the job was resumed, one is enough.
         while batches and self._next.soak_seconds <= self.soak_seconds + trained_seconds:
-            due.append(self._next)
+            due = [self._next]
             self._next = next(self._faults)
         return due
 

@@ -100,7 +100,16 @@ def parse_settings(texts: Sequence[str], given: Mapping[str, Any]) -> Setting:
 
 def sweep_table(sweep: Sweep) -> list[str]:
     """Render the points as lines of a Markdown table."""
-    head = ("layout", "trainers", "steps/s", "gap", "round", "link busy", "work busy", "goodput")
+    head: tuple[str, ...] = (
+        "layout",
+        "trainers",
+        "steps/s",
+        "gap",
+        "round",
+        "link busy",
+        "work busy",
+        "goodput",
+    )
     head += ("data parallel", "limit")
     rows = []
     for label, points in sweep.series.items():

@@ -79,27 +79,6 @@ def _jumps(run: RunFolder) -> list[float]:
     return [after - before for before, after in pairwise(times) if abs(after - before) > 300.0]
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(600)
-def test_a_soak_counts_what_is_useful(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
-    """A kill in every second: the jobs' accounts add up, and each example of theirs counts once."""
-    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
-    options = ["--every", "1s", "--for", "2s", "--faults", "kill", "--clean-runs", "1", "--out", "chaos"]
-    process = starter.fork("chaos", str(job), *options, "--set", "checkpoint.every_seconds=1")
-    assert process.wait(580.0) == 0, process.text()
-    found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
-    assert found["problems"] == []
-    assert len(found["clean"]) == 1
-    whole = found["clean"][0]["input_examples"]
-    assert whole > 0
-    assert [one["input_examples"] for one in found["faulted"]] == [whole] * len(found["faulted"])
-    assert found["clean"][0]["lost_examples"] == 0
-    rates = [found["useful_examples_per_second"], found["undisturbed_examples_per_second"]]
-    assert found["goodput"] == rates[0] / rates[1] > 0.0
-    assert any(job["injected"] for job in found["jobs"])
-    assert "useful examples a second with faults" in process.text()
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
