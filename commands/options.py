@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -249,3 +250,22 @@ class NumberRange(click.FloatRange):
         if math.isnan(number):
             self.fail("nan is not a number", param, ctx)
         return number
+
+
+class Duration(click.FloatRange):
+    """A time above 0 with its unit, such as 15s, 20m or 2h, as seconds."""
+
+    name = "time"
+
+    def __init__(self) -> None:
+        super().__init__(min=0.0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds; fails for a text without a known unit, and for 0."""
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|min|h)", str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} given; write a time and its unit, such as 15s, 20m or 2h", param, ctx)
+        return super().convert(float(match[1]) * _DURATION_UNITS[match[2]], param, ctx)
+
+
+_DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}

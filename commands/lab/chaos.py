@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import NumberRange, OutPath
+from ..options import Duration, NumberRange, OutPath
 
 if TYPE_CHECKING:
     from ...lab.chaos.run import ChaosResult
+    from ...lab.chaos.soak import SoakResult
+    from ...pipeline.config.job import Job
 
 
 @click.command()
@@ -19,8 +21,20 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting in every run."
 )
+@click.option("--kills", type=click.IntRange(1, 100_000), help="Number of faults. [default: 10]")
 @click.option(
-    "--kills", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Number of faults."
+    "--every",
+    "every_seconds",
+    type=Duration(),
+    metavar="TIME",
+    help="A soak: one fault in every such time, for example 15s, a quarter of it early or late at most.",
+)
+@click.option(
+    "--for",
+    "for_seconds",
+    type=Duration(),
+    metavar="TIME",
+    help="With --every: how long jobs with faults are to train, together. [default: 20m]",
 )
 @click.option(
     "--faults",
@@ -29,6 +43,13 @@ if TYPE_CHECKING:
     default="kill,stop",
     show_default=True,
     help="Kinds of faults (see above), separated by commas; or all.",
+)
+@click.option(
+    "--roles",
+    metavar="ROLES",
+    default="all",
+    show_default=True,
+    help="Roles of nodes that have faults, such as trainer,reader; separated by commas.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the schedule.")
 @click.option(
@@ -56,8 +77,11 @@ if TYPE_CHECKING:
 def chaos(
     job_file: Path,
     overrides: tuple[str, ...],
-    kills: int,
+    kills: int | None,
+    every_seconds: float | None,
+    for_seconds: float | None,
     kinds: str,
+    roles: str,
     seed: int,
     clean_runs: int,
     longest_seconds: float,
@@ -71,6 +95,10 @@ def chaos(
     7 if a job hangs, leaves a process behind, or its ledger does not add up. The same seed gives the same
     schedule. The results are in chaos.json in --out.
 
+    With --every it is a soak: jobs one after the other, a fault in every such time, and the goodput: useful
+    examples a second over those of the jobs without faults. Useful is what is in the trained model, counted
+    once. A job should train for many times --every: give it enough data, such as --set data.epochs=10.
+
     \b
     kill    SIGKILL of a process
     stop    SIGSTOP of a process, later SIGCONT
@@ -81,24 +109,78 @@ def chaos(
     disk    a process can write no file for a while, as if its disk were full
     clock   the wall clock of a process jumps by 10 minutes or a day, and later jumps back
     """  # noqa: D301
-    from ...lab.chaos.run import ChaosPlan, run_chaos
     from ...nodes.sync_rules import with_sync_nodes
     from ...pipeline.errors import ExitCode, JobFileError
     from ...pipeline.input.plan import require_fixed_input
     from ...pipeline.jobfile.load import load_job
 
+    _require_one_kind_of_run(kills, every_seconds, for_seconds)
     if out.exists() and any(out.iterdir()):
         raise JobFileError("is not empty", where=f"--out {out}", remedy="give another folder")
     job = with_sync_nodes(load_job(str(job_file), overrides), may_import=True)
     require_fixed_input(job)
     if not job.checkpoint.model_fields_set:
         overrides = (*overrides, "checkpoint.every_seconds=5")
-    chosen = _fault_kinds(kinds, longest_seconds)
-    plan = ChaosPlan(kills, seed, chosen, clean_runs, longest_seconds=longest_seconds)
-    result = run_chaos(job, (str(job_file), *overrides), out, plan, click.echo)
-    show_result(result)
+    source = (str(job_file), *overrides)
+    common: dict[str, Any] = {
+        "seed": seed,
+        "kinds": _fault_kinds(kinds, longest_seconds),
+        "roles": _roles(roles, job),
+        "clean_runs": clean_runs,
+        "longest_seconds": longest_seconds,
+    }
+    if every_seconds is None:
+        result = _chaos(job, source, out, faults=kills or 10, **common)
+    else:
+        result = _soak(
+            job, source, out, every_seconds=every_seconds, for_seconds=for_seconds or 1200.0, **common
+        )
     if result.problems:
         sys.exit(int(ExitCode.LEDGER))
+
+
+def _require_one_kind_of_run(
+    kills: int | None, every_seconds: float | None, for_seconds: float | None
+) -> None:
+    from ...pipeline.errors import JobFileError
+
+    if kills is not None and every_seconds is not None:
+        raise JobFileError(
+            "--kills gives a number of faults, and --every makes a soak", remedy="leave one of the two out"
+        )
+    if for_seconds is not None and every_seconds is None:
+        raise JobFileError("--for is for a soak", where="--for", remedy="add --every 15s")
+
+
+def _chaos(job: Job, source: tuple[str, ...], out: Path, **plan: Any) -> ChaosResult:
+    from ...lab.chaos.run import ChaosPlan, run_chaos
+
+    result = run_chaos(job, source, out, ChaosPlan(**plan), click.echo)
+    show_result(result)
+    return result
+
+
+def _soak(job: Job, source: tuple[str, ...], out: Path, **plan: Any) -> ChaosResult:
+    from ...lab.chaos.soak import SoakPlan, run_soak
+
+    result = run_soak(job, source, out, SoakPlan(**plan), click.echo)
+    show_result(result)
+    show_goodput(result)
+    return result
+
+
+def _roles(text: str, job: Job) -> list[str]:
+    from ...lab.chaos.run import nodes_of
+    from ...pipeline.errors import JobFileError
+
+    present = [role for role, number in nodes_of(job).items() if number]
+    if text == "all":
+        return present
+    roles = [role.strip() for role in text.split(",")]
+    if unknown := [role for role in roles if role not in present]:
+        remedy = f"use {', '.join(present)}, or all"
+        raise JobFileError(f"the job has no {unknown[0]!r}", where="--roles", remedy=remedy)
+    return roles
 
 
 def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
@@ -129,7 +211,8 @@ def show_result(result: ChaosResult) -> None:
     from ...pipeline.text.format import counted, number
 
     console = Console(soft_wrap=True)
-    table = Table(title=f"{sum(result.injected.values())} faults in {len(result.jobs)} jobs")
+    faults = sum(result.injected.values())
+    table = Table(title=f"{counted(faults, 'fault')} in {counted(len(result.jobs), 'job')}")
     table.add_column("fault")
     for column in ("number", "jobs that stopped and were resumed"):
         table.add_column(column, justify="right")
@@ -162,3 +245,39 @@ def show_result(result: ChaosResult) -> None:
     console.print(
         f"problems: {len(result.problems)}" + "".join(f"\n  {problem}" for problem in result.problems)
     )
+
+
+def show_goodput(result: SoakResult) -> None:
+    from statistics import median
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from ...lab.chaos.goodput import cpu_seconds_per_million, useful_per_second
+    from ...pipeline.text.format import count, counted, number, percent
+
+    console = Console(soft_wrap=True)
+    table = Table(title="Speed from a fault until the next one")
+    table.add_column("fault")
+    for column in ("number", "of the speed without faults"):
+        table.add_column(column, justify="right")
+    for label in sorted(result.speeds):
+        table.add_row(label, str(len(result.speeds[label])), percent(result.speed_after(label)))
+    console.print(table)
+    if after := result.trainer_seconds:
+        times = f"median {number(median(after), 2)} s, longest {number(max(after), 2)} s"
+        kills = counted(len(after), "kill")
+        console.print(f"from the kill of a trainer until another one had trained: {times} (of {kills})")
+    repeated, lost, useful = (
+        count(sum(getattr(one, name) for one in result.faulted))
+        for name in ("repeated_examples", "lost_examples", "useful_examples")
+    )
+    dense = f"at most {lost} are not in the dense parameters, since their trainer died"
+    console.print(f"with faults: {useful} useful examples; {repeated} were trained again; {dense}")
+    cpu, undisturbed = (number(cpu_seconds_per_million(one), 1) for one in (result.faulted, result.clean))
+    console.print(f"CPU seconds for a million useful examples: {cpu} with faults, {undisturbed} without")
+    rates = [useful_per_second([one]) for one in result.clean]
+    spread = f"{count(round(min(rates)))} to {count(round(max(rates)))} from job to job"
+    faulted, clean = (count(round(useful_per_second(one))) for one in (result.faulted, result.clean))
+    with_faults = f"goodput {number(result.goodput, 3)}: {faulted} useful examples a second with faults"
+    console.print(f"{with_faults}, {clean} without ({spread})")

@@ -57,7 +57,7 @@ def simulate(
 
     require_extra("shadowsync simulate", "lab")
     from ...lab.simulation.from_profile import settings_of
-    from ...lab.simulation.sweep import parse_settings, simulate_all, sweep_table, with_window
+    from ...lab.simulation.sweep import assumptions, parse_settings, simulate_all, sweep_table, with_window
     from ...lab.virtual.plan import parse_trainers
 
     counts = parse_trainers(trainers, most=10_000)
@@ -77,5 +77,5 @@ def simulate(
     )
     sweep = simulate_all(f"profile of {run}", {layout: chosen}, lambda line: click.echo(line, err=True))
     sweep.write(out)
-    click.echo("\n".join(sweep_table(sweep)))
+    click.echo("\n".join([*sweep_table(sweep), *assumptions(chosen[0])]))
     click.echo(f"simulated: {out / 'simulation.json'}, {out / 'simulation.png'}")

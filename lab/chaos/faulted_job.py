@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import sqlite3
+import resource
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import psutil
@@ -23,16 +23,34 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.text.wall_clock import CLOCK_FAULTS_VARIABLE
 from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
-from ..network.link_faults import LINK_FAULTS
+from .due_faults import DueFaults, FaultsOfJob
 from .injector import Injector
+from .progress import Progress, progress_of
 from .schedule import ScheduledFault
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
 LOOK_SECONDS: Final = 0.05
+# Looks at the ledger of a long job take at most this share of a core.
+LOOK_SHARE: Final = 0.05
 END_SECONDS: Final = 10.0
 TRIES: Final = 3
 # All links of a job with faults of links lead through its relay, which adds nothing to them otherwise.
 THROUGH_RELAY: Final = ("network.delay=0ms", "network.delay_links=all", "network.bandwidth=")
+
+
+class InjectedFault(NamedTuple):
+    """A fault that met a living process or an open connection.
+
+    Attributes:
+        seconds: since its run was started.
+        trained_seconds: from the job's first trained batch to the last one by then.
+        examples: examples that its run had trained by then, each counted once.
+    """
+
+    fault: ScheduledFault
+    seconds: float
+    trained_seconds: float = 0.0
+    examples: int = 0
 
 
 @dataclass
@@ -40,7 +58,7 @@ class FaultedJob:
     """Result of one job with faults.
 
     Attributes:
-        injected: faults that met a living process or an open connection, with the seconds at which they did.
+        injected: faults that met a living process or an open connection.
         missed: faults that came after the job's end, or found neither.
         exit_codes: exit codes of the run and of each resumption or repetition.
         hung: whether nothing was trained for the longest time allowed; the job was then ended.
@@ -48,9 +66,13 @@ class FaultedJob:
         folder: folder of the last run; None if it had none.
         folders: folders of all of its runs.
         last_line: last line of the last run's output.
+        trained_seconds: from its first trained batch to the last one, with the time until it was resumed.
+        run_ends: of each run, these seconds and its examples, at its last batch.
+        replaced_seconds: from each kill of a trainer until one that is new had trained a batch.
+        cpu_seconds: CPU time of all its processes.
     """
 
-    injected: list[tuple[ScheduledFault, float]] = field(default_factory=list)
+    injected: list[InjectedFault] = field(default_factory=list)
     missed: list[ScheduledFault] = field(default_factory=list)
     exit_codes: list[int] = field(default_factory=list)
     hung: bool = False
@@ -58,6 +80,10 @@ class FaultedJob:
     folder: Path | None = None
     folders: list[Path] = field(default_factory=list)
     last_line: str = ""
+    trained_seconds: float = 0.0
+    run_ends: list[tuple[float, int]] = field(default_factory=list)
+    replaced_seconds: list[float] = field(default_factory=list)
+    cpu_seconds: float = 0.0
 
 
 class JobRunner:
@@ -83,27 +109,35 @@ class JobRunner:
         self._runs, self._logs = directory / "runs", directory / "logs"
         self._hang, self._start = hang_seconds, start_seconds
 
-    def run(self, name: str, faults: Sequence[ScheduledFault] = (), batches: int = 0) -> FaultedJob:
+    def run(
+        self,
+        name: str,
+        faults: DueFaults | None = None,
+        *,
+        examples: int | None = None,
+        through_relay: bool = False,
+    ) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
 
-        A job without a checkpoint is run again. `batches` is the number of the whole job's batches, by which
-        faults are timed.
+        A job without a checkpoint is run again; one that has trained `examples`, its whole input, has nothing
+        left to resume. Faults of links need all links to lead `through_relay`.
         """
-        done = FaultedJob()
+        done, clock, due = FaultedJob(), _Clock(), faults or FaultsOfJob((), 0)
         job_file, *overrides = self._source
         overrides += [f"run.name={name}", f"run.directory={self._runs}"]
-        if any(fault.kind in LINK_FAULTS for fault in faults):
+        if through_relay:
             overrides += THROUGH_RELAY
         command = ["run", job_file, *(part for one in overrides for part in ("--set", one))]
-        self._once(command, name, done, [(fault, fault.after * batches) for fault in faults])
-        while _can_go_on(done) and len(done.exit_codes) <= TRIES:
+        before = _cpu_seconds_of_children()
+        self._once(command, name, done, due, clock)
+        while _can_go_on(done, examples) and len(done.exit_codes) <= TRIES:
             saved = done.folder is not None and (done.folder / "checkpoint").exists()
-            self._once(["resume", str(done.folder), "--trust"] if saved else command, name, done, [])
+            self._once(["resume", str(done.folder), "--trust"] if saved else command, name, done, due, clock)
+        done.trained_seconds = clock.trained_seconds
+        done.cpu_seconds = _cpu_seconds_of_children() - before
         return done
 
-    def _once(
-        self, command: list[str], name: str, done: FaultedJob, due: list[tuple[ScheduledFault, float]]
-    ) -> None:
+    def _once(self, command: list[str], name: str, done: FaultedJob, due: DueFaults, clock: _Clock) -> None:
         marker, control, before = uuid4().hex, local_address(uuid4().hex), self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +154,8 @@ class JobRunner:
                 )
             try:
                 injector = Injector(process.pid, control, self._nodes, Path(clocks))
-                self._watch(process, injector, done, due, before)
+                run = _WatchedRun(injector, due, done, clock)
+                self._watch(process, run, before)
                 done.exit_codes.append(process.wait())
             finally:
                 if process.poll() is None:
@@ -128,40 +163,29 @@ class JobRunner:
                 assert process.stdin is not None
                 process.stdin.close()
                 done.left += _end_marked(marker)
-        done.missed += [fault for fault, _ in due]
+        run.end()
         done.last_line = last_line(log)
         done.folder = next(iter(self._folders() - before), None)
         if done.folder is not None:
             done.folders.append(done.folder)
 
-    def _watch(
-        self,
-        process: subprocess.Popen[bytes],
-        injector: Injector,
-        done: FaultedJob,
-        due: list[tuple[ScheduledFault, float]],
-        before: set[Path],
-    ) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], run: _WatchedRun, before: set[Path]) -> None:
         """Inject faults when they are due; end the job if it hangs."""
         began = moved_at = time.monotonic()
         moved = 0
         while process.poll() is None:
             now = time.monotonic()
             folder = next(iter(self._folders() - before), None)
-            trained, acknowledged = _batches(folder) if folder is not None else (0, 0)
-            if acknowledged != moved or injector.active:
+            if folder is not None and (progress := progress_of(folder)) is not None:
+                run.look(progress, now, began)
+            acknowledged = run.progress.acknowledgements
+            if acknowledged != moved or run.injector.active:
                 moved, moved_at = acknowledged, now
-            while due and folder is not None and trained >= due[0][1]:
-                fault, _ = due.pop(0)
-                if injector.inject(fault, now):
-                    done.injected.append((fault, now - began))
-                else:
-                    done.missed.append(fault)
-            injector.end(now)
+            run.injector.end(now)
             if now - moved_at > self._hang + (0.0 if acknowledged else self._start):
-                done.hung = True
+                run.done.hung = True
                 process.kill()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(max(LOOK_SECONDS, (time.monotonic() - now) / LOOK_SHARE))
 
     def _folders(self) -> set[Path]:
         if not self._runs.exists():
@@ -169,25 +193,78 @@ class JobRunner:
         return {path for path in self._runs.iterdir() if not path.is_symlink()}
 
 
-def _can_go_on(done: FaultedJob) -> bool:
+@dataclass
+class _Clock:
+    """When a job trained, by `time.monotonic`."""
+
+    first_batch_at: float | None = None
+    last_batch_at: float = 0.0
+
+    @property
+    def trained_seconds(self) -> float:
+        return 0.0 if self.first_batch_at is None else self.last_batch_at - self.first_batch_at
+
+
+class _WatchedRun:
+    """One run of a job as it goes on, and the faults that are injected into it."""
+
+    def __init__(self, injector: Injector, due: DueFaults, done: FaultedJob, clock: _Clock) -> None:
+        self.injector, self.done = injector, done
+        self._due, self._clock = due, clock
+        self._killed_at: list[float] = []
+        self.progress = Progress()
+
+    def look(self, progress: Progress, now: float, began: float) -> None:
+        """Take what is trained by `now`, and inject what is due; the run `began` at that time."""
+        clock = self._clock
+        if progress.acknowledgements != self.progress.acknowledgements:
+            clock.last_batch_at = now
+            if clock.first_batch_at is None:
+                clock.first_batch_at = now
+        new = progress.trainers - self.progress.trainers
+        for killed_at, _ in zip(list(self._killed_at), new, strict=False):
+            self._killed_at.remove(killed_at)
+            self.done.replaced_seconds.append(now - killed_at)
+        self.progress = progress
+        for fault in self._due.take(progress.batches, clock.trained_seconds):
+            if not self.injector.inject(fault, now):
+                self.done.missed.append(fault)
+                continue
+            at = clock.trained_seconds
+            self.done.injected.append(InjectedFault(fault, now - began, at, progress.examples))
+            if (fault.role, fault.kind) == ("trainer", "kill"):
+                self._killed_at.append(now)
+
+    def end(self) -> None:
+        """Give up the faults that cannot come any more, and record where the run ended."""
+        self.done.missed += self._due.end_run()
+        self.done.run_ends.append((self._clock.trained_seconds, self.progress.examples))
+
+
+def _cpu_seconds_of_children() -> float:
+    """Return the CPU time of this process's children that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _can_go_on(done: FaultedJob, examples: int | None) -> bool:
     stopped = (ExitCode.STOPPED_BY_DEATH, ExitCode.RESOURCES)
-    return not done.hung and done.exit_codes[-1] in stopped
+    return not done.hung and done.exit_codes[-1] in stopped and not has_trained_all(done, examples)
 
 
-def _batches(folder: Path) -> tuple[int, int]:
-    """Return the numbers of a run's trained batches and of their acknowledgements."""
-    path = folder / "ledger.sqlite"
+def has_trained_all(done: FaultedJob, examples: int | None) -> bool:
+    """Return whether a job that stopped had trained all of its input: it was killed before it was scored."""
+    report = report_of(done.folder) if done.folder is not None else None
+    return report is not None and report["examples"]["distinct"] + report["restored_examples"] == examples
+
+
+def report_of(folder: Path) -> dict[str, Any] | None:
+    """Read the report of a run; None if it has none."""
+    path = folder / "report.json"
     if not path.exists():
-        return 0, 0
-    with contextlib.suppress(sqlite3.OperationalError), closing(_open(path)) as database:
-        sums = "SELECT count(*), coalesce(sum(acknowledgements), 0) FROM batches"
-        batches, acknowledged = database.execute(sums).fetchone()
-        return int(batches), int(acknowledged)
-    return 0, 0
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
+        return None
+    report: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return report
 
 
 def _end_marked(marker: str) -> int:

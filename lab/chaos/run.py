@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -16,7 +16,9 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.open_files import require_files
 from ...pipeline.text.format import count, counted
-from .faulted_job import FaultedJob, JobRunner
+from ..network.link_faults import LINK_FAULTS
+from .due_faults import FaultsOfJob
+from .faulted_job import FaultedJob, JobRunner, has_trained_all
 from .ledger_check import problems_of, recovery_seconds
 from .schedule import ScheduledFault, schedule
 
@@ -37,6 +39,7 @@ class ChaosPlan:
     Attributes:
         faults: number of faults in all.
         kinds: kinds of faults, of `schedule.FAULT_KINDS`.
+        roles: roles of nodes that have faults; empty: all.
         clean_runs: jobs without faults, to compare with.
         hang_seconds: see `JobRunner`.
         longest_seconds: longest duration of a fault; if it is shorter than 1 s, only kinds without one come.
@@ -45,6 +48,7 @@ class ChaosPlan:
     faults: int
     seed: int
     kinds: Sequence[str] = ("kill", "stop")
+    roles: Sequence[str] = ()
     clean_runs: int = FEWEST_CLEAN
     hang_seconds: float = 60.0
     longest_seconds: float = 5.0
@@ -110,33 +114,41 @@ def run_chaos(
     if why := not_judged(plan.clean_runs):
         print_line(why)
     require_files(files_of(job))
-    nodes = {**job.expected, "coordinator": 1}
+    nodes = nodes_of(job)
+    aimed = {role: number for role, number in nodes.items() if not plan.roles or role in plan.roles}
     start_seconds = START_TIMEOUTS * job.run.start_timeout_seconds
     runner = JobRunner(source, nodes, directory, plan.hang_seconds, start_seconds)
     result = ChaosResult()
-    jobs = schedule(plan.faults, plan.seed, nodes, plan.kinds, plan.longest_seconds)
+    jobs = schedule(plan.faults, plan.seed, aimed, plan.kinds, plan.longest_seconds)
     size = JobSize()
     made = 0
     for number, faults in enumerate([*jobs, ()]):
         # The first one comes before all others, since it tells the size of the job.
         while made < clean_jobs_before(number, len(jobs), plan.clean_runs):
-            size = _run_clean(runner, made, result)
+            _, size = run_clean(runner, made, result)
             made += 1
             shown = f"{count(size.examples)} examples in {count(size.batches)} batches"
             print_line(f"clean job {made} of {plan.clean_runs}: {shown}")
         if not faults:
             break
         name = f"faulted-{number}"
-        done = runner.run(name, faults, size.batches)
+        through_relay = any(fault.kind in LINK_FAULTS for fault in faults)
+        due = FaultsOfJob(faults, size.batches)
+        done = runner.run(name, due, examples=size.examples, through_relay=through_relay)
         problems = job_problems(done, size.examples)
         count_job(result, name, done, problems)
         said = "; ".join(str(fault) for fault in faults)
         ends = ", ".join(str(code) for code in done.exit_codes)
         wrong = "".join(f"\n  {problem}" for problem in problems)
         print_line(f"job {number + 1} of {len(jobs)}: {said}: exit {ends}{wrong}")
-        _write(directory, plan, result)
-    _write(directory, plan, result)
+        write_result(directory, plan, result)
+    write_result(directory, plan, result)
     return result
+
+
+def nodes_of(job: Job) -> dict[str, int]:
+    """Return the number of nodes by role, with the coordinator."""
+    return {**job.expected, "coordinator": 1}
 
 
 def not_judged(clean_jobs: int) -> str:
@@ -160,14 +172,17 @@ class JobSize:
     batches: int = 0
 
 
-def _run_clean(runner: JobRunner, number: int, result: ChaosResult) -> JobSize:
-    clean = runner.run(f"clean-{number}")
+def run_clean(
+    runner: JobRunner, number: int, result: ChaosResult, *, through_relay: bool = False
+) -> tuple[FaultedJob, JobSize]:
+    """Run a job without faults; raises ClusterError if it does not end well."""
+    clean = runner.run(f"clean-{number}", through_relay=through_relay)
     if clean.exit_codes != [ExitCode.OK] or clean.folder is None:
         what = f"a job without faults ended with {clean.exit_codes[-1]}"
         raise ClusterError(what, where=clean.last_line)
     report = json.loads((clean.folder / "report.json").read_text("utf-8"))
     result.clean_ne += _ne(report)
-    return JobSize(report["examples"]["distinct"], max(report["ledger"]["shard_applied"].values()))
+    return clean, JobSize(report["examples"]["distinct"], max(report["ledger"]["shard_applied"].values()))
 
 
 def job_problems(done: FaultedJob, examples: int) -> list[str]:
@@ -176,7 +191,7 @@ def job_problems(done: FaultedJob, examples: int) -> list[str]:
         found.append("it hung")
     if done.left:
         found.append(f"it left {counted(done.left, 'process', 'processes')}")
-    if done.exit_codes[-1] not in WELL:
+    if done.exit_codes[-1] not in WELL and not has_trained_all(done, examples):
         found.append(f"it ended with {done.exit_codes[-1]}: {done.last_line}")
     elif done.folder is None:
         found.append("it has no folder")
@@ -186,7 +201,7 @@ def job_problems(done: FaultedJob, examples: int) -> list[str]:
 
 
 def count_job(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]) -> None:
-    result.injected.update(fault.label for fault, _ in done.injected)
+    result.injected.update(one.fault.label for one in done.injected)
     result.missed += len(done.missed)
     result.exit_codes.update(done.exit_codes)
     result.problems += [f"{name}: {problem}" for problem in problems]
@@ -197,8 +212,8 @@ def count_job(result: ChaosResult, name: str, done: FaultedJob, problems: list[s
         result.faulted_ne += _ne(json.loads((done.folder / "report.json").read_text("utf-8")))
     entry = {
         "name": name,
-        "injected": [asdict(fault) for fault, _ in done.injected],
-        "injected_at_seconds": [seconds for _, seconds in done.injected],
+        "injected": [asdict(one.fault) for one in done.injected],
+        "injected_at_seconds": [one.seconds for one in done.injected],
         "missed": [asdict(fault) for fault in done.missed],
         "exit_codes": done.exit_codes,
         "problems": problems,
@@ -212,8 +227,17 @@ def _ne(report: dict[str, Any]) -> list[float]:
     return [score["ne"]] if score.get("ne") is not None else []
 
 
-def _write(directory: Path, plan: ChaosPlan, result: ChaosResult) -> None:
+def write_result(
+    directory: Path, plan: object, result: ChaosResult, figures: Mapping[str, float | None] | None = None
+) -> None:
+    """Write chaos.json: the plan, the figures and the result."""
     # Not by `asdict`, which would make a Counter count its pairs.
-    tree = {"plan": vars(plan), **vars(result)}
+    tree = {"plan": vars(plan), **(figures or {}), **vars(result)}
     with atomic_file(directory / JSON_NAME) as file:
-        file.write(json.dumps(tree, indent=1).encode() + b"\n")
+        file.write(json.dumps(tree, indent=1, default=_fields).encode() + b"\n")
+
+
+def _fields(one: Any) -> Any:
+    if not is_dataclass(one) or isinstance(one, type):
+        raise TypeError(f"{one!r} cannot be written as JSON")
+    return asdict(one)

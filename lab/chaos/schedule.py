@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ...pipeline.text.format import duration, percent
@@ -15,6 +16,8 @@ SHORTEST_SECONDS: Final = 1.0
 # Faults come between these shares of the job's batches; the job may end before a later fault is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
+# A fault of a soak is early or late by at most this share of the time between two.
+JITTER_SHARE: Final = 0.25
 # Ten minutes and a day, either way.
 JUMPS_SECONDS: Final = (-86_400.0, -600.0, 600.0, 86_400.0)
 
@@ -54,17 +57,19 @@ class ScheduledFault:
             of all links to the node (see `LinkFault`); with "disk" its processes can write no file; with
             "clock" their wall clock jumps, and later jumps back.
         place: which of the role's living processes, or of its nodes, modulo their number.
-        after: share of the job's batches that are trained by then.
+        after: share of the job's batches that are trained by then; None in a soak.
         seconds: its duration; 0 for a kill and a reset.
         jump_seconds: by how much the clock is wrong meanwhile; 0 for other kinds.
+        soak_seconds: in a soak, the seconds that its jobs with faults have trained by then.
     """
 
     kind: str
     role: str
     place: int
-    after: float
+    after: float | None
     seconds: float = 0.0
     jump_seconds: float = 0.0
+    soak_seconds: float = 0.0
 
     @property
     def label(self) -> str:
@@ -75,7 +80,8 @@ class ScheduledFault:
         lasting = f" for {duration(self.seconds)}" if self.seconds else ""
         sign = "-" if self.jump_seconds < 0 else "+"
         jump = f" by {sign}{duration(abs(self.jump_seconds))}" if self.jump_seconds else ""
-        return f"{self.label}{jump}{lasting} after {percent(self.after)}"
+        moment = duration(self.soak_seconds) if self.after is None else percent(self.after)
+        return f"{self.label}{jump}{lasting} after {moment}"
 
 
 def schedule(
@@ -92,7 +98,7 @@ def schedule(
     """
     draw = random.Random(seed)
     roles = [role for role, number in nodes.items() if number]
-    used = [kind for kind in kinds if longest_seconds >= SHORTEST_SECONDS or not FAULT_KINDS[kind].lasts]
+    used = lasting_at_most(kinds, longest_seconds)
     order: list[str] = []
     jobs: list[list[ScheduledFault]] = []
     done = 0
@@ -106,6 +112,32 @@ def schedule(
     return jobs
 
 
+def soak_faults(
+    every_seconds: float,
+    seed: int,
+    nodes: Mapping[str, int],
+    kinds: Sequence[str],
+    longest_seconds: float,
+) -> Iterator[ScheduledFault]:
+    """Draw one fault in each `every_seconds`, without end; the other arguments are as of `schedule`.
+
+    The k-th comes within JITTER_SHARE of `every_seconds` of its time, k times `every_seconds`.
+    """
+    draw = random.Random(seed)
+    roles = [role for role, number in nodes.items() if number]
+    used = lasting_at_most(kinds, longest_seconds)
+    order: list[str] = []
+    for number in itertools.count(1):
+        moment = every_seconds * (number + draw.uniform(-JITTER_SHARE, JITTER_SHARE))
+        fault = _fault(draw, _next_role(draw, order, roles), None, used, longest_seconds)
+        yield replace(fault, soak_seconds=round(moment, 3))
+
+
+def lasting_at_most(kinds: Sequence[str], longest_seconds: float) -> list[str]:
+    """Return the kinds that can come: if the longest is shorter than 1 s, those without a duration."""
+    return [kind for kind in kinds if longest_seconds >= SHORTEST_SECONDS or not FAULT_KINDS[kind].lasts]
+
+
 def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> str:
     if not order:
         order.extend(draw.sample(list(roles), len(roles)))
@@ -113,7 +145,7 @@ def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> s
 
 
 def _fault(
-    draw: random.Random, role: str, after: float, kinds: Sequence[str], longest: float
+    draw: random.Random, role: str, after: float | None, kinds: Sequence[str], longest: float
 ) -> ScheduledFault:
     (kind,) = draw.choices(kinds, [FAULT_KINDS[kind].weight for kind in kinds])
     seconds = draw.uniform(SHORTEST_SECONDS, longest) if FAULT_KINDS[kind].lasts else 0.0

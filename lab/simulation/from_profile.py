@@ -37,4 +37,11 @@ def settings_of(job: Job, profile_path: Path) -> tuple[dict[str, Any], str]:
         "model_bytes": sent,
         "center_seconds_per_byte": demands.center_seconds / sent,
     }
+    if job.sync.algorithm == "decoupled":
+        options = dict(job.sync.options)
+        known = {key: options[key] for key in ("grace", "longest_wait_seconds") if key in options}
+        quorum = options.get("quorum", "half")
+        found |= known | {"merges": True, "quorum": 0 if quorum == "half" else quorum}
+    if job.checkpoint.every_seconds:
+        found["checkpoint_seconds"] = job.checkpoint.every_seconds
     return found, profile.measured.run

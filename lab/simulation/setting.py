@@ -43,7 +43,12 @@ class Setting(FrozenModel):
             a link equally; with 0, equal transfers that begin together would end together for ever.
         deaths_an_hour: deaths of each trainer in an hour.
         sync_deaths_an_hour: deaths of each sync node in an hour.
-        recovery_seconds: time until a dead node is replaced.
+        detection_seconds: time until the death of a trainer is noticed.
+        recovery_seconds: time from then on until a dead node is replaced.
+        checkpoint_seconds: time between the checkpoints of data parallelism, see `simulate_data_parallel`.
+        merges: whether the center merges as `decoupled` does, with the next three as its options.
+        quorum: 0 for half of the trainers.
+        grace, longest_wait_seconds: as in `DecoupledOptions`.
         start_seconds: trainers start spread evenly over this time.
         warm_seconds: time before the measurement.
         seconds: time of the measurement.
@@ -69,7 +74,13 @@ class Setting(FrozenModel):
     share_spread: Annotated[float, Field(ge=0, le=3)] = 0.5
     deaths_an_hour: Seconds = 0.0
     sync_deaths_an_hour: Seconds = 0.0
+    detection_seconds: Seconds = 0.0
     recovery_seconds: Seconds = 10.0
+    checkpoint_seconds: Rate = 300.0
+    merges: bool = False
+    quorum: Annotated[int, Field(ge=0)] = 0
+    grace: Seconds = 4.0
+    longest_wait_seconds: Annotated[float, Field(gt=0, le=60)] = 1.0
     start_seconds: Seconds = 0.0
     warm_seconds: Seconds = 5.0
     seconds: Rate = 60.0
@@ -81,7 +92,16 @@ class Setting(FrozenModel):
             raise ValueError("site_size: a tree is simulated in shadow mode only")
         if self.site_size > self.trainers:
             raise ValueError(f"site_size: {self.site_size} given; there are {self.trainers} trainers")
+        if self.site_size and self.merges:
+            raise ValueError("merges: a tree has no center that merges")
+        if self.quorum > self.trainers:
+            raise ValueError(f"quorum: {self.quorum} given; there are {self.trainers} trainers")
         return self
+
+    @property
+    def out_seconds(self) -> float:
+        """Time from the death of a trainer until it is replaced."""
+        return self.detection_seconds + self.recovery_seconds
 
     @property
     def cpu_of_round(self) -> float:

@@ -10,6 +10,7 @@ import simpy
 
 from ...pipeline.types import ResultModel
 from .center import Center
+from .data_parallel import DataParallelPoint, simulate_data_parallel
 from .setting import FRAME_PAYLOAD, Setting
 from .trainer import Trainer
 from .tree import Meeting, Site
@@ -39,6 +40,9 @@ class SimulatedPoint(ResultModel):
         service_busy: share of the time in which a sync node worked; None in a tree.
         deaths: deaths of trainers.
         lost_share: share of the iterations that were lost with dead trainers.
+        goodput: iterations that were not lost, over those of trainers that never wait nor die.
+        merged_share: mean share of the trainers in a merge; None without merges.
+        data_parallel: the same trainers under synchronous data parallelism; None without deaths.
         limit: what limits the rounds.
     """
 
@@ -52,6 +56,9 @@ class SimulatedPoint(ResultModel):
     service_busy: float | None
     deaths: int
     lost_share: float
+    goodput: float
+    merged_share: float | None
+    data_parallel: DataParallelPoint | None
     limit: str
 
 
@@ -66,6 +73,8 @@ class _Counts:
     service_seconds: float
     deaths: int
     lost: float
+    merges: int
+    contributions: int
 
 
 def simulate(setting: Setting) -> SimulatedPoint:
@@ -76,12 +85,11 @@ def simulate(setting: Setting) -> SimulatedPoint:
     env = simpy.Environment()
     draw = random.Random(setting.seed)
     center = Center(env, setting, draw) if not setting.site_size else None
-    exchange = center.exchange if center is not None else env.event
     starts = [
         setting.start_seconds * (number + draw.random()) / setting.trainers
         for number in range(setting.trainers)
     ]
-    trainers = [Trainer(env, setting, exchange, start) for start in starts]
+    trainers = [Trainer(env, setting, center, number, start) for number, start in enumerate(starts)]
     if setting.deaths_an_hour:
         for trainer in trainers:
             env.process(trainer.die_at_times(random.Random(draw.random())))
@@ -106,6 +114,7 @@ def _counts(setting: Setting, trainers: list[Trainer], center: Center | None, si
         node.up.advance()
         node.down.advance()
     # Each simulated node stands for as many as there are.
+    merges = [node.merges for node in nodes if node.merges is not None]
     whole = setting.sync_nodes / len(nodes) if nodes else 1.0
     moved = sum(node.up.moved_bytes + node.down.moved_bytes for node in nodes) * whole
     # A tree's bytes are counted where they are sent; each is received once.
@@ -120,6 +129,8 @@ def _counts(setting: Setting, trainers: list[Trainer], center: Center | None, si
         service_seconds=_mean([node.busy_seconds for node in nodes]),
         deaths=sum(trainer.deaths for trainer in trainers),
         lost=sum(trainer.lost_iterations for trainer in trainers),
+        merges=sum(one.merges for one in merges),
+        contributions=sum(one.contributions for one in merges),
     )
 
 
@@ -130,6 +141,8 @@ def _point(setting: Setting, first: _Counts, last: _Counts) -> SimulatedPoint:
     is_tree = bool(setting.site_size)
     busy = max(last.up_seconds - first.up_seconds, last.down_seconds - first.down_seconds) / seconds
     service = (last.service_seconds - first.service_seconds) / seconds
+    lost, merges = last.lost - first.lost, last.merges - first.merges
+    contributions = last.contributions - first.contributions
     return SimulatedPoint(
         setting=setting,
         steps_per_second=iterations / seconds,
@@ -140,7 +153,10 @@ def _point(setting: Setting, first: _Counts, last: _Counts) -> SimulatedPoint:
         link_busy=None if is_tree else min(1.0, busy),
         service_busy=None if is_tree else min(1.0, service),
         deaths=last.deaths - first.deaths,
-        lost_share=(last.lost - first.lost) / iterations if iterations else 0.0,
+        lost_share=lost / iterations if iterations else 0.0,
+        goodput=(iterations - lost) * setting.step_seconds / (seconds * setting.trainers),
+        merged_share=contributions / merges / setting.trainers if merges else None,
+        data_parallel=simulate_data_parallel(setting) if setting.deaths_an_hour else None,
         limit=_limit(setting, round_seconds, busy, service),
     )
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.errors import JobFileError
-from ...pipeline.text.format import amount, count, duration, number, percent
+from ...pipeline.text.format import MISSING, amount, count, duration, number, percent
 from ...pipeline.text.markdown import markdown_table
 from ...pipeline.types import ResultModel, first_fault
 from .setting import Setting
@@ -100,14 +100,42 @@ def parse_settings(texts: Sequence[str], given: Mapping[str, Any]) -> Setting:
 
 def sweep_table(sweep: Sweep) -> list[str]:
     """Render the points as lines of a Markdown table."""
-    head = ("layout", "trainers", "steps/s", "gap", "round", "link busy", "work busy", "limit")
+    head: tuple[str, ...] = (
+        "layout",
+        "trainers",
+        "steps/s",
+        "gap",
+        "round",
+        "link busy",
+        "work busy",
+        "goodput",
+    )
+    head += ("data parallel", "limit")
     rows = []
     for label, points in sweep.series.items():
         for point in points:
             figures = (amount(point.steps_per_second), number(point.gap, 1), duration(point.round_seconds))
             busy = (percent(point.link_busy), percent(point.service_busy))
-            rows.append((label, count(point.setting.trainers), *figures, *busy, point.limit))
+            beside = number(point.data_parallel.goodput, 3) if point.data_parallel is not None else MISSING
+            goodput = (number(point.goodput, 3), beside)
+            rows.append((label, count(point.setting.trainers), *figures, *busy, *goodput, point.limit))
     return markdown_table(head, rows)
+
+
+def assumptions(setting: Setting) -> list[str]:
+    """Say what is assumed of deaths, in lines; none without deaths."""
+    if not setting.deaths_an_hour:
+        return []
+    between = duration(3600.0 / setting.deaths_an_hour)
+    noticed, replaced = duration(setting.detection_seconds), duration(setting.recovery_seconds)
+    return [
+        f"assumed: each trainer dies every {between} in the mean, at any moment; that is noticed after"
+        f" {noticed}, and another one trains {replaced} later.",
+        "Goodput: iterations that are kept, over those of trainers that never wait nor die. A dead trainer"
+        " loses what it did since its last round.",
+        "Data parallel: one death stops all for as long, and takes them to their last checkpoint, one every"
+        f" {duration(setting.checkpoint_seconds)} of training; checkpoints and all-reduces cost nothing.",
+    ]
 
 
 def draw_sweep(

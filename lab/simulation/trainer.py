@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import simpy
 
 from ...nodes.shadow.schedule import RoundSchedule
+from .center import Center
 from .setting import Setting
 
 Steps = Generator[simpy.Event, Any, None]
@@ -27,11 +28,12 @@ class Trainer:
     """
 
     def __init__(
-        self, env: simpy.Environment, setting: Setting, exchange: Callable[[], simpy.Event], start: float
+        self, env: simpy.Environment, setting: Setting, center: Center | None, number: int, start: float
     ) -> None:
         self._env = env
         self._setting = setting
-        self._exchange = exchange
+        self._center = center
+        self._number = number
         self._start = start
         self._done = 0.0
         self._since: float | None = None
@@ -55,8 +57,17 @@ class Trainer:
         setting = self._setting
         while True:
             yield self._env.timeout(draw.expovariate(setting.deaths_an_hour / 3600.0))
+            name = self._name
             self.process.interrupt()
+            yield self._env.timeout(setting.detection_seconds)
+            if self._center is not None:
+                self._center.forget(name)
             yield self._env.timeout(setting.recovery_seconds)
+
+    @property
+    def _name(self) -> tuple[int, int]:
+        """Return the name of this trainer, which its replacement has not."""
+        return self._number, self.deaths
 
     @property
     def is_alive(self) -> bool:
@@ -77,7 +88,7 @@ class Trainer:
                 self.lost_iterations += self._done - self._synchronized
                 self._synchronized = self._done
                 self._schedule = RoundSchedule(self._setting.schedule_section())
-                delay = self._setting.recovery_seconds
+                delay = self._setting.out_seconds
 
     def _steps(self) -> Steps:
         if self._setting.site_size:
@@ -121,7 +132,8 @@ class Trainer:
     def _round(self) -> Steps:
         began, started = self._env.now, self.iterations
         yield self._env.timeout(self._setting.cpu_of_round)
-        yield self._exchange()
+        assert self._center is not None
+        yield self._center.exchange(self._name)
         self.count_round(began, started)
 
     def count_round(self, began: float, started: float) -> None:

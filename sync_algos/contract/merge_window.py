@@ -36,17 +36,19 @@ class _Member:
     """A trainer that takes part.
 
     `answered_seconds` is the time of the last merge that had it, `turnarounds` the seconds from such a time
-    to its next contribution. `trains` says whether there were examples behind its last contribution.
+    to its next contribution, and `usual` their median, infinite if none is known. `trains` says whether there
+    were examples behind its last contribution.
     """
 
     answered_seconds: float = -math.inf
     turnarounds: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_TURNAROUNDS))
+    usual: float = math.inf
     trains: bool = True
 
-    @property
-    def usual(self) -> float:
-        """The median turnaround, in seconds; infinite if none is known."""
-        return median(self.turnarounds) if self.turnarounds else math.inf
+    def took(self, seconds: float) -> None:
+        """Record a turnaround."""
+        self.turnarounds.append(seconds)
+        self.usual = median(self.turnarounds)
 
     @property
     def expected_seconds(self) -> float:
@@ -141,7 +143,7 @@ class MergeWindow:
         member = self._members.setdefault(name, _Member())
         member.trains = examples > 0
         if member.answered_seconds > -math.inf:
-            member.turnarounds.append(now - member.answered_seconds)
+            member.took(now - member.answered_seconds)
         if not self._contributed:
             self._opened_seconds = now
         self._contributed.append(name)

@@ -82,6 +82,14 @@ def _jumps(run: RunFolder) -> list[float]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--kills", "3", "--every", "15s"], "--kills gives a number of faults, and --every makes a soak"),
+        (["--for", "20m"], "--for is for a soak; add --every 15s"),
+        (["--every", "15"], "'15' given; write a time and its unit, such as 15s, 20m or 2h"),
+        (["--every", "0s"], "0.0 is not in the range x>0"),
+        (
+            ["--every", "15s", "--roles", "trainer,sync"],
+            "--roles: the job has no 'sync'; use reader, trainer",
+        ),
         (["--faults", "kill,flood"], "--faults: 'flood' is not a kind of fault; use kill, stop, reset, cut"),
         (["--faults", "cut", "--longest-stop", "0.5"], "--faults: cut last 1 s or more"),
     ],

@@ -9,7 +9,9 @@ from unittest.mock import Mock
 import pytest
 from shadowsync.commands.lab.chaos import chaos, show_result
 from shadowsync.lab.chaos import faulted_job, run
-from shadowsync.lab.chaos.faulted_job import FaultedJob, JobRunner
+from shadowsync.lab.chaos.due_faults import FaultsOfJob
+from shadowsync.lab.chaos.faulted_job import FaultedJob, InjectedFault, JobRunner
+from shadowsync.lab.chaos.progress import Progress
 from shadowsync.lab.chaos.run import (
     FEWEST_CLEAN,
     ChaosPlan,
@@ -26,9 +28,12 @@ STOPPED = ScheduledFault("stop", "embedding", 1, 0.5, seconds=2.0)
 
 def test_faults_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:
     result = ChaosResult()
-    count_job(result, "one", FaultedJob(injected=[(KILLED, 1.0)], exit_codes=[6, 0]), [])
+    count_job(result, "one", FaultedJob(injected=[InjectedFault(KILLED, 1.0)], exit_codes=[6, 0]), [])
     count_job(
-        result, "two", FaultedJob(injected=[(STOPPED, 1.0)], missed=[KILLED], exit_codes=[5]), ["it hung"]
+        result,
+        "two",
+        FaultedJob(injected=[InjectedFault(STOPPED, 1.0)], missed=[KILLED], exit_codes=[5]),
+        ["it hung"],
     )
     assert result.injected == {"embedding killed": 1, "embedding stopped": 1}
     assert (result.resumed("embedding killed"), result.resumed("embedding stopped")) == (1, 0)
@@ -108,12 +113,13 @@ def test_a_slow_start_is_no_hang(
     process, injector = Mock(), Mock(active=False)
     process.poll = lambda: 0 if killed or now[0] >= ends_at else None
     process.kill = lambda: killed.append(now[0])
-    trained = lambda _: (0, max(0, int(min(now[0], stands_still_at) - first_batch_at)))  # noqa: E731
+    trained = lambda _: Progress(acknowledgements=max(0, int(min(now[0], stands_still_at) - first_batch_at)))  # noqa: E731
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    monkeypatch.setattr(faulted_job, "_batches", trained)
+    monkeypatch.setattr(faulted_job, "progress_of", trained)
     monkeypatch.setattr(faulted_job, "time", Mock(monotonic=lambda: now[0], sleep=sleep))
     done = FaultedJob()
-    JobRunner([], {}, tmp_path, 60.0, 120.0)._watch(process, injector, done, [], set())
+    run = faulted_job._WatchedRun(injector, FaultsOfJob((), 0), done, faulted_job._Clock())
+    JobRunner([], {}, tmp_path, 60.0, 120.0)._watch(process, run, set())
     assert (done.hung, bool(killed)) == (hung, hung)
 
 

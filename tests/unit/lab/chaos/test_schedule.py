@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from shadowsync import cli
 from shadowsync.lab.chaos import run
-from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, ScheduledFault, schedule
+from shadowsync.lab.chaos.schedule import (
+    FAULT_KINDS,
+    FIRST_SHARE,
+    JITTER_SHARE,
+    LAST_SHARE,
+    ScheduledFault,
+    schedule,
+    soak_faults,
+)
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.jobs.runs import JobMaker
@@ -32,7 +41,7 @@ def test_as_many_as_are_wanted_and_each_role_in_turn(kills: int) -> None:
     roles = Counter(fault.role for fault in faults)
     assert set(roles) <= set(COUNTS) - {"sync"}
     assert max(roles.values()) - min(roles.get(role, 0) for role in COUNTS if COUNTS[role]) <= 1
-    assert all(FIRST_SHARE <= fault.after <= LAST_SHARE for fault in faults)
+    assert all(FIRST_SHARE <= (fault.after or 0.0) <= LAST_SHARE for fault in faults)
 
 
 @pytest.mark.parametrize(("algorithm", "syncs"), [("bmuf", 0), ("easgd", 1)])
@@ -79,3 +88,22 @@ def test_all_kinds_come_and_only_some_of_them_last() -> None:
 def test_a_jump_is_said_with_its_sign() -> None:
     fault = ScheduledFault("clock", "trainer", 0, 0.4, 2.0, -600.0)
     assert str(fault) == "trainer clock jumped by -10 min for 2 s after 40%"
+
+
+def test_a_soak_has_a_fault_in_each_time_and_each_role_in_turn() -> None:
+    faults = list(islice(soak_faults(15.0, 3, COUNTS, PROCESSES, 5.0), 80))
+    assert faults == list(islice(soak_faults(15.0, 3, COUNTS, PROCESSES, 5.0), 80))
+    assert faults != list(islice(soak_faults(15.0, 4, COUNTS, PROCESSES, 5.0), 80))
+    early = [fault.soak_seconds - 15.0 * (number + 1) for number, fault in enumerate(faults)]
+    assert max(abs(one) for one in early) <= 15.0 * JITTER_SHARE
+    assert min(early) < -1.0
+    assert max(early) > 1.0
+    assert Counter(fault.role for fault in faults) == dict.fromkeys(set(COUNTS) - {"sync"}, 20)
+    assert {fault.kind for fault in faults} == set(PROCESSES)
+    assert {fault.after for fault in faults} == {None}
+    short = islice(soak_faults(15.0, 3, COUNTS, PROCESSES, 0.0), 80)
+    assert {fault.kind for fault in short} == {"kill"}
+
+
+def test_a_fault_of_a_soak_is_said_with_its_time() -> None:
+    assert str(ScheduledFault("kill", "sync", 0, None, soak_seconds=90.0)) == "sync killed after 1 min 30 s"

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 from shadowsync.benchmarks.speed.simulated_scaling import GAP_GOAL, STEPS_GOAL, compared
 from shadowsync.lab.capacity.queueing import paced_cycle_seconds
+from shadowsync.lab.simulation import merges
 from shadowsync.lab.simulation.setting import FRAME_PAYLOAD, Setting
 from shadowsync.lab.simulation.simulate import (
     LINK,
@@ -123,6 +124,43 @@ def test_deaths_cost_their_recovery_and_what_was_not_synchronized() -> None:
     assert of(trainers=4).lost_share == 0.0
 
 
+def test_a_death_that_is_noticed_late_costs_that_too() -> None:
+    late = of(
+        trainers=40, deaths_an_hour=60.0, seconds=200.0, link_bytes_per_second=1e10, detection_seconds=10.0
+    )
+    assert late.steps_per_second == pytest.approx(40 * 50 * 60 / 80, rel=0.06)
+    assert late.goodput == pytest.approx(60 / 80, rel=0.08)
+    assert of(trainers=4).goodput == pytest.approx(1.0), "the control"
+
+
+def test_a_center_that_merges_waits_for_nobody() -> None:
+    """With deaths the others' merges go on at their pace: the dead are not waited for."""
+    merging = {"trainers": 10, "merges": True, "link_bytes_per_second": 1e10, "gap": 10}
+    whole = of(**merging, seconds=10.0)
+    assert whole.goodput == pytest.approx(1.0)
+    assert whole.gap == pytest.approx(10.0, rel=0.1)
+    assert whole.merged_share is not None
+    assert 0.5 <= whole.merged_share <= 1.0, "a quorum of half"
+    dying = of(**merging, deaths_an_hour=120.0, seconds=60.0, detection_seconds=5.0, recovery_seconds=5.0)
+    assert dying.deaths > 10
+    assert dying.goodput == pytest.approx(30 / 40, rel=0.1), "of 40 s each trains for 30"
+    assert dying.gap == pytest.approx(whole.gap or 0.0, rel=0.1)
+    assert (dying.merged_share or 0.0) < whole.merged_share
+    assert of(seconds=10.0).merged_share is None, "the control: a center without merges"
+
+
+def test_of_many_trainers_the_window_is_asked_less_often_and_merges_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    merging = {"trainers": 100, "merges": True, "link_bytes_per_second": 1e11, "gap": 10}
+    merging |= {"warm_seconds": 1.0, "seconds": 1.0}
+    seldom = of(**merging)
+    monkeypatch.setattr(merges, "ASKED_IN_A_MERGE", 100)
+    always = of(**merging)
+    assert seldom.merged_share == pytest.approx(always.merged_share or 0.0, abs=0.05)
+    assert seldom.gap == pytest.approx(always.gap or 0.0, rel=0.05)
+
+
 def test_without_a_sync_node_rounds_wait_and_trainers_do_not() -> None:
     found = of(trainers=8, sync_deaths_an_hour=60.0, seconds=700.0, link_bytes_per_second=1e10)
     assert found.steps_per_second == pytest.approx(8 * 50.0, rel=1e-6)
@@ -177,6 +215,8 @@ def test_a_sweep_is_written_with_its_picture(tmp_path: Path) -> None:
         ("sync_nodes=0", "sync_nodes"),
         ("duty=2", "duty"),
         ("site_size=9", "site_size: 9 given; there are 1 trainers"),
+        ("quorum=2", "quorum: 2 given; there are 1 trainers"),
+        ("longest_wait_seconds=0", "longest_wait_seconds"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(text: str, said: str) -> None:
