@@ -20,7 +20,10 @@ def exact_mean(parts: Sequence[Values], weights: Sequence[float]) -> NDArray[np.
     return np.array(sums) / math.fsum(shares)
 
 
-def is_rounded(found: Values, exact: NDArray[np.float64]) -> bool:
-    """Whether float32 values are those nearest to exact ones (ties and float64's own error aside)."""
-    ulp = np.spacing(np.abs(exact.astype(np.float32))).astype(np.float64)
-    return bool((np.abs(found.astype(np.float64) - exact) <= ulp * (0.5 + 1e-6)).all())
+def is_mean(found: Values, parts: Sequence[Values], weights: Sequence[float]) -> bool:
+    """Whether float32 values are the mean within the error that `WeightedMean` states."""
+    exact = exact_mean(parts, weights)
+    base = parts[list(weights).index(max(weights))].astype(np.float64)
+    apart = np.max([np.abs(part - base) for part in parts], axis=0)
+    bound = (np.abs(exact) + (len(parts) + 2) * apart) / 2**24
+    return bool((np.abs(found.astype(np.float64) - exact) <= bound + np.finfo(np.float32).tiny).all())

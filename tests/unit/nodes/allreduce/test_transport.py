@@ -15,6 +15,7 @@ import torch
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.allreduce.context import MOST_SAVED_RESULTS
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
+from shadowsync.pipeline.weighted_mean import WeightedMean
 from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.peer_messages import PeerReady, PeerResult
@@ -55,8 +56,11 @@ def run(work: Coroutine[Any, Any, None], *, threads: bool = False) -> None:
     assert not raised
 
 
-def exact(values: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(values).double().mean(0).float()
+def exact(values: list[torch.Tensor], weights: Sequence[float] = ()) -> torch.Tensor:
+    """Return what the trainer that reduces has, to the bit; without weights they are equal."""
+    mean = torch.empty_like(values[0])
+    WeightedMean().into(mean.numpy(), [one.numpy() for one in values], weights or [1.0] * len(values))
+    return mean
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_weights_and_a_large_message(context: Context) -> None:
             results = await asyncio.gather(
                 mean_of(made.transports[0], one, 3.0), mean_of(made.transports[1], other, 1.0)
             )
-            expected = ((3 * one.double() + other.double()) / 4).float()
+            expected = exact([one, other], [3.0, 1.0])
             assert torch.equal(results[0], expected)
             assert torch.equal(results[1], expected)
             assert not torch.equal(results[0], exact([one, other])), "the control"
