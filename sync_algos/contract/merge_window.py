@@ -81,7 +81,7 @@ class MergeWindow:
 
     Given up, neither waited for nor counted for the quorum, is a trainer that is overdue by another
     turnaround. The same holds for one of which no turnaround is known (at the start of a job others may begin
-    much later), and one without examples behind its last contribution.
+    much later), and one without examples behind its last contribution, unless that is its first.
 
     Times are seconds by any clock that never goes back. One thread calls.
 
@@ -140,8 +140,10 @@ class MergeWindow:
         """
         if name in self._contributed:
             raise ValueError("a trainer contributes once to a merge")
+        begins = name not in self._members
         member = self._members.setdefault(name, _Member())
-        member.trains = examples > 0
+        # The first round of a trainer has no examples behind it.
+        member.trains = begins or examples > 0
         if member.answered_seconds > -math.inf:
             member.took(now - member.answered_seconds)
         if not self._contributed:
