@@ -97,8 +97,8 @@ def _jumps(run: RunFolder) -> list[float]:
 def test_kinds_that_cannot_be_are_refused(
     job_file: JobMaker, tmp_path: Path, options: list[str], said: str
 ) -> None:
-    arguments = ["chaos", str(job_file({})), *options, "--out", str(tmp_path / "chaos")]
-    result = CliRunner().invoke(main, arguments)
+    job = job_file({"sync": {"algorithm": "ma", "nodes": None}})
+    result = CliRunner().invoke(main, ["chaos", str(job), *options, "--out", str(tmp_path / "chaos")])
     assert result.exit_code == ExitCode.USAGE
     assert said in result.output
 
