@@ -32,12 +32,11 @@ FEWEST_CLEAN: Final = 5
 START_TIMEOUTS: Final = 2
 
 
-@dataclass(frozen=True)
-class ChaosPlan:
-    """Configuration of a chaos run.
+@dataclass(frozen=True, kw_only=True)
+class FaultPlan:
+    """What a chaos run and a soak have both.
 
     Attributes:
-        faults: number of faults in all.
         kinds: kinds of faults, of `schedule.FAULT_KINDS`.
         roles: roles of nodes that have faults; empty: all.
         clean_runs: jobs without faults, to compare with.
@@ -45,13 +44,19 @@ class ChaosPlan:
         longest_seconds: longest duration of a fault; if it is shorter than 1 s, only kinds without one come.
     """
 
-    faults: int
     seed: int
     kinds: Sequence[str] = ("kill", "stop")
     roles: Sequence[str] = ()
     clean_runs: int = FEWEST_CLEAN
     hang_seconds: float = 60.0
     longest_seconds: float = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChaosPlan(FaultPlan):
+    """Configuration of a chaos run of so many faults in all."""
+
+    faults: int
 
 
 @dataclass

@@ -17,9 +17,9 @@ from .due_faults import SoakFaults
 from .faulted_job import JobRunner
 from .goodput import Stretch, cpu_seconds_per_million, goodput, speeds_after, stretch_of, useful_per_second
 from .run import (
-    FEWEST_CLEAN,
     START_TIMEOUTS,
     ChaosResult,
+    FaultPlan,
     count_job,
     job_problems,
     nodes_of,
@@ -33,28 +33,17 @@ from .schedule import soak_faults
 FEWEST_FAULTS_IN_A_JOB: Final = 4
 
 
-@dataclass(frozen=True)
-class SoakPlan:
+@dataclass(frozen=True, kw_only=True)
+class SoakPlan(FaultPlan):
     """Configuration of a soak.
 
     Attributes:
         every_seconds: time between two faults, which the seed changes a little.
         for_seconds: jobs with faults are started until they have trained for so long together.
-        kinds: kinds of faults, of `schedule.FAULT_KINDS`.
-        roles: roles of nodes that have faults; empty: all.
-        clean_runs: jobs without faults, to compare with.
-        hang_seconds: see `JobRunner`.
-        longest_seconds: longest duration of a fault; if it is shorter than 1 s, only kinds without one come.
     """
 
     every_seconds: float
     for_seconds: float
-    seed: int
-    kinds: Sequence[str] = ("kill", "stop")
-    roles: Sequence[str] = ()
-    clean_runs: int = FEWEST_CLEAN
-    hang_seconds: float = 60.0
-    longest_seconds: float = 5.0
 
 
 @dataclass

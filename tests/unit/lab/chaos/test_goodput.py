@@ -92,7 +92,7 @@ def test_jobs_without_faults_come_before_between_and_after() -> None:
     plan = SoakPlan(every_seconds=15.0, for_seconds=600.0, seed=1, clean_runs=3)
     by = [clean_jobs_by(seconds, plan) for seconds in (0.0, 299.0, 300.0, 599.0, 600.0, 900.0)]
     assert by == [1, 1, 2, 2, 3, 3]
-    assert clean_jobs_by(900.0, SoakPlan(15.0, 600.0, 1, clean_runs=1)) == 1
+    assert clean_jobs_by(900.0, SoakPlan(every_seconds=15.0, for_seconds=600.0, seed=1, clean_runs=1)) == 1
 
 
 def test_a_job_that_is_too_short_for_the_faults_is_said() -> None:

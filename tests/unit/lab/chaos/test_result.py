@@ -65,7 +65,7 @@ def test_jobs_are_judged_by_default_and_it_is_said_where_they_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (option,) = (one for one in chaos.params if one.name == "clean_runs")
-    assert option.default == ChaosPlan(1, 1).clean_runs == FEWEST_CLEAN
+    assert option.default == ChaosPlan(faults=1, seed=1).clean_runs == FEWEST_CLEAN
 
     def said(clean_runs: int) -> str:
         clean_ne = [0.8 + 0.01 * number for number in range(clean_runs)]
@@ -77,7 +77,7 @@ def test_jobs_are_judged_by_default_and_it_is_said_where_they_are_not(
     monkeypatch.setattr(run, "JobRunner", Mock(side_effect=InterruptedError))
     monkeypatch.setattr(run, "files_of", lambda _: 1)
     for clean_runs in (1, FEWEST_CLEAN):
-        plan = ChaosPlan(1, 1, clean_runs=clean_runs)
+        plan = ChaosPlan(faults=1, seed=1, clean_runs=clean_runs)
         with pytest.raises(InterruptedError):
             run.run_chaos(job, ["job.toml"], tmp_path, plan, lines.append)
     (first,) = lines
