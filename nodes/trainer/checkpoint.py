@@ -23,6 +23,7 @@ from ...pipeline.errors import CheckpointError, JobFileError
 from ...pipeline.models.constants import Constants
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.models.optimizers import EMA
+from ...pipeline.text.format import count
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ...sync_algos.base import Algorithm, AlgorithmState
@@ -155,7 +156,13 @@ def _center(directory: Place, files: list[FileEntry], numel: int) -> Float32Arra
         values = reader.read("center")
         whole[start : start + len(values)] = values
         covered += len(values)
-    return whole if covered == numel else whole[:covered]
+    if covered != numel:
+        raise CheckpointError(
+            f"sync nodes saved {count(covered)} of the model's {count(numel)} elements; one that was just "
+            "replaced has none yet",
+            where=str(directory),
+        )
+    return whole
 
 
 def _mean(directory: Place, files: list[FileEntry], numel: int, name: str) -> Float32Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
@@ -25,7 +26,7 @@ from shadowsync.nodes.trainer.restore import (
     restore_trainer,
     write_state,
 )
-from shadowsync.pipeline.checkpoint.files import FileEntry
+from shadowsync.pipeline.checkpoint.files import FileEntry, write_tensors
 from shadowsync.pipeline.checkpoint.manifest import (
     AVERAGE,
     CheckpointManifest,
@@ -37,6 +38,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
+from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.tables.shared import build_shared
 
 MODEL = 7.0
@@ -141,6 +143,18 @@ def test_a_moving_average_is_taken_over_where_it_is_wanted(run: Path) -> None:
     assert "ema" not in without.optimizer.state
     new = begun({"count": 2, "ema": 0.5})
     assert float(new.replica.flat[0]) == float(new.optimizer.averaged()[0]) == 3.0
+
+
+def test_a_center_that_lacks_a_slice_is_no_model(tmp_path: Path) -> None:
+    """A sync node that was just replaced has nothing to save."""
+    files: list[FileEntry] = []
+    for index, start in enumerate((0, 3)):
+        with pytest.raises(CheckpointError, match=f"sync nodes saved {start} of the model's 6 elements"):
+            compose_model(tmp_path, files, ModelOrigin.CENTER, 6)
+        values = np.full(3, index, np.float32)
+        metadata = {"role": f"sync-{index}", "start": str(start), "stop": str(start + 3)}
+        files += write_tensors(tmp_path, f"sync-{index}", {"center": values}, metadata)
+    assert compose_model(tmp_path, files, ModelOrigin.CENTER, 6).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_under_another_algorithm_all_start_from_the_model(run: Path) -> None:
