@@ -205,3 +205,18 @@ def test_resume_takes_an_address_for_the_page(monkeypatch: pytest.MonkeyPatch, t
     for web, expected in (((), ()), (("--web", "8080"), ('watch.web="8080"',))):
         CliRunner().invoke(main, ["resume", str(tmp_path), "--set", "run.seed=2", *web])
         assert given.pop() == ("run.seed=2", *expected)
+
+
+def test_check_refuses_an_algorithm_before_it_reads_anything(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[data]\nformat = "parquet"\npath = "absent.parquet"\n', encoding="utf-8")
+
+    def check(*options: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["check", str(job), *options])
+        return result.exit_code, result.output
+
+    code, said = check("--set", "sync.algorithm=gossip")
+    assert code == ExitCode.USAGE
+    assert "sync.algorithm: 'gossip' is 'ds_sync' with groups of 2" in said
+    assert "absent.parquet" in check()[1], "the control"
+    assert "absent.parquet" in check("--set", "sync.algorithm=./mine.py:Mine")[1], "one's own is not loaded"
