@@ -7,8 +7,9 @@ from typing import Literal
 
 import torch
 
-from .base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Replica
+from .base import Replica
 from .shared.block_momentum import BlockMomentum
+from .shared.outer_model import OuterModel
 from .shared.pull import PullOptions
 
 
@@ -41,7 +42,7 @@ class BMUFOptions(BlockMomentum, PullOptions):
             raise ValueError("nesterov: true given; give a block_momentum above 0 too")
 
 
-class BMUF(Algorithm):
+class BMUF(OuterModel):
     """BMUF of Zheng et al., Algorithm 4, with Chen and Huo's momentum.
 
     Sources: Zheng et al., arXiv 2003.03477; Chen and Huo, ICASSP 2016. With w_i the replicas, s_i their
@@ -56,71 +57,27 @@ class BMUF(Algorithm):
     model it started from, the old b. Under NBM that is the look-ahead, not g: with m - g, the replicas' move
     to the look-ahead would count as training and be fed back. At first g = b = the first weights and v = 0.
 
-    g and v are float32 [numel], the state, and equal bit by bit on all trainers; b follows from them. A
-    trainer whose state is behind gets the newest when it meets. The resulting model is g, not the look-ahead.
-
-    A round waits until all trainers have met, then does one all-reduce of the whole buffer. If a trainer dies
-    at any moment of a round, it ends for all: neither replica nor state of a survivor changes, and the next
-    round meets the remaining trainers.
+    g and v are the state (see `OuterModel`); b follows from them. The resulting model is g, not the
+    look-ahead.
     """
 
     name = "bmuf"
     summary = "a global model moves toward the replicas' mean, with momentum; the replicas continue from it"
-    needs_peers = True
-    model = ModelOrigin.GLOBAL
-    state_names = ("global", "momentum")
     Options = BMUFOptions
     options: BMUFOptions
 
-    def __init__(self, options: BMUFOptions) -> None:
-        super().__init__(options)
-        self._completed = 0
-        self._global = torch.empty(0)
-        self._momentum = torch.empty(0)
-
-    def start(self, replica: Replica) -> None:
-        """Start the global model at the first weights."""
-        self._completed = 0
-        self._global = replica.snapshot(replica.whole)
-        self._momentum = torch.zeros_like(self._global)
-
-    async def round(self, replica: Replica, peers: Peers) -> bool:
-        """All-reduce a snapshot, step the global model, then move the replica."""
-        try:
-            group = await peers.meet()
-            snapshot = replica.snapshot(replica.whole)
-            mean = await group.mean(snapshot)
-        except PeerLost:
-            return False
-        self._step(mean, len(group.members))
-        self._completed += 1
-        self.options.pull(replica, snapshot, self._target())
-        return True
-
     def _step(self, mean: torch.Tensor, members: int) -> None:
-        """Step g and v by the mean of so many replicas, float32 [numel]."""
         update = mean - self._target()
         momentum = self.options.momentum_of(members, self._completed)
         self._momentum.mul_(momentum).add_(update, alpha=self.options.eta)
         self._global.add_(self._momentum)
+
+    def _pull(self, replica: Replica, snapshot: torch.Tensor) -> None:
+        self.options.pull(replica, snapshot, self._target())
 
     def _target(self) -> torch.Tensor:
         """Return the replicas' target b: with Nesterov, the look-ahead."""
         momentum = self.options.block_momentum
         if self.options.nesterov and not isinstance(momentum, str):
             return torch.add(self._global, self._momentum, alpha=momentum)
-        return self._global
-
-    def state(self) -> AlgorithmState:
-        """Return g and v, and the number of completed rounds."""
-        return AlgorithmState(self._completed, {"global": self._global, "momentum": self._momentum})
-
-    def load_state(self, state: AlgorithmState) -> None:
-        """Adopt g and v."""
-        self._completed = state.completed_rounds
-        self._global = state.tensors["global"]
-        self._momentum = state.tensors["momentum"]
-
-    def global_model(self) -> torch.Tensor:
-        """Return g."""
         return self._global

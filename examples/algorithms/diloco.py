@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from shadowsync.sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Replica
+from shadowsync.sync_algos.base import Replica
+from shadowsync.sync_algos.shared.outer_model import OuterModel
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class DiLoCoOptions:
             )
 
 
-class DiLoCo(Algorithm):
+class DiLoCo(OuterModel):
     """DiLoCo of Douillard et al., arXiv 2311.08105, Algorithm 1, without its pause.
 
     With w_i the replicas, s_i their snapshots after all have met, g the global model, v the outer momentum, β
@@ -41,50 +42,21 @@ class DiLoCo(Algorithm):
 
     The replicas move as under BMUF with nesterov, η = γ, μ = β, elastic rate 1 and the form "keep". The
     resulting model differs: BMUF's is without the look-ahead, DiLoCo's is the one that replicas go on from.
-    g and v are float32 [numel], the state, and equal bit by bit on all trainers. A round waits until all
-    trainers have met. If one dies in it, it ends for all, and changes nothing.
+    g and v are the state (see `OuterModel`).
     """
 
     name = "diloco"
     summary = (
         "a global model takes an outer Nesterov step toward the replicas' mean; the replicas continue from it"
     )
-    needs_peers = True
-    model = ModelOrigin.GLOBAL
-    state_names = ("global", "momentum")
     Options = DiLoCoOptions
     options: DiLoCoOptions
 
-    def start(self, replica: Replica) -> None:
-        """Start the global model at the first weights."""
-        self._completed = 0
-        self._global = replica.snapshot(replica.whole)
-        self._momentum = torch.zeros_like(self._global)
-
-    async def round(self, replica: Replica, peers: Peers) -> bool:
-        """All-reduce a snapshot, step the global model, then move the replica."""
-        try:
-            group = await peers.meet()
-            snapshot = replica.snapshot(replica.whole)
-            mean = await group.mean(snapshot)
-        except PeerLost:
-            return False
-        beta, update = self.options.outer_momentum, mean - self._global
+    def _step(self, mean: torch.Tensor, members: int) -> None:  # noqa: ARG002
+        beta = self.options.outer_momentum
+        update = mean - self._global
         self._momentum.mul_(beta).add_(update)
         self._global.add_(update.add_(self._momentum, alpha=beta), alpha=self.options.outer_lr)
-        self._completed += 1
+
+    def _pull(self, replica: Replica, snapshot: torch.Tensor) -> None:
         replica.add_(replica.whole, self._global - snapshot, 1.0)
-        return True
-
-    def state(self) -> AlgorithmState:
-        """Return g and v, and the number of completed rounds."""
-        return AlgorithmState(self._completed, {"global": self._global, "momentum": self._momentum})
-
-    def load_state(self, state: AlgorithmState) -> None:
-        """Adopt g and v."""
-        self._completed = state.completed_rounds
-        self._global, self._momentum = state.tensors["global"], state.tensors["momentum"]
-
-    def global_model(self) -> torch.Tensor:
-        """Return g."""
-        return self._global

@@ -1,1 +1,1 @@
-"""What several algorithms share: a pull toward a target, the mean of a group, a momentum, deltas."""
+"""What several algorithms share: a pull to a target, a group's mean, an outer model, a momentum, deltas."""
