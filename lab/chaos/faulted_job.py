@@ -85,6 +85,10 @@ class FaultedJob:
     replaced_seconds: list[float] = field(default_factory=list)
     cpu_seconds: float = 0.0
 
+    def report(self) -> dict[str, Any] | None:
+        """Read the report of the last run; None if it has none."""
+        return None if self.folder is None else report_of(self.folder)
+
 
 class JobRunner:
     """Run jobs as processes in sessions of their own, and inject faults.
@@ -254,7 +258,7 @@ def _can_go_on(done: FaultedJob, examples: int | None) -> bool:
 
 def has_trained_all(done: FaultedJob, examples: int | None) -> bool:
     """Return whether a job that stopped had trained all of its input: it was killed before it was scored."""
-    report = report_of(done.folder) if done.folder is not None else None
+    report = done.report()
     return report is not None and report["examples"]["distinct"] + report["restored_examples"] == examples
 
 

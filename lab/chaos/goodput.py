@@ -57,7 +57,7 @@ def stretch_of(done: FaultedJob, batch: int) -> Stretch:
     A job without a last report has no model, and so no useful example.
     """
     reports = [report for folder in done.folders if (report := report_of(folder)) is not None]
-    last = report_of(done.folder) if done.folder is not None else None
+    last = done.report()
     counts = {} if last is None else last["examples"]
     distinct = int(counts.get("distinct", 0)) + (int(last["restored_examples"]) if last is not None else 0)
     trained = sum(int(report["examples"]["trained"]) for report in reports)

@@ -51,6 +51,17 @@ class FaultPlan:
     hang_seconds: float = 60.0
     longest_seconds: float = 5.0
 
+    def aimed_at(self, job: Job) -> dict[str, int]:
+        """Return the number of nodes of each role that has faults."""
+        return {
+            role: number for role, number in nodes_of(job).items() if not self.roles or role in self.roles
+        }
+
+    def runner(self, job: Job, source: Sequence[str], directory: Path) -> JobRunner:
+        """Return what runs the job in a folder; `source` is its file, and the settings that override it."""
+        start_seconds = START_TIMEOUTS * job.run.start_timeout_seconds
+        return JobRunner(source, nodes_of(job), directory, self.hang_seconds, start_seconds)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosPlan(FaultPlan):
@@ -119,12 +130,9 @@ def run_chaos(
     if why := not_judged(plan.clean_runs):
         print_line(why)
     require_files(files_of(job))
-    nodes = nodes_of(job)
-    aimed = {role: number for role, number in nodes.items() if not plan.roles or role in plan.roles}
-    start_seconds = START_TIMEOUTS * job.run.start_timeout_seconds
-    runner = JobRunner(source, nodes, directory, plan.hang_seconds, start_seconds)
+    runner = plan.runner(job, source, directory)
     result = ChaosResult()
-    jobs = schedule(plan.faults, plan.seed, aimed, plan.kinds, plan.longest_seconds)
+    jobs = schedule(plan.faults, plan.seed, plan.aimed_at(job), plan.kinds, plan.longest_seconds)
     size = JobSize()
     made = 0
     for number, faults in enumerate([*jobs, ()]):
@@ -182,10 +190,10 @@ def run_clean(
 ) -> tuple[FaultedJob, JobSize]:
     """Run a job without faults; raises ClusterError if it does not end well."""
     clean = runner.run(f"clean-{number}", through_relay=through_relay)
-    if clean.exit_codes != [ExitCode.OK] or clean.folder is None:
+    report = clean.report()
+    if clean.exit_codes != [ExitCode.OK] or report is None:
         what = f"a job without faults ended with {clean.exit_codes[-1]}"
         raise ClusterError(what, where=clean.last_line)
-    report = json.loads((clean.folder / "report.json").read_text("utf-8"))
     result.clean_ne += _ne(report)
     return clean, JobSize(report["examples"]["distinct"], max(report["ledger"]["shard_applied"].values()))
 
@@ -213,8 +221,8 @@ def count_job(result: ChaosResult, name: str, done: FaultedJob, problems: list[s
     for folder in done.folders:
         for role, seconds in recovery_seconds(folder):
             result.recovery_seconds.setdefault(role, []).append(seconds)
-    if done.folder is not None and (done.folder / "report.json").exists():
-        result.faulted_ne += _ne(json.loads((done.folder / "report.json").read_text("utf-8")))
+    if (report := done.report()) is not None:
+        result.faulted_ne += _ne(report)
     entry = {
         "name": name,
         "injected": [asdict(one.fault) for one in done.injected],

@@ -14,15 +14,12 @@ from ...pipeline.open_files import require_files
 from ...pipeline.text.format import count, counted, duration
 from ..network.link_faults import LINK_FAULTS
 from .due_faults import SoakFaults
-from .faulted_job import JobRunner
 from .goodput import Stretch, cpu_seconds_per_million, goodput, speeds_after, stretch_of, useful_per_second
 from .run import (
-    START_TIMEOUTS,
     ChaosResult,
     FaultPlan,
     count_job,
     job_problems,
-    nodes_of,
     not_judged,
     run_clean,
     write_result,
@@ -109,12 +106,10 @@ class _Soak:
         print_line: Callable[[str], None],
     ) -> None:
         self._plan, self._print_line, self._batch = plan, print_line, job.trainer.batch
-        nodes = nodes_of(job)
-        aimed = {role: number for role, number in nodes.items() if not plan.roles or role in plan.roles}
+        aimed = plan.aimed_at(job)
         drawn = soak_faults(plan.every_seconds, plan.seed, aimed, plan.kinds, plan.longest_seconds)
         self.faults = SoakFaults(drawn)
-        start_seconds = START_TIMEOUTS * job.run.start_timeout_seconds
-        self._runner = JobRunner(source, nodes, directory, plan.hang_seconds, start_seconds)
+        self._runner = plan.runner(job, source, directory)
         # Jobs without faults have the relay too, so that it slows both alike.
         self._through_relay = any(kind in LINK_FAULTS for kind in plan.kinds)
         self._examples = 0
