@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...pipeline.codecs.feedback import NO_REFERENCE, Deltas, ErrorFeedback, Reference
-from ...pipeline.codecs.formats import LinkCodecs, Payload
+from ...pipeline.codecs.feedback import Deltas, Encoded, ErrorFeedback, Reference
+from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.types import Float32Array, is_finite
 from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.center_messages import CenterExchange, CenterValues
@@ -106,14 +106,12 @@ class ExchangeSession:
 
         `answer` must not change while it is saved.
         """
-        if isinstance(self._answers, Reference):
-            self._answers.begin()
+        self._answers.begin()
         for start, size in sorted(self._arrived.items()):
             offset = start - self._start
-            coded, payload = self._encode(offset, answer[offset : offset + size])
-            self._replies[start] = CenterValues(self.request, start, size, coded, payload)
-        if isinstance(self._answers, Reference):
-            self._answers.complete(self.request)
+            encoded = self._encode(offset, answer[offset : offset + size])
+            self._replies[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
+        self._answers.complete(self.request)
         self._reference.complete(self.request)
         return list(self._replies.values())
 
@@ -125,13 +123,10 @@ class ExchangeSession:
         if self._answers.is_enabled or not is_answer:
             self._buffer = None
 
-    def _encode(self, offset: int, values: Float32Array) -> tuple[bool, Payload]:
-        """Encode a chunk of the answer; return whether it is coded, and its payload."""
+    def _encode(self, offset: int, values: Float32Array) -> Encoded:
         if isinstance(self._answers, ErrorFeedback):
-            encoded = self._answers.encode(offset, values)
-            return encoded.coded, encoded.payload
-        version, encoded = self._answers.encode(offset, values)
-        return version != NO_REFERENCE or not self._answers.is_enabled, encoded.payload
+            return self._answers.encode(offset, values)
+        return self._answers.encode(offset, values)[1]
 
     def _offset_of(self, message: CenterExchange) -> int:
         offset = message.start - self._start

@@ -44,12 +44,15 @@ def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
     if not codec.lossy:
         return Encoded(codec.encode(values), True, values)
     if not is_finite(values):
-        return Encoded(_PLAIN.encode(values), False, values)
+        return _as_float32(values)
     payload = codec.encode(values)
     decoded = codec.decode(payload, len(values))
-    if not is_finite(decoded):
-        return Encoded(_PLAIN.encode(values), False, values)
-    return Encoded(payload, True, decoded)
+    return Encoded(payload, True, decoded) if is_finite(decoded) else _as_float32(values)
+
+
+def _as_float32(values: Float32Array) -> Encoded:
+    """Return a chunk that a lossy codec has not encoded."""
+    return Encoded(_PLAIN.encode(values), False, values)
 
 
 def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) -> Float32Array:
@@ -83,6 +86,12 @@ class ErrorFeedback:
     def is_enabled(self) -> bool:
         """Whether a residual is kept, as of a lossy codec."""
         return self._codec.lossy
+
+    def begin(self) -> None:
+        """Start an exchange."""
+
+    def complete(self, number: int) -> None:
+        """Finish an exchange."""
 
     def encode(self, start: int, values: Float32Array) -> Encoded:
         """Encode the chunk that starts at element `start`, float32 [n].
@@ -161,7 +170,7 @@ class Reference:
                 np.add(held, encoded.decoded, out=held)
                 return self._base, encoded
         held[:] = values
-        return NO_REFERENCE, encode_chunk(Float32(), values)
+        return NO_REFERENCE, _as_float32(values)
 
     def decode(self, start: int, version: int, payload: Payload, elements: int) -> Float32Array:
         """Return a chunk's values; do not update the reference.
@@ -224,14 +233,13 @@ class Deltas:
             return NO_REFERENCE, encode_chunk(self._codec, values)
         if not len(self._lost):
             self._lost = np.zeros(self._elements, dtype=np.float32)
-        encoded = encode_chunk(_PLAIN if self.is_exact else self._codec, values)
-        is_coded = encoded.coded and not self.is_exact
+        encoded = _as_float32(values) if self.is_exact else encode_chunk(self._codec, values)
         lost = self._lost[start : start + len(values)]
-        if is_coded:
+        if encoded.coded:
             np.subtract(values, encoded.decoded, out=lost)
         else:
             lost[:] = 0
-        return CODED_DELTA if is_coded else NO_REFERENCE, encoded
+        return CODED_DELTA if encoded.coded else NO_REFERENCE, encoded
 
     def decode(self, start: int, version: int, payload: Payload, elements: int) -> Float32Array:  # noqa: ARG002
         """Return a chunk's values; raises CodecError as `Reference.decode`."""
