@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -10,19 +9,10 @@ from typing import Final
 from ...pipeline.config.network import parse_bandwidth, parse_delay
 from ...pipeline.errors import JobFileError
 from ...pipeline.performance.plan_basis import PlanBasis
+from ...pipeline.text.sizes import parse_size
 
 _KEYS: Final = ("cores", "memory", "nic", "delay")
 _EXAMPLE: Final = "write --machine cores=16,memory=64GiB,nic=25gbit"
-_MEMORY_UNITS: Final = {
-    "KB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "KIB": 2.0**10,
-    "MIB": 2.0**20,
-    "GIB": 2.0**30,
-    "TIB": 2.0**40,
-}
 _SECONDS_AN_HOUR: Final = 3600.0
 
 
@@ -90,10 +80,10 @@ def _cores(text: str) -> int:
 
 
 def _memory(text: str) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", text)
-    if found is None or found[2].upper() not in _MEMORY_UNITS:
-        raise ValueError(f"memory={text!r} given; write a size and its unit, such as 64GiB or 500GB")
-    size = float(found[1]) * _MEMORY_UNITS[found[2].upper()]
-    if not math.isfinite(size) or size < 2**20:
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise ValueError(f"memory={error}") from error
+    if size < 2**20:
         raise ValueError(f"memory={text!r} given; at least 1MiB")
-    return size
+    return float(size)

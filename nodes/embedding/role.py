@@ -119,6 +119,7 @@ class EmbeddingRole(ServingRole[ShardService]):
             index,
             seed=self._job.run.seed,
             memory_fraction=self._job.embedding.memory_fraction,
+            memory_bytes=self._job.embedding.memory_bytes,
         )
         start = self._job.start
         # A replacement starts from this run's own checkpoint, if there is one.

@@ -59,10 +59,8 @@ class PickedRows:
 
     def copy(self) -> RowArray:
         """Return the rows, of the type of the array."""
-        if isinstance(self._values, WidenedRows):
-            return WidenedRows(PickedRows(self._values.bits, self._rows).copy())
         # In a quarter of the time of `values[rows]`.
-        return np.take(self._values, self._rows, axis=0, mode="clip")
+        return self._values.take(self._rows, axis=0, mode="clip")
 
 
 class ServedRows:

@@ -72,6 +72,8 @@ class ShardService(ListeningService):
         self._lost: set[str] = set()
         self._pool = BufferPool(IDLE_REPLY_BYTES)
         self._writers = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
+        if self._writers is not None:
+            store.wait_before_replacing(self.finish_taken)
         self._pushes = 0
         self._lookups = 0
         self._looked_up_rows = 0
@@ -95,6 +97,7 @@ class ShardService(ListeningService):
             "staleness_max": self._staleness_max,
             "staleness_count": self._pushes,
             **self.store.growth_counts(),
+            **self.store.disk_counts(),
         }
 
     def body(self) -> None:

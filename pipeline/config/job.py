@@ -300,6 +300,7 @@ class Job(Section):
             weight_decay=rules.weight_decay,
             init_scale=rules.init_scale,
             storage=rules.storage,
+            folder=rules.folder,
         )
         counts = rows if isinstance(rows, list) else [rows] * len(table_names(columns))
         return table_settings(columns, every, counts, self.table_sections, self.model.table_kind)

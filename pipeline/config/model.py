@@ -12,6 +12,7 @@ from .columns import suggest
 from .sections import Fraction, Positive, Rate, Section
 from .tables import (
     EmbeddedColumn,
+    MemoryBytes,
     RowDecayRate,
     RowOptimizerName,
     RowsSetting,
@@ -76,6 +77,17 @@ class EmbeddingSection(Section):
     )
     memory_fraction: Fraction = Field(
         default=0.8, description="Share of the free memory that the rows of a node may use."
+    )
+    memory_bytes: MemoryBytes = Field(
+        default=0,
+        description="Most bytes of memory for the rows of a node, with optimizer state and the search for"
+        ' ids: a number, or "4GiB". Rows that do not fit lie in a file on the node\'s disk, and are brought'
+        " into memory when they are used; values are the same to the bit. 0: all rows are in memory.",
+    )
+    folder: str = Field(
+        default="",
+        description="memory_bytes: folder of the file, on a local disk of the node. The file has room for"
+        " all rows of the tables that do not fit, no name, and is gone when the node ends. Empty: /var/tmp.",
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from ..text.sizes import parse_size
 from .row_bytes import DIRECTORY_BYTES, TIME_BYTES, row_bytes
 from .sections import STRICT
 
@@ -18,6 +19,10 @@ RowsSetting: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 RowDecayRate: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MemoryBytes: TypeAlias = Annotated[
+    int, Field(ge=0), BeforeValidator(lambda value: parse_size(value) if isinstance(value, str) else value)
+]
+"""A number of bytes, or a size such as "4GiB"."""
 TableKind: TypeAlias = Literal["hashed", "growing"]
 Eviction: TypeAlias = Literal["least_recent", "never"]
 
@@ -30,8 +35,8 @@ class TableSection(BaseModel):
     A table has the name of its column, or that which its columns give as their `table`.
 
     A key that is left out has the value that holds for all tables: `model.table_rows`, `model.embedding_dim`,
-    `embedding.optimizer`, `embedding.lr`, `embedding.weight_decay`, `embedding.init_scale` or
-    `embedding.storage`.
+    `embedding.optimizer`, `embedding.lr`, `embedding.weight_decay`, `embedding.init_scale`,
+    `embedding.storage` or `embedding.folder`.
     """
 
     model_config = STRICT
@@ -46,6 +51,14 @@ class TableSection(BaseModel):
     )
     storage: RowStorageName | None = Field(
         default=None, description="Type of this table's rows in a node's memory."
+    )
+    memory_bytes: MemoryBytes | None = Field(
+        default=None,
+        description="Most bytes of memory for this table's rows on a node, apart from"
+        " `embedding.memory_bytes`; 0: all of them are in memory.",
+    )
+    folder: str | None = Field(
+        default=None, description="Folder of this table's file, in place of `embedding.folder`."
     )
     pooled_by: Literal["nodes", "trainers"] = Field(
         default="nodes",
@@ -170,6 +183,9 @@ class TableSettings:
         storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
         growth: when ids get and lose rows; None for a table whose rows are hashes of ids.
         columns: the columns whose ids have its rows, in the order of the input.
+        memory_bytes: most bytes of memory for its rows on a node, 0 for no limit; None if it shares that of
+            the other tables.
+        folder: of the file with the others.
     """
 
     name: str
@@ -182,6 +198,8 @@ class TableSettings:
     growth: Growth | None = None
     columns: tuple[TableColumn, ...] = ()
     weight_decay: float = 0.0
+    memory_bytes: int | None = None
+    folder: str = ""
 
     @property
     def summed_columns(self) -> int:
@@ -287,6 +305,8 @@ def table_settings(
             weight_decay=every.weight_decay if section.weight_decay is None else section.weight_decay,
             init_scale=every.init_scale if section.init_scale is None else section.init_scale,
             storage=every.storage if section.storage is None else section.storage,
+            memory_bytes=section.memory_bytes,
+            folder=every.folder if section.folder is None else section.folder,
             growth=None if fixed_rows is not None else section.growth(kind),
             columns=tuple(
                 TableColumn(

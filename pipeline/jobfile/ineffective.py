@@ -156,6 +156,11 @@ RULES: Final[tuple[_Rule, ...]] = (
         "no checkpoint or validation is beside training: set every_seconds of [checkpoint], or leave it out",
     ),
     _Rule(
+        ("embedding.folder",),
+        lambda job: not job.embedding.memory_bytes and not any(table.memory_bytes for table in job.tables),
+        "all rows are in memory: give embedding.memory_bytes, or leave it out",
+    ),
+    _Rule(
         _keys("data", "header delimiter quote"),
         lambda job: not _is_text(job),
         'it is for "csv" and "tsv", and data.format is "{job.data.format}"',

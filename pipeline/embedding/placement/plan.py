@@ -41,6 +41,8 @@ class Bank:
     summed: bool = False
     mixed: bool = False
     weight_decay: float = 0.0
+    memory_bytes: int | None = None
+    folder: str = ""
 
     @property
     def combination(self) -> Bank:
@@ -57,6 +59,8 @@ def bank_of(table: TableSettings) -> Bank:
         table.storage,
         mixed=table.is_mixed,
         weight_decay=table.weight_decay,
+        memory_bytes=table.memory_bytes,
+        folder=table.folder,
     )
     if table.growth is None:
         return bank
@@ -86,10 +90,10 @@ class TablePlan:
 
     Attributes:
         tables: all tables.
-        banks: one for each combination of dim, optimizer, learning rate, weight decay and storage, in the
-            order of the tables, and another one for its mixed tables; then one for each growing table, those
-            of a combination side by side, the summed ones behind, the mixed ones last. Every node has all
-            banks; some may be without rows.
+        banks: one for each combination of dim, optimizer, learning rate, weight decay, storage and place of
+            the rows, in the order of the tables, and another one for its mixed tables; then one for each
+            growing table, those of a combination side by side, the summed ones behind, the mixed ones last.
+            Every node has all banks; some may be without rows.
         nodes: number of embedding nodes.
         pieces: pieces sorted by node, bank and offset. A bank has its whole tables first, in the order of
             tables, then pieces of split tables, at most one of each table.
@@ -139,8 +143,8 @@ class TablePlan:
         banks = _in_order(dict.fromkeys(bank_of_table))
         if len(banks) > BANKS_LIMIT:
             raise JobFileError(
-                f"the tables have {len(banks):,} combinations of dim, optimizer, learning rate, weight decay "
-                f"and storage, above the limit of {BANKS_LIMIT:,}",
+                f"the tables have {len(banks):,} combinations of dim, optimizer, learning rate, weight "
+                f"decay, storage, memory and folder, above the limit of {BANKS_LIMIT:,}",
                 where="tables",
                 remedy="give more tables the same settings",
             )

@@ -16,7 +16,10 @@ from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
 from .bf16_rows import RowNumbers
-from .first_values import row_values
+from .first_values import FirstRowValues, row_values
+from .on_disk.cached_rows import CachedRows, record_type
+from .on_disk.row_file import RowFile
+from .on_disk.shares import DiskShare
 from .optimizers import RowDecay, RowOptimizer
 from .row_storage import RowArray, make_row_storage
 from .saved_tables import SavedTables
@@ -48,6 +51,9 @@ class BankPart:
         known: int64 [K], ascending: in a push to a growing table, which of the keys have a row; `rows` are
             then those rows, int32 [K]. None if all have one.
         first: of a growing table, the first values of other keys (lookup) or of new rows (push).
+        request: the number of `CachedRows.take` that gave `rows` their places; 0 where all are in memory.
+
+    Where rows lie in a file, those here are places in memory.
     """
 
     bank: RowBank
@@ -56,6 +62,7 @@ class BankPart:
     lengths: Int32Array
     known: IndexArray | None = None
     first: FirstValues | None = None
+    request: int = 0
 
     def positions(self) -> IndexArray | None:
         """Return the index of each row's gradient, int64 [N].
@@ -122,7 +129,8 @@ class _RowsRequest(BankRequest):
     lengths: Int32Array
 
     def lookup_part(self) -> BankPart:
-        return BankPart(self.bank, self.share, self.rows, self.lengths)
+        places, request = self.bank.places_of(self.rows)
+        return BankPart(self.bank, self.share, places, self.lengths, request=request)
 
     push_part = lookup_part
 
@@ -137,38 +145,70 @@ class RowBank:
         node: the node's number, for error messages.
         rows: number of rows; may be 0.
         bank: dim, optimizer, rate, decay and storage.
+        disk: where rows lie that do not fit; None if all are in memory. What is said of rows below then
+            holds for their places in memory, see `places_of`, but for `rows`, `changed_at` and `arrays`.
 
     Raises:
         JobFileError: an unknown optimizer.
+        ResourceError: see `RowFile`.
 
     Attributes:
         change_epoch: the current change epoch, at least 1, which `apply` notes for the rows that it changes.
         changed_at: uint8 [rows], the change epoch of each row's last change; 0 for no change.
         state_floats: floats of a row's optimizer state.
+        cached: the rows if they lie in a file; None if all are in memory.
     """
 
-    def __init__(self, node: int, rows: int, bank: Bank) -> None:
+    def __init__(self, node: int, rows: int, bank: Bank, disk: DiskShare | None = None) -> None:
         self.node, self.rows, self.dim = node, rows, bank.dim
         self.change_epoch = 1
         self.state_floats = state_floats(bank.optimizer, bank.dim)
         # A byte a row, not a bit, because threads change neighbouring rows at the same time.
         self.changed_at = np.zeros(rows, np.uint8)
         self._is_rounded = bank.storage == "bfloat16"
-        self._storage = make_row_storage(bank.storage, rows, bank.dim)
-        self._optimizer = RowOptimizer(bank.optimizer, rows, bank.dim, bank.lr)
+        places = rows if disk is None else disk.places
+        self._storage = make_row_storage(bank.storage, places, bank.dim)
+        self._optimizer = RowOptimizer(bank.optimizer, places, bank.dim, bank.lr)
         self._decay = RowDecay(bank.lr, bank.weight_decay)
-
-    @property
-    def weights(self) -> RowArray:
-        """Return the rows, float32 [rows, dim]: the bank's own memory, not a copy."""
-        return self._storage.values
+        self._first_values = FirstRowValues(bank.dim)
+        self.cached: CachedRows | None = None
+        if disk is not None:
+            memories = {WEIGHTS: self._storage.memory, **self._optimizer.memories}
+            file = RowFile(disk.folder, rows, record_type(memories))
+            self.cached = CachedRows(memories, file, self._first_values, f"embedding node {node}")
 
     def arrays(self) -> dict[str, RowArray]:
         """Return "weights" [rows, dim] and the optimizer's state [rows, ...], by name.
 
-        The arrays are the bank's own memory, not copies.
+        The arrays are the bank's own memory, not copies; or they read from its file, as they are read.
         """
-        return {WEIGHTS: self.weights, **self._optimizer.state}
+        if self.cached is not None:
+            return {name: self.cached.array(name) for name in (WEIGHTS, *self._optimizer.memories)}
+        return {WEIGHTS: self._storage.values, **self._optimizer.state}
+
+    def places_of(self, rows: Int32Array) -> tuple[Int32Array, int]:
+        """Return the places of rows in memory, and the request that gave them; those not there are read.
+
+        Where all rows are in memory, the rows themselves and 0. Raises ResourceError if they are too many.
+        """
+        if self.cached is None:
+            return rows, 0
+        places = self.cached.take(rows)
+        return places, self.cached.request
+
+    def rows_at(self, places: IndexArray) -> IndexArray | Int32Array:
+        """Return the rows at places in memory, int64 or int32 [M]."""
+        return places if self.cached is None else self.cached.rows_at(places)
+
+    def finish(self, part: BankPart) -> None:
+        """Note that the work of a part has ended."""
+        if self.cached is not None:
+            self.cached.finish(part.request)
+
+    def _mark_changed(self, places: IndexArray) -> None:
+        self.changed_at[self.rows_at(places)] = self.change_epoch
+        if self.cached is not None:
+            self.cached.mark_changed(places)
 
     def arrays_of(self, table: TableSettings) -> dict[str, RowArray]:  # noqa: ARG002
         """Return those of `arrays` that a checkpoint has of a table.
@@ -190,7 +230,11 @@ class RowBank:
 
     def fill(self, piece: Piece, table: TableSettings, rows: slice, seed: int) -> None:
         """Give the rows of a piece of a table, `rows` of this bank, their first values."""
-        weights = self.weights[rows]
+        if self.cached is not None:
+            # A row gets them when it is needed first.
+            self._first_values.add(rows.start, piece, table, seed)
+            return
+        weights = self._storage.values[rows]
         for start in range(0, len(piece), FILL_ROWS):
             stop = min(start + FILL_ROWS, len(piece))
             numbers = np.arange(piece.start + start, piece.start + stop)
@@ -217,7 +261,7 @@ class RowBank:
         self._storage.put(rows, values)
         for state in self._optimizer.state.values():
             state[rows] = 0.0
-        self.changed_at[rows] = self.change_epoch
+        self._mark_changed(rows)
 
     def lookup(self, rows: Int32Array, out: Float32Array, positions: IndexArray | None = None) -> None:
         """Copy rows into `out`.
@@ -273,11 +317,11 @@ class RowBank:
                 self._decay.add(steps, torch.from_numpy(before), scale)
             numbers = self.numbers_of(distinct.numpy()) if self._is_rounded else None
             self._storage.add(distinct, steps, key, numbers)
-            self.changed_at[distinct.numpy()] = self.change_epoch
+            self._mark_changed(distinct.numpy())
 
     def numbers_of(self, rows: IndexArray) -> RowNumbers:
         """Return what tells rows int64 [M] apart, also for trainers, who ask for them so."""
-        return rows
+        return self.rows_at(rows).astype(np.int64, copy=False)
 
     def check_rows(self, rows: Int32Array) -> None:
         """Raise ValueError unless `rows` is int32 [N] of this bank's rows."""

@@ -8,7 +8,7 @@ Numerical Precision (arXiv 1502.02551), section 3.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -111,7 +111,7 @@ class WidenedRows:
     def __getitem__(self, rows: slice) -> WidenedRows:
         return WidenedRows(self.bits[rows])
 
-    def __setitem__(self, rows: slice, values: NDArray[np.float32]) -> None:
+    def __setitem__(self, rows: slice | NDArray[np.int64], values: NDArray[np.float32]) -> None:
         self.bits[rows] = nearest_bits(values)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -120,6 +120,10 @@ class WidenedRows:
         whole = self.bits.astype(np.uint32)
         whole <<= 16
         return whole.view(np.float32).astype(dtype or np.float32, copy=False)
+
+    def take(self, rows: NDArray[np.int64], axis: int = 0, mode: Literal["clip"] = "clip") -> WidenedRows:
+        """Return copies of rows, as NumPy's `take` does, still in bfloat16."""
+        return WidenedRows(self.bits.take(rows, axis=axis, mode=mode))
 
     def copy(self) -> WidenedRows:
         """Return a copy, still in bfloat16."""

@@ -15,7 +15,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ...config.tables import TableSettings
 from ...data.hashing import GOLDEN_RATIO, MASK, mix, mix_one
+from ..placement.plan import Piece
 
 PAIRS_PER_ROW = 2048
 DIM_LIMIT = 2 * PAIRS_PER_ROW
@@ -94,6 +96,40 @@ def keyed_values(
         unit = units if len(units) == 1 else units[start : start + step]
         np.multiply(signed >> 8, unit, out=out[start : start + step], casting="same_kind", dtype=np.float32)
     return out
+
+
+class FirstRowValues:
+    """The first values of the rows of a bank, which holds pieces of several tables.
+
+    Rows of no piece have zeros. Used by one thread.
+
+    Args:
+        dim: floats in a row.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self._begins: list[int] = []
+        self._firsts: list[int] = []
+        self._keys: list[int] = []
+        self._scales: list[float] = []
+        self._dim = dim
+
+    def add(self, begin: int, piece: Piece, table: TableSettings, seed: int) -> None:
+        """Add a piece, whose rows begin at row `begin` of the bank, above those of the pieces before."""
+        self._begins.append(begin)
+        self._firsts.append(piece.start)
+        self._keys.append(mixed_key(seed, piece.table))
+        self._scales.append(table.init_scale)
+
+    def __call__(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the first values of rows int32 [N] of the bank, float32 [N, dim]."""
+        if not self._begins:
+            return np.zeros((len(rows), self._dim), np.float32)
+        begins = np.array(self._begins, np.int64)
+        owners = np.searchsorted(begins, rows, side="right") - 1
+        numbers = rows - begins[owners] + np.array(self._firsts, np.int64)[owners]
+        keys, scales = np.array(self._keys, np.uint64)[owners], np.array(self._scales)[owners]
+        return keyed_values(keys, scales, numbers, self._dim)
 
 
 def mixed_key(*words: int) -> int:

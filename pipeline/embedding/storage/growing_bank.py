@@ -15,10 +15,12 @@ from ..growing.id_index import ABSENT
 from ..growing.row_directory import IDS, USED_AT, USED_SECONDS, RowDirectory
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
+from ..placement.ranges import WEIGHTS
 from .bank import FILL_ROWS, BankPart, BankRequest, FirstValues, RequestArrays, RowBank
 from .bf16_rows import RowNumbers
 from .first_values import keyed_values, mixed_key
 from .grown_rows import as_stored
+from .on_disk.shares import DiskShare
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 
@@ -62,6 +64,7 @@ class GrowingBank(RowBank):
         tables: the tables, in the order of their banks in the plan; None where the node has no part.
         seed: the seed of the run.
         clock: that of `RowDirectory`.
+        disk: that of `RowBank`; which id has which row is in memory all the same.
 
     Attributes:
         directory: which id has which row.
@@ -74,10 +77,11 @@ class GrowingBank(RowBank):
         tables: Sequence[GrowingPiece | None],
         seed: int,
         clock: Callable[[], float] = time.monotonic,
+        disk: DiskShare | None = None,
     ) -> None:
         self._parts = [part for part in tables if part is not None]
         lengths = [len(part.piece) for part in self._parts]
-        super().__init__(node, sum(lengths), bank)
+        super().__init__(node, sum(lengths), bank, disk)
         self._is_mixed = bank.mixed
         self._numbers = [number for number, part in enumerate(tables) if part is not None]
         self.directory = RowDirectory(
@@ -107,7 +111,7 @@ class GrowingBank(RowBank):
 
     def numbers_of(self, rows: IndexArray) -> RowNumbers:
         """Return the keys of rows: a trainer does not know which row a key has."""
-        keys: Uint64Array = self.directory.ids[rows].view(np.uint64)
+        keys: Uint64Array = self.directory.ids[self.rows_at(rows)].view(np.uint64)
         return keys
 
     def take_request(self, shares: Sequence[BankShare], arrays: RequestArrays) -> BankRequest:
@@ -150,12 +154,15 @@ class GrowingBank(RowBank):
         rows = self.directory.find(keys)
         absent = np.flatnonzero(rows == ABSENT)
         if not len(absent):
-            return BankPart(self, share, rows, lengths)
-        # Any row, since its values are replaced.
-        rows[absent] = 0
+            places, request = self.places_of(rows)
+            return BankPart(self, share, places, lengths, request=request)
+        known = np.flatnonzero(rows != ABSENT)
+        # Any place for the others, since its values are replaced.
+        places = np.zeros(len(rows), np.int32)
+        places[known], request = self.places_of(rows[known])
         owners = np.searchsorted(np.cumsum(self._of_parts(counts)), absent, side="right")
-        first = FirstValues(absent, self._first_values(keys[absent], owners))
-        return BankPart(self, share, rows, lengths, first=first)
+        first = FirstValues(absent, self._values_of_keys(keys[absent], owners))
+        return BankPart(self, share, places, lengths, first=first, request=request)
 
     def push_part(
         self, share: BankShare, keys: Uint64Array, counts: Sequence[int], lengths: Int32Array
@@ -168,15 +175,20 @@ class GrowingBank(RowBank):
         self.changed_at[use.evicted] = self.change_epoch
         if use.renumbered:
             self.changed_at[self.directory.used_at > 0] = self.change_epoch
-        first = None
-        if len(use.new):
-            new: IndexArray = use.new.astype(np.int64)
-            owners = np.searchsorted(self._begins, new, side="right") - 1
-            first = FirstValues(new, self._first_values(self.directory.ids[new].view(np.uint64), owners))
+        if self.cached is not None:
+            self.cached.forget(use.evicted)
         known = np.flatnonzero(use.rows != ABSENT)
-        if len(known) == len(use.rows):
-            return BankPart(self, share, use.rows, lengths, first=first)
-        return BankPart(self, share, use.rows[known], lengths, known, first)
+        every = len(known) == len(use.rows)
+        places, request = self.places_of(use.rows if every else use.rows[known])
+        first = self._first_of(use.new) if len(use.new) else None
+        return BankPart(self, share, places, lengths, None if every else known, first, request)
+
+    def _first_of(self, new: Int32Array) -> FirstValues:
+        """Return the first values of new rows, which have places in memory."""
+        owners = np.searchsorted(self._begins, new, side="right") - 1
+        values = self._values_of_keys(self.directory.ids[new].view(np.uint64), owners)
+        places = new if self.cached is None else self.cached.find(new)
+        return FirstValues(places.astype(np.int64), values)
 
     def restore(self, saved: SavedTables, table: TableSettings, piece: Piece, rows: slice) -> None:
         """Load a table's rows that belong to this node, whatever nodes saved them.
@@ -202,7 +214,7 @@ class GrowingBank(RowBank):
             if first == last:
                 continue
             source, target = sources[first:last] - start, targets[first:last].astype(np.int64)
-            self._storage.put(target, np.ascontiguousarray(saved.read(table.name, start, stop)[source]))
+            arrays[WEIGHTS][target] = saved.read(table.name, start, stop)[source]
             for state, values in saved.read_state(table.name, start, stop).items():
                 arrays[state][target] = values[source]
 
@@ -210,7 +222,7 @@ class GrowingBank(RowBank):
         """Return the counts of the tables that this node has a part of."""
         return [counts[number] for number in self._numbers]
 
-    def _first_values(self, keys: Uint64Array, owners: IndexArray) -> Float32Array:
+    def _values_of_keys(self, keys: Uint64Array, owners: IndexArray) -> Float32Array:
         """Return the vectors of ids without a row, float32 [N, dim].
 
         `owners` has the table of each.

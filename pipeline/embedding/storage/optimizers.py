@@ -168,22 +168,25 @@ class RowOptimizer:
 
     Raises:
         JobFileError: an unknown name.
+
+    Attributes:
+        memories: the state by name, in the order of `row_states`.
     """
 
     def __init__(self, name: str, rows: int, dim: int, lr: float) -> None:
         self._rule = make_row_rule(name, lr)
-        self._memories = {
+        self.memories = {
             state.name: RowMemory(state.shape(rows, dim), np.float32) for state in row_states(name)
         }
 
     @property
     def state(self) -> dict[str, NDArray[np.float32]]:
         """Return the arrays for a checkpoint by name, each [rows, ...]; not copies."""
-        return {name: memory.values for name, memory in self._memories.items()}
+        return {name: memory.values for name, memory in self.memories.items()}
 
     def state_of(self, rows: NDArray[Any]) -> list[NDArray[np.float32]]:
         """Return copies of the state of rows int32 or int64 [N], each [N, ...], in the order of `state`."""
-        return [memory.take(rows) for memory in self._memories.values()]
+        return [memory.take(rows) for memory in self.memories.values()]
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
         """Update the state; return what to add to the rows, float32 [M, dim], contiguous.
@@ -196,6 +199,6 @@ class RowOptimizer:
         positions = rows.numpy()
         state = self.state_of(positions)
         steps = self._rule.step([torch.from_numpy(values) for values in state], gradients, scale)
-        for memory, values in zip(self._memories.values(), state, strict=True):
+        for memory, values in zip(self.memories.values(), state, strict=True):
             memory.put(positions, values)
         return steps

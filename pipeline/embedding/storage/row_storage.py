@@ -83,6 +83,11 @@ class RowStorage(Protocol):
         """Return the memory itself, float32 [rows, dim], zeros at first."""
         ...
 
+    @property
+    def memory(self) -> RowMemory[Any]:
+        """Return the memory as it is, of bfloat16 its bits, uint16 [rows, dim]."""
+        ...
+
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         """Copy rows int32 or int64 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
         ...
@@ -109,16 +114,16 @@ class Float32Rows:
     """Rows as float32, without rounding."""
 
     def __init__(self, rows: int, dim: int) -> None:
-        self._memory = RowMemory((rows, dim), np.float32)
-        self.values = self._memory.values
+        self.memory: RowMemory[Any] = RowMemory((rows, dim), np.float32)
+        self.values = self.memory.values
         self._tensor = torch.from_numpy(self.values)
         self._block_rows = max(1, BLOCK_BYTES // (4 * dim))
 
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
-        self._memory.take(rows, out)
+        self.memory.take(rows, out)
 
     def put(self, rows: IndexArray, values: Float32Array) -> None:
-        self._memory.put(rows, values)
+        self.memory.put(rows, values)
 
     def add(
         self,
@@ -133,8 +138,8 @@ class Float32Rows:
         positions, block = rows.numpy(), self._block_rows
         for start in range(0, len(positions), block):
             some, after = positions[start : start + block], steps[start : start + block]
-            after += torch.from_numpy(self._memory.take(some))
-            self._memory.put(some, after.numpy())
+            after += torch.from_numpy(self.memory.take(some))
+            self.memory.put(some, after.numpy())
 
 
 class BFloat16Rows:
@@ -144,14 +149,14 @@ class BFloat16Rows:
     """
 
     def __init__(self, rows: int, dim: int) -> None:
-        self._memory = RowMemory((rows, dim), np.uint16)
-        self.values = WidenedRows(self._memory.values)
+        self.memory: RowMemory[Any] = RowMemory((rows, dim), np.uint16)
+        self.values = WidenedRows(self.memory.values)
 
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         torch.from_numpy(out).copy_(self._take_bf16(rows))
 
     def put(self, rows: IndexArray, values: Float32Array) -> None:
-        self._memory.put(rows, nearest_bits(values))
+        self.memory.put(rows, nearest_bits(values))
 
     def add(
         self, rows: torch.Tensor, steps: torch.Tensor, key: int, numbers: RowNumbers | None = None
@@ -159,10 +164,10 @@ class BFloat16Rows:
         positions = rows.numpy()
         numbers = positions if numbers is None else numbers
         rounded = add_at_random(self._take_bf16(positions), steps, numbers, key)
-        self._memory.put(positions, rounded.numpy().view(np.uint16))
+        self.memory.put(positions, rounded.numpy().view(np.uint16))
 
     def _take_bf16(self, rows: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(self._memory.take(rows).view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(self.memory.take(rows).view(np.int16)).view(torch.bfloat16)
 
 
 STORAGES: Final[dict[str, Any]] = {"float32": Float32Rows, "bfloat16": BFloat16Rows}

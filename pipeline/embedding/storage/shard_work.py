@@ -114,6 +114,7 @@ class LookupWork:
                 every: Int32Array = np.arange(len(bag_rows), dtype=np.int32)
                 with torch.inference_mode():
                     sum_bags(torch.from_numpy(bag_rows), every, part.lengths, out[part.share.single :])
+            part.bank.finish(part)
 
 
 class PushWork:
@@ -153,7 +154,9 @@ class PushWork:
             part.bank.apply(rows, gradients, positions, self._scale, key)
 
     def finish(self) -> None:
-        """Do nothing; `run` has done all the work."""
+        """Note, after all threads ran, that the work has ended."""
+        for part in self._parts:
+            part.bank.finish(part)
 
 
 ShardWork = LookupWork | PushWork

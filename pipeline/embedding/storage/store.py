@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...config.row_bytes import STORAGE_BYTES, state_floats
+from ...config.row_bytes import STORAGE_BYTES, row_bytes, state_floats
+from ...config.tables import TableSettings
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
@@ -21,6 +22,7 @@ from .bank import BankRequest, RequestArrays, RowBank
 from .changed_rows import ChangedRows, Fetch, changed_bytes, changed_rows
 from .first_values import mixed_key
 from .growing_bank import GrowingBank, GrowingPiece
+from .on_disk.shares import BankSize, DiskShare, divide_memory
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import LookupWork, PushWork
@@ -56,6 +58,7 @@ class ShardStore:
         seed: int,
         memory_fraction: float,
         clock: Callable[[], float] = time.monotonic,
+        memory_bytes: int = 0,
     ) -> None:
         """Allocate and initialize the rows; allocate nothing if they do not fit.
 
@@ -65,6 +68,8 @@ class ShardStore:
             seed: the seed of the run; the first values depend only on seed, table and row.
             memory_fraction: fraction of the available memory that may be used.
             clock: the time in seconds, of any start, by which growing tables free rows.
+            memory_bytes: the most bytes of memory for the rows, but for tables with a limit of their own;
+                others lie in files. 0 for no limit.
 
         Raises:
             ResourceError: the rows and their state do not fit into memory.
@@ -74,21 +79,50 @@ class ShardStore:
         self._seed, self._clock = seed, clock
         self.dims = tuple(bank.dim for bank in plan.banks)
         self.bag_pieces = plan.bag_pieces(node)
-        check_memory(plan, node, memory_fraction)
+        check_memory(plan, node, memory_fraction, memory_bytes)
         self._change_epoch = 1
-        self._groups = [self._make_bank(list(numbers)) for numbers in plan.bank_groups]
+        shares = self._disk_shares(memory_bytes)
+        self._groups = [
+            self._make_bank(list(numbers), share)
+            for numbers, share in zip(plan.bank_groups, shares, strict=True)
+        ]
         # The bank of each number, and the first of its rows there.
         self._places = {number: (bank, row) for bank, rows in self._groups for number, row in rows.items()}
         for piece in plan.pieces_of(node):
             bank, rows = self._rows_of(piece)
             bank.fill(piece, plan.tables[piece.table], rows, seed)
 
-    def _make_bank(self, numbers: list[int]) -> tuple[RowBank, dict[int, int]]:
+    def _disk_shares(self, memory_bytes: int) -> list[DiskShare | None]:
+        """Return where the rows of each group of banks lie."""
+        groups = self.plan.bank_groups
+        shares: list[DiskShare | None] = [None] * len(groups)
+        together = []
+        for group, numbers in enumerate(groups):
+            bank, where = self.plan.banks[numbers[0]], f"embedding node {self.node}: tables"
+            if bank.memory_bytes is None:
+                together.append(group)
+            else:
+                (shares[group],) = divide_memory([self._bank_size(numbers)], bank.memory_bytes, where)
+        sizes = [self._bank_size(groups[group]) for group in together]
+        where = f"embedding node {self.node}: embedding"
+        for group, share in zip(together, divide_memory(sizes, memory_bytes, where), strict=True):
+            shares[group] = share
+        return shares
+
+    def _bank_size(self, numbers: Sequence[int]) -> BankSize:
+        pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
+        bank = self.plan.banks[numbers[0]]
+        floats_bytes = row_bytes(bank.optimizer, bank.dim, bank.storage)
+        tables = [self.plan.tables[piece.table] for piece in pieces]
+        search_bytes = max((table.row_bytes - floats_bytes for table in tables), default=0)
+        return BankSize(sum(map(len, pieces)), floats_bytes, search_bytes, bank.folder)
+
+    def _make_bank(self, numbers: list[int], disk: DiskShare | None) -> tuple[RowBank, dict[int, int]]:
         """Return the bank of these numbers, and where the rows of each begin."""
         bank = self.plan.banks[numbers[0]]
         pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
         if not bank.growing:
-            return RowBank(self.node, sum(map(len, pieces)), bank), {numbers[0]: 0}
+            return RowBank(self.node, sum(map(len, pieces)), bank, disk), {numbers[0]: 0}
         begins, rows = {}, 0
         tables: list[GrowingPiece | None] = []
         for number in numbers:
@@ -97,7 +131,7 @@ class ShardStore:
             piece = next((piece for piece in pieces if piece.bank == number), None)
             tables.append(None if piece is None else GrowingPiece(piece, self.plan.tables[piece.table]))
             rows += 0 if piece is None else len(piece)
-        return GrowingBank(self.node, bank, tables, self._seed, self._clock), begins
+        return GrowingBank(self.node, bank, tables, self._seed, self._clock, disk), begins
 
     def _rows_of(self, piece: Piece) -> tuple[RowBank, slice]:
         """Return the bank of a piece, and the piece's rows in it."""
@@ -113,6 +147,36 @@ class ShardStore:
             for table, counts in bank.counts().items()
             for what, count in counts.items()
         }
+
+    def disk_counts(self) -> dict[str, int | float]:
+        """Return counts of rows that lie in files, as `disk/COUNT`; any thread may call.
+
+        Empty if all rows are in memory.
+        """
+        cached = [bank.cached for bank, _ in self._groups if bank.cached is not None]
+        if not cached:
+            return {}
+        files = [rows.file for rows in cached]
+        moved = sum((file.counts.reads + file.counts.writes) * file.record_bytes for file in files)
+        return {
+            "disk/memory_rows": sum(rows.rows_in_memory for rows in cached),
+            "disk/file_rows": sum(file.count for file in files),
+            "disk/lookups": sum(rows.lookups for rows in cached),
+            "disk/missed": sum(rows.missed for rows in cached),
+            "disk/reads": sum(file.counts.reads for file in files),
+            "disk/writes": sum(file.counts.writes for file in files),
+            "disk/bytes": moved,
+            "disk/wait_seconds": sum(file.counts.seconds for file in files),
+        }
+
+    def wait_before_replacing(self, wait_idle: Callable[[], None]) -> None:
+        """Have `wait_idle` called before rows make way whose work may not have ended.
+
+        It returns once all work has ended that was made by now. By default work ends before more is made.
+        """
+        for bank, _ in self._groups:
+            if bank.cached is not None:
+                bank.cached.wait_idle = wait_idle
 
     def floats_of(
         self, rows: int, counts: Sequence[int] = (), bag_lengths: Int32Array = NO_BAG_LENGTHS
@@ -330,11 +394,18 @@ class ShardStore:
         return [table.name for _, table in tables if table.name not in saved.names]
 
 
-def check_memory(plan: TablePlan, node: int, fraction: float) -> None:
-    """Raise ResourceError if a node's rows need more than `fraction` of the free memory."""
+def check_memory(plan: TablePlan, node: int, fraction: float, memory_bytes: int = 0) -> None:
+    """Raise ResourceError if a node's rows need more than `fraction` of the free memory.
+
+    `memory_bytes` is that of `ShardStore`.
+    """
     pieces = [(plan.tables[piece.table], len(piece)) for piece in plan.pieces_of(node)]
     rows = sum(count for _, count in pieces)
     needed = sum(count * table.row_bytes for table, count in pieces)
+    limited = _limited_bytes(pieces, memory_bytes)
+    if limited < needed:
+        _check_limited(limited, node, fraction)
+        return
     weights_bytes = sum(count * table.dim * STORAGE_BYTES[table.storage] for table, count in pieces)
     available = available_memory_bytes()
     allowed = int(available * fraction)
@@ -351,8 +422,31 @@ def check_memory(plan: TablePlan, node: int, fraction: float) -> None:
             f"only {data_size(allowed)} may be used: {fraction:g} (embedding.memory_fraction) of the "
             f"{data_size(available)} available",
             where=f"embedding node {node}",
-            remedy=f"raise embedding.nodes on more hosts, {narrower}or lower model.table_rows or "
-            "model.embedding_dim",
+            remedy=f"raise embedding.nodes on more hosts, {narrower}lower model.table_rows or "
+            "model.embedding_dim, or let rows lie on disk: embedding.memory_bytes",
+        )
+
+
+def _limited_bytes(pieces: Sequence[tuple[TableSettings, int]], memory_bytes: int) -> int:
+    """Return the most bytes of memory that rows may take, by the limits of all tables and of single ones."""
+    together = own = 0
+    for table, count in pieces:
+        whole = count * table.row_bytes
+        if table.memory_bytes is None:
+            together += whole
+        else:
+            own += min(whole, table.memory_bytes or whole)
+    return own + min(together, memory_bytes or together)
+
+
+def _check_limited(limited: int, node: int, fraction: float) -> None:
+    available = available_memory_bytes()
+    if limited > (allowed := int(available * fraction)):
+        raise ResourceError(
+            f"rows may take {data_size(limited)} of memory by memory_bytes, but only {data_size(allowed)} may"
+            f" be used: {fraction:g} (embedding.memory_fraction) of the {data_size(available)} available",
+            where=f"embedding node {node}",
+            remedy="lower embedding.memory_bytes, or those of [tables]",
         )
 
 

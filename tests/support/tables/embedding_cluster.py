@@ -59,10 +59,20 @@ def draw_rows(tables: Sequence[TableSettings], batch: int, seed: int, longest: i
 class EmbeddingCluster:
     """The stores of all nodes, and a router."""
 
-    def __init__(self, tables: Sequence[TableSettings], nodes: int, *, distinct: bool = False) -> None:
+    def __init__(
+        self,
+        tables: Sequence[TableSettings],
+        nodes: int,
+        *,
+        distinct: bool = False,
+        memory_bytes: int = 0,
+    ) -> None:
         self.plan = TablePlan.make(tables, nodes)
         self.router = ShardRouter(self.plan, distinct=distinct)
-        self.stores = [ShardStore(self.plan, n, seed=SEED, memory_fraction=0.8) for n in range(nodes)]
+        self.stores = [
+            ShardStore(self.plan, n, seed=SEED, memory_fraction=0.8, memory_bytes=memory_bytes)
+            for n in range(nodes)
+        ]
 
     def call(self, drawn: DrawnRows) -> tuple[list[LookupPlan], list[Float32Array]]:
         """The requests for a batch, and the nodes' answers."""

@@ -108,6 +108,8 @@ OTHER: dict[str, Any] = {
     "embedding.threads": 3,
     "embedding.placement": "rows",
     "embedding.memory_fraction": 0.5,
+    "embedding.memory_bytes": 2**32,
+    "embedding.folder": "/tmp",
     "sync.algorithm": "none",
     "sync.mode": "fixed",
     "sync.every": 5,

@@ -41,6 +41,7 @@ CASES = {
         (),
     ),
     "priority": ("run.background_priority=normal", ("checkpoint.every_seconds=0",), ()),
+    "folder": ('embedding.folder="/tmp"', (), ("embedding.memory_bytes=4GiB",)),
     "header": ("data.header=false", (), CSV),
     "delimiter": ('data.delimiter=";"', (), CSV),
     "quote": ('data.quote=""', (), CSV),
@@ -187,7 +188,7 @@ model: query item negatives options
 trainer: count workers batch optimizer lr weight_decay ema clip_norm precision device max_bad_batches
 trainer: credit
 trainer.schedule: kind warmup_examples
-embedding: nodes warmup_iterations threads memory_fraction
+embedding: nodes warmup_iterations threads memory_fraction memory_bytes
 sync: algorithm
 codecs: vectors gradients
 network: transport shared_memory bind advertise delay bandwidth

@@ -261,7 +261,7 @@ def test_tables_that_do_not_fit_are_refused_before_anything_is_allocated(
     ):
         assert part in text
     assert "0.8 (embedding.memory_fraction) of the 45.0 kB available" in text
-    assert text.endswith("or lower model.table_rows or model.embedding_dim")
+    assert text.endswith("or let rows lie on disk: embedding.memory_bytes")
     assert "\n" not in text
 
 

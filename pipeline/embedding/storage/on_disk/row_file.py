@@ -1,0 +1,168 @@
+"""The records of rows in a file on the node's disk."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import ResourceError
+from ....text.format import data_size
+from ....types import Int32Array, Mask
+
+READERS: Final = 16
+"""Threads that read and write: a disk answers so many at once. More read no more rows a second of the disk
+that was measured."""
+
+_ROWS_A_READER: Final = 32
+"""Rows for which another thread is worth its start."""
+
+
+@dataclass
+class FileCounts:
+    """What went through a file since its start.
+
+    Attributes:
+        reads: rows read.
+        writes: rows written.
+        seconds: time that the node's thread waited for both.
+    """
+
+    reads: int = 0
+    writes: int = 0
+    seconds: float = 0.0
+
+
+class RowFile:
+    """A record for each of `rows` rows, in a file without a name.
+
+    Nobody else can open it, and the system frees its space when the process ends, however it ends. All of its
+    space is reserved at the start, so that the disk cannot fill up under it. Used by one thread.
+
+    Args:
+        folder: a folder on a local disk.
+        rows: number of rows.
+        record: the structured type of a record.
+
+    Raises:
+        ResourceError: the folder is absent or not writable, or the disk lacks the space.
+
+    Attributes:
+        rows: number of rows.
+        count: how many of them have a record.
+        counts: what was read and written.
+    """
+
+    def __init__(self, folder: Path, rows: int, record: np.dtype[Any]) -> None:
+        size = rows * record.itemsize
+        descriptor = _reserve(folder, size)
+        try:
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        # Neighbours of a row are no more likely to be needed than others.
+        self._map.madvise(mmap.MADV_RANDOM)
+        self._records: NDArray[Any] = np.frombuffer(self._map, record)
+        # As single values of all their bytes, which NumPy copies fast.
+        self._whole = self._records.view(np.dtype((np.void, record.itemsize)))
+        self._written: NDArray[np.uint8] = np.zeros(-(-rows // 8), np.uint8)
+        self._threads = ThreadPoolExecutor(READERS, "rows-file")
+        self.rows = rows
+        self.counts = FileCounts()
+        self.count = 0
+
+    @property
+    def record_bytes(self) -> int:
+        """Return the bytes of a row's record."""
+        return self._records.itemsize
+
+    def has(self, rows: Int32Array) -> Mask:
+        """Return which of rows int32 [N] have a record."""
+        found: Mask = (self._written[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return found
+
+    def read(self, rows: Int32Array) -> NDArray[Any]:
+        """Return the records of rows int32 [N], which have one."""
+        out = np.empty(len(rows), self._whole.dtype)
+
+        def some(start: int, stop: int) -> None:
+            np.take(self._whole, rows[start:stop], out=out[start:stop], mode="clip")
+
+        self._in_parts(len(rows), some)
+        self.counts.reads += len(rows)
+        return out.view(self._records.dtype)
+
+    def write(self, rows: Int32Array, records: NDArray[Any]) -> None:
+        """Write the records of rows int32 [N], which are distinct."""
+        order = np.argsort(rows)
+        rows, values = rows[order], records.view(self._whole.dtype)[order]
+
+        def some(start: int, stop: int) -> None:
+            # Not `np.put`, which keeps other threads waiting while it waits for the disk.
+            self._whole[rows[start:stop]] = values[start:stop]
+
+        self._in_parts(len(rows), some)
+        self._mark(rows)
+        self.counts.writes += len(rows)
+
+    def write_field(self, name: str, rows: Int32Array, values: NDArray[Any]) -> None:
+        """Write one field of the records of rows int32 [N], which are distinct."""
+        self._records[name][rows] = values
+        self._mark(rows)
+
+    def forget(self, rows: Int32Array) -> None:
+        """Have no record of rows int32 [N], distinct, any more."""
+        self.count -= int(self.has(rows).sum())
+        np.bitwise_and.at(self._written, rows >> 3, ~(np.uint8(1) << (rows & 7).astype(np.uint8)))
+
+    def _mark(self, rows: Int32Array) -> None:
+        self.count += int(len(rows) - self.has(rows).sum())
+        np.bitwise_or.at(self._written, rows >> 3, np.uint8(1) << (rows & 7).astype(np.uint8))
+
+    def _in_parts(self, count: int, some: Callable[[int, int], None]) -> None:
+        """Call `some` with parts of `count` rows, on several threads, and wait for them."""
+        began = time.monotonic()
+        parts = min(READERS, count // _ROWS_A_READER)
+        if parts > 1:
+            bounds = [count * part // parts for part in range(parts + 1)]
+            for _ in self._threads.map(some, bounds[:-1], bounds[1:]):
+                pass
+        elif count:
+            some(0, count)
+        self.counts.seconds += time.monotonic() - began
+
+
+def _reserve(folder: Path, size: int) -> int:
+    """Return the descriptor of a new file of `size` bytes without a name."""
+    try:
+        try:
+            descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            # Not every file system can make a file without a name.
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+                raise
+            descriptor, name = tempfile.mkstemp(prefix="shadowsync-rows-", dir=folder)
+            os.unlink(name)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        remedy = "give a folder on a local disk that this node may write, with enough free space"
+        raise ResourceError(
+            f"{data_size(size)} for rows cannot be reserved in {folder}: {error.strerror}",
+            where="embedding.folder",
+            remedy=remedy,
+        ) from error
+    return descriptor

@@ -1,0 +1,258 @@
+"""A store whose rows lie in a file: it answers as one with all rows in memory, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.pipeline.config.tables import Growth, TableSettings
+from shadowsync.pipeline.data.hashing import mix, table_rows_of
+from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.on_disk.cached_rows import CachedRows
+from shadowsync.pipeline.embedding.storage.on_disk.shares import FEWEST_PLACES
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
+from shadowsync.pipeline.embedding.storage.store import ShardStore
+from shadowsync.pipeline.errors import ResourceError
+from shadowsync.pipeline.types import Float32Array
+from shadowsync.tests.support.tables.embedding_cluster import DrawnRows, EmbeddingCluster, draw_rows
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables.tables import make_table
+
+ROWS, BATCH, STEPS = 20_000, 300, 40
+
+KINDS: dict[str, tuple[TableSettings, ...]] = {
+    # Two pieces in one bank, of unequal scales.
+    "float32": (
+        make_table("one", ROWS, 4, optimizer="rowwise_adagrad"),
+        make_table("two", ROWS, 4, optimizer="rowwise_adagrad", init_scale=0.5),
+    ),
+    "bfloat16": (make_table("half", ROWS, 6, optimizer="adam", storage="bfloat16", weight_decay=0.01),),
+    "bags": (
+        make_table("list", ROWS, 4, pooling="mean", optimizer="adagrad"),
+        make_table("some", ROWS, 4, pooling="sum", optimizer="adagrad"),
+    ),
+    "growing": (
+        make_table("user", ROWS, 16, optimizer="rowwise_adagrad", growth=Growth()),
+        make_table("shop", ROWS // 4, 16, optimizer="rowwise_adagrad", growth=Growth(evict="never")),
+    ),
+    "growing_bfloat16": (
+        make_table("item", ROWS, 32, optimizer="adam", storage="bfloat16", growth=Growth()),
+    ),
+}
+
+
+def draw(tables: tuple[TableSettings, ...], step: int) -> DrawnRows:
+    """A batch of frequent and of rare ids: also more of them than a growing table has rows."""
+    if tables[0].growth is None:
+        # A request has all rows of bags.
+        return draw_rows(tables, BATCH // 3 if tables[0].columns[0].pooling else BATCH, step)
+    uniform = np.random.default_rng(step).random((len(tables), BATCH))
+    ids = np.exp(uniform * np.log(3 * ROWS)).astype(np.uint64)
+    hashes = mix(ids + np.arange(len(tables), dtype=np.uint64)[:, None] * np.uint64(10**6))
+    rows = table_rows_of(hashes, tuple(table.rows for table in tables))
+    return DrawnRows(rows, np.zeros(0, np.int32), np.zeros((0, 0), np.int32), keys=hashes)
+
+
+def memory_for(tables: tuple[TableSettings, ...], places: int = FEWEST_PLACES) -> int:
+    """Bytes of memory in which so many of the tables' rows have places."""
+    rows = sum(table.rows for table in tables)
+    search = tables[0].growth.row_bytes if tables[0].growth else 0
+    return int(rows * (1 + 1 / 8 + search) + (places + 40) * (tables[0].row_bytes - search + 9))
+
+
+def train(cluster: EmbeddingCluster, steps: range) -> list[Float32Array]:
+    answers = []
+    for step in steps:
+        requests, vectors = cluster.forward(draw(cluster.plan.tables, step))
+        answers += [reply.detach().numpy().copy() for reply in vectors.embeddings]
+        sum((e * (e + step)).sum() for e in vectors.embeddings).backward()  # type: ignore[union-attr]
+        cluster.push(requests, vectors.gradients())
+    return answers
+
+
+def all_rows(store: ShardStore) -> dict[str, Any]:
+    """Each array of the store as a file has it; of rows without an id nothing."""
+    found: dict[str, Any] = {}
+    for piece, arrays in store.pieces():
+        values = {name: np.asarray(array[:]) for name, array in arrays.items()}
+        used = values["used_at"] > 0 if "used_at" in values else np.ones(len(piece), np.bool_)
+        found |= {f"{piece.table}.{name}": array[used] for name, array in values.items()}
+    return found
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def on_disk(tables: tuple[TableSettings, ...], folder: Path) -> EmbeddingCluster:
+    placed = tuple(replace(table, folder=str(folder)) for table in tables)
+    return EmbeddingCluster(placed, 1, memory_bytes=memory_for(tables))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_and_rows_are_those_of_memory_to_the_bit(kind: str, tmp_path: Path) -> None:
+    tables = KINDS[kind]
+    plain, spilled = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
+    for left, right in zip(train(plain, range(STEPS)), train(spilled, range(STEPS)), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert_same(all_rows(plain.stores[0]), all_rows(spilled.stores[0]))
+    counts = spilled.stores[0].disk_counts()
+    assert counts["disk/memory_rows"] <= FEWEST_PLACES + 64
+    assert counts["disk/reads"] > 100
+    assert counts["disk/writes"] > 100
+    # Nothing of it can be seen in the folder, and so nothing is left there by a process that is killed.
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_that_is_not_written_before_it_makes_way_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: one stale row is enough to fail the test above."""
+    tables = KINDS["float32"]
+    spill, dropped = CachedRows._spill, list[int]()
+
+    def forgetful(self: CachedRows, rows: Any, places: Any) -> None:
+        if len(rows) and not dropped:
+            dropped.append(int(rows[0]))
+            rows, places = rows[1:], places[1:]
+        spill(self, rows, places)
+
+    monkeypatch.setattr(CachedRows, "_spill", forgetful)
+    plain, spilled = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
+    train(plain, range(STEPS))
+    train(spilled, range(STEPS))
+    assert dropped
+    with pytest.raises(AssertionError):
+        assert_same(all_rows(plain.stores[0]), all_rows(spilled.stores[0]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_has_the_same_rows_and_restores_to_either(kind: str, tmp_path: Path) -> None:
+    tables = KINDS[kind]
+    plain, spilled = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
+    train(plain, range(STEPS))
+    train(spilled, range(STEPS))
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    store = spilled.stores[0]
+    files = ShardPart.of(store, AppliedBatches()).write(folder)
+    saved = SavedTables(folder, manifest_of_files(files))
+    back, again = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
+    for cluster in (back, again):
+        assert cluster.stores[0].restore(saved) == []
+        assert_same(all_rows(plain.stores[0]), all_rows(cluster.stores[0]))
+    assert again.stores[0].disk_counts()["disk/memory_rows"] == 0
+    more = range(STEPS, STEPS + 10)
+    for left, right in zip(train(back, more), train(again, more), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "growing"])
+def test_changed_rows_are_found_and_copied_wherever_they_are(kind: str, tmp_path: Path) -> None:
+    tables = KINDS[kind]
+    plain, spilled = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
+    for cluster in (plain, spilled):
+        train(cluster, range(10))
+        cluster.stores[0].end_change_epoch()
+        train(cluster, range(10, STEPS))
+    copies = []
+    for cluster in (plain, spilled):
+        store = cluster.stores[0]
+        assert store.changed_bytes(1) > 0
+        part = ShardPart.of_changes(store, AppliedBatches(), store.changed_since(1), 1).copied()
+        copy: dict[str, Any] = {name: np.asarray(values) for name, values in part.rows.items()}
+        copies.append(copy | dict(part.changed_rows))
+    if kind != "growing":
+        assert_same(*copies)
+    used = [copy.get("user.used_at", np.ones(1)) > 0 for copy in copies]
+    np.testing.assert_array_equal(*used)
+    for name in ("user.weights", "user.ids") if kind == "growing" else ():
+        np.testing.assert_array_equal(*(copy[name][mask] for copy, mask in zip(copies, used, strict=True)))
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_rows_whose_work_has_not_ended_keep_their_places(threads: int, tmp_path: Path) -> None:
+    """Work that is late by three requests: the store waits for it before it takes a place that it needs."""
+    tables = KINDS["float32"]
+    plain = EmbeddingCluster(tables, 1)
+    store = on_disk(tables, tmp_path).stores[0]
+    waiting: list[tuple[ShardWork, Callable[[], None]]] = []
+    waits = 0
+
+    def finish(most: int = 0) -> None:
+        while len(waiting) > most:
+            work, done = waiting.pop(0)
+            for thread in range(threads):
+                work.run(thread, threads)
+            work.finish()
+            done()
+
+    def wait_idle() -> None:
+        nonlocal waits
+        waits += 1
+        finish()
+
+    store.wait_before_replacing(wait_idle)
+    for step in range(STEPS):
+        (request,), (reply,) = plain.call(draw(tables, step))
+        out = np.empty_like(reply)
+
+        def compare(out: Float32Array = out, reply: Float32Array = reply) -> None:
+            np.testing.assert_array_equal(out, reply)
+
+        waiting.append((store.lookup_work(request.rows, out, request.counts), compare))
+        gradients = np.random.default_rng(step).standard_normal(request.floats).astype(np.float32)
+        plain.push([request], [gradients])
+        waiting.append((store.push_work(request.rows, gradients, request.counts), lambda: None))
+        finish(6)
+    finish()
+    assert waits > 0
+    assert_same(all_rows(plain.stores[0]), all_rows(store))
+
+
+def test_a_batch_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    cluster = on_disk(KINDS["float32"], tmp_path)
+    rows = np.arange(2 * FEWEST_PLACES, dtype=np.int32)
+    with pytest.raises(ResourceError, match=r"4,096 rows of one request .* raise embedding.memory_bytes"):
+        cluster.stores[0].lookup(rows, np.empty(4 * len(rows), np.float32))
+
+
+def test_too_little_memory_is_refused_with_what_is_enough() -> None:
+    tables = KINDS["float32"]
+    with pytest.raises(ResourceError, match=r"1\.00 kB of memory are too few.* give at least \d") as caught:
+        EmbeddingCluster(tables, 1, memory_bytes=1000)
+    assert "embedding node 0: embedding.memory_bytes: " in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"cannot be reserved in .*nowhere: No such file .*local disk"):
+        on_disk(KINDS["float32"], tmp_path / "nowhere")
+
+
+def test_rows_that_fit_stay_in_memory(tmp_path: Path) -> None:
+    tables = tuple(replace(table, folder=str(tmp_path / "nowhere")) for table in KINDS["float32"])
+    whole = sum(table.rows * table.row_bytes for table in tables)
+    assert EmbeddingCluster(tables, 1, memory_bytes=whole).stores[0].disk_counts() == {}
+
+
+def test_a_table_may_have_memory_of_its_own(tmp_path: Path) -> None:
+    """One table on disk by a setting of its own, one by that of all, one that stays in memory."""
+    one, two = KINDS["float32"]
+    own = replace(one, folder=str(tmp_path), memory_bytes=memory_for((one,)))
+    shared = replace(two, folder=str(tmp_path))
+    kept = replace(two, name="kept", memory_bytes=0, folder=str(tmp_path / "nowhere"))
+    tables = (own, shared, kept)
+    plain, spilled = EmbeddingCluster(tables, 1), EmbeddingCluster(tables, 1, memory_bytes=memory_for((two,)))
+    banks = [bank for bank, _ in spilled.stores[0]._groups]
+    assert [bank.cached is not None for bank in banks] == [True, True, False]
+    train(plain, range(STEPS))
+    train(spilled, range(STEPS))
+    assert_same(all_rows(plain.stores[0]), all_rows(spilled.stores[0]))
