@@ -105,7 +105,9 @@ class SyncFigures(StatusPart):
 class EmbeddingFigures(StatusPart):
     """Requests/s over all shards; staleness in pushes.
 
-    `sharing_examples` is the share of the examples with an id whose row another id has too.
+    `sharing_examples` is the share of the examples with an id whose row another id has too. Where rows lie on
+    disk, `memory_share` is the share of the requested rows that were in memory lately, and `disk_wait_share`
+    that of the time that the node waited for its disk which waited most.
     """
 
     lookups_per_second: float | None = None
@@ -113,6 +115,9 @@ class EmbeddingFigures(StatusPart):
     staleness_mean: float | None = None
     staleness_max: int | None = None
     sharing_examples: float | None = None
+    memory_share: float | None = None
+    disk_reads_per_second: float | None = None
+    disk_wait_share: float | None = None
 
 
 class LedgerFigures(StatusPart):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ...pipeline.checkpoint.best import BEST
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
+from ...pipeline.report.disk_rows import disk_rows
 from ...pipeline.report.growth import growing_tables, growth_warnings
 from ...pipeline.report.lateness import Lateness, lateness_of, latest_of
 from ...pipeline.report.ledger import Ledger
@@ -178,6 +179,7 @@ def build_report(
         nodes=_nodes(state, outcome),
         placement=_placement(state, outcome),
         growing_tables=growing,
+        disk_rows=disk_rows(_shard_counts(state, outcome)),
         shared_rows=shared,
         hardware=describe_hardware(),
         versions=versions(),

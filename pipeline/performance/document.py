@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat
 
 from ..types import ResultModel
 from .measurements import LinkMeasurement, ProfileMeasurements
-from .reasons import ADVICE, MORE_CORES, PREPARE, deeper, reasons_of
+from .reasons import ADVICE, MORE_CORES, PREPARE, deeper, disk_share, reasons_of
 from .worker_time import WorkerTime, worker_time
 
 FORMAT_VERSION: Final = 1
@@ -22,8 +22,9 @@ TRACE_JSON: Final = "trace.json"
 WAIT_SHARE: Final = 1 / 3
 COMPUTE_SHARE: Final = 0.6
 CORE_SHARE: Final = 0.1
+DISK_SHARE: Final = 0.5
 
-Bottleneck = Literal["reader", "network", "embedding", "compute", "sync", "gil", "balanced"]
+Bottleneck = Literal["reader", "network", "embedding", "disk", "compute", "sync", "gil", "balanced"]
 WAITS: Final[tuple[Bottleneck, ...]] = ("reader", "network", "embedding", "sync", "gil")
 
 
@@ -32,7 +33,7 @@ class Verdict(ResultModel):
 
     Attributes:
         bottleneck: the longest wait, if it takes a third or more of the workers' time; otherwise "compute" if
-            workers compute most of the time, or "balanced".
+            workers compute most of the time, or "balanced". "disk" are embedding nodes that wait for theirs.
         share: the bottleneck's share of the workers' time.
         time: breakdown of all of the workers' time.
         reasons: a sentence for each cause, that of the bottleneck first.
@@ -94,6 +95,8 @@ def judge(measured: ProfileMeasurements) -> Verdict:
     """Find the bottleneck, with reasons and remedies."""
     time = worker_time(measured)
     bottleneck, share = bottleneck_of(time)
+    if bottleneck == "embedding" and disk_share(measured) >= DISK_SHARE:
+        bottleneck = "disk"
     remedies = ADVICE[bottleneck]
     if bottleneck == "compute" and time.core >= CORE_SHARE:
         remedies = (MORE_CORES, *remedies)

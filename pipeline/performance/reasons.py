@@ -39,6 +39,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Fewer rows in a batch: truncated bags, or fewer tables.",
         "If the process was stopped or had no core: give it one, and see what else runs there.",
     ),
+    "disk": (
+        "More rows in memory: a larger `embedding.memory_bytes`, or more embedding nodes (`embedding.nodes`)"
+        " on other hosts.",
+        "A faster disk for `embedding.folder`.",
+        "Smaller rows, of which more fit: `embedding.storage` bfloat16, or a smaller `model.embedding_dim`.",
+    ),
     "sync": (
         'Synchronization in the background: `sync.mode = "shadow"`; training then never waits for it.',
         "At a fixed rate, fewer rounds: a larger `sync.every`.",
@@ -73,7 +79,8 @@ def reasons_of(measured: ProfileMeasurements, time: WorkerTime, bottleneck: str)
         "network": _network(measured, time),
         "sync": _sync(measured, time),
     }
-    first = [reasons.pop(bottleneck)] if bottleneck in reasons else []
+    cause = "embedding" if bottleneck == "disk" else bottleneck
+    first = [reasons.pop(cause)] if cause in reasons else []
     return [*first, *reasons.values()]
 
 
@@ -119,10 +126,21 @@ def _reader(measured: ProfileMeasurements, time: WorkerTime) -> str:
 def _embedding(measured: ProfileMeasurements, time: WorkerTime) -> str:
     parts = [
         f"{node.name} was occupied {percent(occupied_share(node))} of the time,"
-        f" {duration(_request_seconds([node]))} per request{_stopped(node)}"
+        f" {duration(_request_seconds([node]))} per request{_waited_for_disk(node)}{_stopped(node)}"
         for node in measured.of("embedding")
     ]
     return f"embedding: workers waited {percent(time.embedding)} for its nodes; {'; '.join(parts)}."
+
+
+def _waited_for_disk(node: NodeMeasurements) -> str:
+    share = node.share("disk_wait_seconds")
+    return f", waited {percent(share)} of the time for its disk" if share >= 0.005 else ""
+
+
+def disk_share(measured: ProfileMeasurements) -> float:
+    """Return the largest part of a busy embedding node's work that is waiting for its disk."""
+    nodes = [(node.share("disk_wait_seconds"), occupied_share(node)) for node in measured.of("embedding")]
+    return max((min(1.0, waited / occupied) for waited, occupied in nodes if occupied > 0), default=0.0)
 
 
 def _request_seconds(nodes: list[NodeMeasurements]) -> float:

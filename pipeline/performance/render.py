@@ -26,6 +26,7 @@ HEADLINES: Final = {
     "reader": "The bottleneck is the reader: workers wait {share} of their time for batches",
     "network": "The bottleneck is the network: workers wait {share} of their time for messages on the way",
     "embedding": "The bottleneck is the embedding nodes: workers wait {share} of their time for them",
+    "disk": "The bottleneck is the disk of the embedding nodes: workers wait {share} of their time for them",
     "sync": "The bottleneck is synchronization: workers wait {share} of their time for rounds",
     "gil": "The bottleneck is the GIL: workers wait {share} of their time for Python's interpreter lock",
     "balanced": "There is no bottleneck: no cause takes a third of the workers' time",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from ..text.markdown import markdown_table, plain
 from . import wording
 from .by_label import tables_by_label
+from .disk_rows import disk_section
 from .growth import growth_section
 from .importance import importance_section
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
@@ -34,6 +35,7 @@ def render_markdown(report: Report) -> str:
         _nodes(report),
         *_placement(report),
         *growth_section(report.growing_tables),
+        *disk_section(report.disk_rows),
         *sharing_section(report.shared_rows),
         *importance_section(report.importance),
         _events(report),

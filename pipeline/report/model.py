@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, compu
 
 from ..metrics.importance import Importance
 from ..types import ResultModel
+from .disk_rows import DiskRows
 from .growth import GrowingTable
 from .ledger import Ledger
 from .merged_work import Merges
@@ -290,6 +291,7 @@ class Report(ResultModel):
     nodes: list[NodeRecord] = []
     placement: Placement | None = None
     growing_tables: list[GrowingTable] = []
+    disk_rows: list[DiskRows] = []
     shared_rows: SharedRows | None = None
     network: EmulatedNetwork | None = None
     importance: Importance | None = None

@@ -140,6 +140,10 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
             (f"rows of {table.shown_name}", table.rows_text)
             for table in report.growing_tables[:_TRAINER_ROWS]
         ),
+        *(
+            (f"{node.name} found", f"{percent(node.memory_share, 1)} in memory, others on disk")
+            for node in report.disk_rows[:_TRAINER_ROWS]
+        ),
         *([] if (shared := report.shared_rows) is None else [("ids share rows", _sharing(shared))]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),

@@ -102,6 +102,14 @@ EMBEDDING = (
     _counter("repeated_pushes", "repeated_pushes", "duplicate pushes, which changed nothing"),
     _counter("staleness_pushes", "staleness_sum", "staleness of the pushes applied, summed"),
     _gauge("staleness_max_pushes", "staleness_max", "the largest staleness so far"),
+    _gauge("disk_memory_rows", "disk_memory_rows", "rows in memory, where others lie on disk"),
+    _gauge("disk_file_rows", "disk_file_rows", "rows that the file on disk has"),
+    _counter("disk_requested_rows", "disk_requested", "rows of lookups and pushes, where some lie on disk"),
+    _counter("disk_missed_rows", "disk_missed", "of these, rows that were not in memory"),
+    _counter("disk_read_rows", "disk_reads", "rows read from the disk"),
+    _counter("disk_written_rows", "disk_writes", "rows written to the disk"),
+    _counter("disk_bytes", "disk_bytes", "bytes of the rows read and written"),
+    _counter("disk_wait_seconds", "disk_wait_seconds", "time that the node waited for its disk"),
 )
 SYNC = (
     *_LISTENER,

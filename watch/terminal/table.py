@@ -117,6 +117,13 @@ def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list
         ("ids share", f"rows in {percent(embedding.sharing_examples, 1)} of examples"),
         ("remedy", 'kind = "growing"'),
     ]
+    on_disk = [
+        ("in memory", f"{percent(embedding.memory_share, 1)} of rows asked for"),
+        (
+            "disk",
+            f"{count(embedding.disk_reads_per_second)} rows/s, waits {percent(embedding.disk_wait_share)}",
+        ),
+    ]
     return [
         ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
         _quality(status),
@@ -131,6 +138,7 @@ def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list
             "in flight",
             f"{count(ledger.in_flight)}, returned {count(ledger.returned)}",
         ),
+        *(on_disk if embedding.memory_share is not None else ()),
         *(sharing if (embedding.sharing_examples or 0.0) > WARNED_SHARE else ()),
         *(faults if ledger.bad_rows or ledger.left_out else ()),
     ]

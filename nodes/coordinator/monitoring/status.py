@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ....pipeline.report.sharing import shared_rows
@@ -137,7 +138,22 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
         staleness_mean=sum_of(shards, "staleness_sum") / pushes if pushes else None,
         staleness_max=largest if pushes else None,
         sharing_examples=shared_rows(state.job.hashed_tables, readers).examples,
+        **_disk_figures(state, names, now),
     )
+
+
+def _disk_figures(state: JobState, shards: Sequence[str], now: float) -> dict[str, float | None]:
+    """Return what there is to say of rows on disk; nothing if all are in memory."""
+    requested = state.rates.total(shards, "disk_requested", now)
+    if not requested:
+        return {}
+    missed = state.rates.total(shards, "disk_missed", now)
+    waits = [state.rates.total([name], "disk_wait_seconds", now) or 0.0 for name in shards]
+    return {
+        "memory_share": None if missed is None else 1.0 - missed / requested,
+        "disk_reads_per_second": state.rates.total(shards, "disk_reads", now),
+        "disk_wait_share": min(1.0, max(waits)),
+    }
 
 
 def _read_by_dead(state: JobState) -> int:

@@ -149,7 +149,7 @@ class ShardStore:
         }
 
     def disk_counts(self) -> dict[str, int | float]:
-        """Return counts of rows that lie in files, as `disk/COUNT`; any thread may call.
+        """Return counts of rows that lie in files, see `DiskRows`; any thread may call.
 
         Empty if all rows are in memory.
         """
@@ -159,14 +159,14 @@ class ShardStore:
         files = [rows.file for rows in cached]
         moved = sum((file.counts.reads + file.counts.writes) * file.record_bytes for file in files)
         return {
-            "disk/memory_rows": sum(rows.rows_in_memory for rows in cached),
-            "disk/file_rows": sum(file.count for file in files),
-            "disk/lookups": sum(rows.lookups for rows in cached),
-            "disk/missed": sum(rows.missed for rows in cached),
-            "disk/reads": sum(file.counts.reads for file in files),
-            "disk/writes": sum(file.counts.writes for file in files),
-            "disk/bytes": moved,
-            "disk/wait_seconds": sum(file.counts.seconds for file in files),
+            "disk_memory_rows": sum(rows.rows_in_memory for rows in cached),
+            "disk_file_rows": sum(file.count for file in files),
+            "disk_requested": sum(rows.requested for rows in cached),
+            "disk_missed": sum(rows.missed for rows in cached),
+            "disk_reads": sum(file.counts.reads for file in files),
+            "disk_writes": sum(file.counts.writes for file in files),
+            "disk_bytes": moved,
+            "disk_wait_seconds": sum(file.counts.seconds for file in files),
         }
 
     def wait_before_replacing(self, wait_idle: Callable[[], None]) -> None:

@@ -62,6 +62,15 @@ export function showFigures(status) {
     ...synchronized,
     ["Lookups/s", count(embedding.lookups_per_second), `pushes/s ${count(embedding.pushes_per_second)}`],
     ["Staleness", number(embedding.staleness_mean, 1), `pushes; at most ${count(embedding.staleness_max)}`],
+    ...(embedding.memory_share == null
+      ? []
+      : [
+          [
+            "Rows found in memory",
+            share(embedding.memory_share, 1),
+            `${count(embedding.disk_reads_per_second)} rows/s of the disk, waits ${share(embedding.disk_wait_share)}`,
+          ],
+        ]),
     ["Ids that share rows", share(embedding.sharing_examples, 1), `of examples; none where a table is "growing"`],
   ];
   const cells = loops ? [["Steps/s", count(loops.per_second), "of all loops"], ...synchronized] : ofJob();

@@ -57,8 +57,8 @@ class CachedRows:
         where: the node, for errors.
 
     Attributes:
-        lookups: rows of all requests, repeats included.
-        missed: of these, distinct rows that were not in memory.
+        requested: rows of all lookups and pushes.
+        missed: distinct rows of a request that were not in memory, summed over all.
         wait_idle: called before a place is taken from a row whose work may not have ended; returns once it
             has. By default work ends before the next `take`.
     """
@@ -76,7 +76,7 @@ class CachedRows:
         self._changed = np.zeros(places, np.bool_)
         self._record = record_type(memories)
         self._finished = 0
-        self.lookups = self.missed = 0
+        self.requested = self.missed = 0
         self.wait_idle: Callable[[], None] = lambda: None
 
     @property
@@ -103,7 +103,7 @@ class CachedRows:
 
         Raises ResourceError if memory has too few places for one request.
         """
-        self.lookups += len(rows)
+        self.requested += len(rows)
         try:
             placement = self._cache.take(rows)
         except CacheTooSmallError as error:

@@ -18,6 +18,10 @@ from shadowsync.tests.support.jobs.profile_measurements import measured, node, t
 DEPTH_SETTINGS = ["trainer.lookups_ahead", "trainer.credit"]
 WAITING = {"compute_seconds": 8.0, "compute_cpu_seconds": 8.0}
 BUSY_SHARD = node("embedding", {"busy_seconds": 9.5, "handled_messages": 1000.0})
+WAITS_FOR_DISK = node(
+    "embedding", {"busy_seconds": 9.5, "handled_messages": 1000.0, "disk_wait_seconds": 6.0}
+)
+FAST_DISK = node("embedding", {"busy_seconds": 9.5, "handled_messages": 1000.0, "disk_wait_seconds": 0.5})
 STOPPED_SHARD = node("embedding", {"busy_seconds": 0.5}, stalled_share=0.9)
 SHARD_WITHOUT_A_CORE = node("embedding", {"busy_seconds": 0.5}, threads=threads(lane_1=(1.0, 8.5)))
 BEHIND = node("reader", {"parse_seconds": 9.8, "wait_for_credit_seconds": 0.1})
@@ -33,6 +37,10 @@ PLANTED = {
     "embedding, stopped": measured(WAITING | {"wait_for_vectors_seconds": 11.0}, embedding=STOPPED_SHARD),
     "embedding, no core": measured(
         WAITING | {"wait_for_vectors_seconds": 11.0}, embedding=SHARD_WITHOUT_A_CORE
+    ),
+    "disk": measured(WAITING | {"wait_for_vectors_seconds": 11.0}, embedding=WAITS_FOR_DISK),
+    "embedding, with a fast disk": measured(
+        WAITING | {"wait_for_vectors_seconds": 11.0}, embedding=FAST_DISK
     ),
     "network": measured(WAITING | {"wait_for_vectors_seconds": 11.0}),
     "network, of batches": measured(WAITING | {"wait_for_reader_seconds": 11.0}),
@@ -60,6 +68,13 @@ def test_the_reason_of_the_verdict_comes_first_with_what_was_measured() -> None:
     assert {reason.partition(":")[0].partition(" ")[0] for reason in verdict.reasons} == {
         *("compute", "gil", "reader", "embedding", "network", "sync")
     }
+
+
+def test_the_disk_is_named_with_how_long_it_was_waited_for() -> None:
+    verdict = judge(PLANTED["disk"])
+    assert "waited 60% of the time for its disk" in verdict.reasons[0]
+    assert any("embedding.memory_bytes" in remedy for remedy in verdict.remedies)
+    assert "for its disk" not in judge(PLANTED["embedding"]).reasons[0]
 
 
 def test_a_wait_is_split_by_how_occupied_the_node_was() -> None:
@@ -196,7 +211,7 @@ def test_a_slow_reader_of_raw_files_is_told_how_to_prepare_them() -> None:
 
 
 def test_every_verdict_has_advice_and_a_headline() -> None:
-    assert set(ADVICE) == set(HEADLINES) == {"compute", "balanced", *WAITS}
+    assert set(ADVICE) == set(HEADLINES) == {"compute", "balanced", "disk", *WAITS}
 
 
 @pytest.mark.parametrize("compute", [index / 97 for index in range(1, 97)])

@@ -105,9 +105,9 @@ def test_answers_and_rows_are_those_of_memory_to_the_bit(kind: str, tmp_path: Pa
         np.testing.assert_array_equal(left, right)
     assert_same(all_rows(plain.stores[0]), all_rows(spilled.stores[0]))
     counts = spilled.stores[0].disk_counts()
-    assert counts["disk/memory_rows"] <= FEWEST_PLACES + 64
-    assert counts["disk/reads"] > 100
-    assert counts["disk/writes"] > 100
+    assert counts["disk_memory_rows"] <= FEWEST_PLACES + 64
+    assert counts["disk_reads"] > 100
+    assert counts["disk_writes"] > 100
     # Nothing of it can be seen in the folder, and so nothing is left there by a process that is killed.
     assert not list(tmp_path.iterdir())
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_has_the_same_rows_and_restores_to_either(kind: str, tmp_pa
     for cluster in (back, again):
         assert cluster.stores[0].restore(saved) == []
         assert_same(all_rows(plain.stores[0]), all_rows(cluster.stores[0]))
-    assert again.stores[0].disk_counts()["disk/memory_rows"] == 0
+    assert again.stores[0].disk_counts()["disk_memory_rows"] == 0
     more = range(STEPS, STEPS + 10)
     for left, right in zip(train(back, more), train(again, more), strict=True):
         np.testing.assert_array_equal(left, right)
