@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from ....pipeline.report.sharing import shared_rows
@@ -142,7 +141,7 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
     )
 
 
-def _disk_figures(state: JobState, shards: Sequence[str], now: float) -> dict[str, float | None]:
+def _disk_figures(state: JobState, shards: list[str], now: float) -> dict[str, float | None]:
     """Return what there is to say of rows on disk; nothing if all are in memory."""
     requested = state.rates.total(shards, "disk_requested", now)
     if not requested:
