@@ -104,14 +104,14 @@ class ShardService(ListeningService):
         """Serve until told to stop; torch uses a single thread here."""
         torch.set_num_threads(1)
         tune_malloc()
-        if self._writers is None:
-            super().body()
-            return
-        self._writers.start()
+        if self._writers is not None:
+            self._writers.start()
         try:
             super().body()
         finally:
-            self._writers.close()
+            if self._writers is not None:
+                self._writers.close()
+            self.store.close()
 
     def takes_more(self) -> bool:
         """Return whether the writer threads take more work."""

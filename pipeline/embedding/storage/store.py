@@ -169,6 +169,12 @@ class ShardStore:
             "disk_wait_seconds": sum(file.counts.seconds for file in files),
         }
 
+    def close(self) -> None:
+        """End the threads that read and write files; the rows are not used after."""
+        for bank, _ in self._groups:
+            if bank.cached is not None:
+                bank.cached.file.close()
+
     def wait_before_replacing(self, wait_idle: Callable[[], None]) -> None:
         """Have `wait_idle` called before rows make way whose work may not have ended.
 

@@ -52,7 +52,12 @@ def _require_whole(report: Report, dead: set[str]) -> None:
 
 @pytest.mark.parametrize(
     "embedding",
-    [{}, pytest.param({"threads": 3, "storage": "bfloat16"}, marks=pytest.mark.matrix)],
+    [
+        {},
+        pytest.param({"threads": 3, "storage": "bfloat16"}, marks=pytest.mark.matrix),
+        # Rows on disk, of which a third have places in memory.
+        pytest.param({"threads": 2, "memory_bytes": 400_000}, marks=pytest.mark.matrix),
+    ],
 )
 def test_another_one_gets_every_batch(
     in_process: Callable[..., InProcessCluster], embedding: dict[str, Any]

@@ -125,6 +125,10 @@ class RowFile:
         self.count -= int(self.has(rows).sum())
         np.bitwise_and.at(self._written, rows >> 3, ~(np.uint8(1) << (rows & 7).astype(np.uint8)))
 
+    def close(self) -> None:
+        """End the threads; nothing is read or written after."""
+        self._threads.shutdown()
+
     def _mark(self, rows: Int32Array) -> None:
         self.count += int(len(rows) - self.has(rows).sum())
         np.bitwise_or.at(self._written, rows >> 3, np.uint8(1) << (rows & 7).astype(np.uint8))

@@ -1,0 +1,70 @@
+"""Whole jobs whose rows lie on disk, beside the same jobs with all rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shadowsync.tests.support.jobs import resumed
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+
+ClusterMaker = Callable[..., InProcessCluster]
+
+# Of 936 kB of rows on each node.
+MEMORY_BYTES = 300_000
+
+
+def job_of(seed: int = 3, **embedding: Any) -> dict[str, dict[str, Any]]:
+    return {
+        "run": {"deterministic": True, "seed": seed},
+        "trainer": {"count": 1},
+        "embedding": {"nodes": 2, **embedding},
+        "sync": {"algorithm": "none", "nodes": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    "embedding", [{}, pytest.param({"threads": 3, "optimizer": "adam"}, marks=pytest.mark.matrix)]
+)
+def test_the_model_is_that_of_memory_to_the_bit(
+    cluster: ClusterMaker, tmp_path: Path, embedding: dict[str, Any]
+) -> None:
+    scale = 3 if "optimizer" in embedding else 1
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    on_disk = {"memory_bytes": scale * MEMORY_BYTES, "folder": str(folder)}
+    whole = resumed.finished(cluster, job_of(**embedding))
+    spilled = resumed.finished(cluster, job_of(**embedding, **on_disk))
+    other = resumed.finished(cluster, job_of(**embedding, **on_disk, seed=4))
+    assert whole.report.disk_rows == []
+    for node in spilled.report.disk_rows:
+        assert node.reads > 100
+        assert node.writes > 100
+        assert node.memory_share is not None
+        assert 0.3 < node.memory_share < 1
+    one, two, third = (resumed.tensors(run) for run in (whole, spilled, other))
+    assert one.keys() == two.keys() == third.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    # The control: the same job from another seed.
+    assert any(not np.array_equal(one[name], third[name]) for name in one)
+    assert "## Rows on disk" in (spilled.folder / "report.md").read_text()
+    assert "## Rows on disk" not in (whole.folder / "report.md").read_text()
+    assert not list(folder.iterdir())
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_same_model(cluster: ClusterMaker, tmp_path: Path) -> None:
+    on_disk = {"memory_bytes": MEMORY_BYTES, "folder": str(tmp_path)}
+    whole = resumed.finished(cluster, job_of())
+    first = resumed.interrupted(cluster, job_of(**on_disk), 60)
+    # Only one of the two has its rows on disk, and then the other.
+    second = resumed.finished(cluster, resumed.going_on(job_of(**on_disk), first))
+    third = resumed.finished(cluster, resumed.going_on(job_of(), first))
+    expected = resumed.tensors(whole)
+    for run in (second, third):
+        for name, values in resumed.tensors(run).items():
+            if "applied" not in name:
+                np.testing.assert_array_equal(values, expected[name], err_msg=name)
