@@ -41,6 +41,35 @@ def profile_option(command: F) -> F:
     )(command)
 
 
+class Size(click.ParamType[int]):
+    """A number of bytes, or a size such as 4GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes; fails as click's own types do."""
+        from ..pipeline.text.sizes import parse_size
+
+        if isinstance(value, int):
+            return value
+        try:
+            return int(value) if value.isdecimal() else parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def memory_option(command: F) -> F:
+    """Add `--memory`, of a command that opens a run's model."""
+    return click.option(
+        "--memory",
+        "memory_bytes",
+        type=Size(),
+        metavar="SIZE",
+        help="Most memory for the tables, such as 4GiB. Larger ones are read from a file on disk, in"
+        " embedding.folder or /var/tmp. [default: what is available]",
+    )(command)
+
+
 def web_option(command: F) -> F:
     """Add `--web`, a key of the job file's [watch]."""
     return click.option(

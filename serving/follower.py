@@ -35,8 +35,8 @@ class FollowedModel:
     one, and its items' vectors are computed there: vectors of queries and of items are of one model.
 
     `announce` gets a line for each new model. `precision` is that of the matrix products; `items` says which
-    items are retrieved; `trust` as of `SavedModel.open`, which says what is raised, and `Items.of_first`.
-    Belongs to one loop.
+    items are retrieved; `trust` and `memory_bytes` as of `SavedModel.open`, which says what is raised, and
+    `Items.of_first`. Belongs to one loop.
     """
 
     def __init__(
@@ -48,10 +48,12 @@ class FollowedModel:
         *,
         items: Items | None = None,
         trust: bool = False,
+        memory_bytes: int | None = None,
     ) -> None:
         self._path, self._which, self._announce = path, which, announce
         self._precision, self._trust, self._items = precision, trust, items
-        model = SavedModel.open(path, which, precision, trust=trust)
+        self._memory_bytes = memory_bytes
+        model = SavedModel.open(path, which, precision, trust=trust, memory_bytes=memory_bytes)
         self.current = ServedModel(model)
         self.retriever = None if items is None else Retriever(model, items.of_first(model))
         self.opened = 1
@@ -120,7 +122,9 @@ class FollowedModel:
 
     def _with_items(self, items: Items) -> tuple[Callable[[], None], str]:
         """Read a new checkpoint beside the served one, and make its items; return as `_with_rows`."""
-        model = SavedModel.open(self._path, self._which, self._precision, trust=self._trust)
+        model = SavedModel.open(
+            self._path, self._which, self._precision, trust=self._trust, memory_bytes=self._memory_bytes
+        )
         served, retriever = ServedModel(model), Retriever(model, items.of_next(model))
 
         def apply() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import checkpoint_option, precision_option, run_argument, trust_option
+from ..options import checkpoint_option, memory_option, precision_option, run_argument, trust_option
 from .beside_training import yield_to_training
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
+@memory_option
 @trust_option
 @precision_option
 def evaluate(
@@ -66,6 +67,7 @@ def evaluate(
     which: Which,
     precision: Precision,
     trust: bool,
+    memory_bytes: int | None,
 ) -> None:
     """Score the model that RUN saved on data files, without a cluster.
 
@@ -95,7 +97,7 @@ def evaluate(
     if top is not None and top > MOST_TOP_ROWS:
         raise click.UsageError(f"--top is {top}; give 1 to {MOST_TOP_ROWS}")
     patterns = [absolute_path(pattern) for pattern in data]
-    model = SavedModel.open(run, which, precision, trust=trust)
+    model = SavedModel.open(run, which, precision, trust=trust, memory_bytes=memory_bytes)
     scores = evaluate_model(model, patterns)
     if (retrieval := retrieval_settings(model.job, _absolute(items), top)) is not None:
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ..options import OutPath, checkpoint_option, run_argument, trust_option
+from ..options import OutPath, checkpoint_option, memory_option, run_argument, trust_option
 from .beside_training import keep_to_one_core
 from .items import item_files, queries_option
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 @queries_option
 @click.option("--out", required=True, type=OutPath(), help="The folder to create.")
 @checkpoint_option("--which")
+@memory_option
 @trust_option
 def export(
     run: str,
@@ -63,6 +64,7 @@ def export(
     out: Path,
     which: Which,
     trust: bool,
+    memory_bytes: int | None,
 ) -> None:
     """Write the model that RUN saved as files that others can serve.
 
@@ -83,7 +85,7 @@ def export(
         raise JobFileError(
             "needs tables", where="--since", remedy="give --tables parquet or --tables safetensors"
         )
-    model = SavedModel.open(run, which, trust=trust)
+    model = SavedModel.open(run, which, trust=trust, memory_bytes=memory_bytes)
     if items:
         _export_items(model, item_files(items, "exact" if no_index else "index", queries), out)
     else:

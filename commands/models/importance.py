@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options import checkpoint_option, precision_option, run_argument, trust_option
+from ..options import checkpoint_option, memory_option, precision_option, run_argument, trust_option
 from .beside_training import yield_to_training
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the exchanges.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
+@memory_option
 @trust_option
 @precision_option
 def importance(
@@ -54,6 +55,7 @@ def importance(
     which: Which,
     precision: Precision,
     trust: bool,
+    memory_bytes: int | None,
 ) -> None:
     """Measure how much each column matters to the model that RUN saved.
 
@@ -67,7 +69,7 @@ def importance(
     from ...pipeline.saved_model.importance import permutation_importance
     from ...pipeline.saved_model.model import SavedModel
 
-    model = SavedModel.open(run, which, precision, trust=trust)
+    model = SavedModel.open(run, which, precision, trust=trust, memory_bytes=memory_bytes)
     patterns = [absolute_path(pattern) for pattern in data]
     measured = permutation_importance(
         model, patterns, label=label, rows=rows, repeats=repeats, seconds=seconds, seed=seed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options import OutPath, checkpoint_option, precision_option, run_argument, trust_option
+from ..options import OutPath, checkpoint_option, memory_option, precision_option, run_argument, trust_option
 from .beside_training import yield_to_training
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, type=OutPath("file"), help="The file to write: .csv, or Parquet.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
 @checkpoint_option("--which")
+@memory_option
 @trust_option
 @precision_option
 def predict(
@@ -37,6 +38,7 @@ def predict(
     which: Which,
     precision: Precision,
     trust: bool,
+    memory_bytes: int | None,
 ) -> None:
     """Score files with the model that RUN saved.
 
@@ -52,7 +54,7 @@ def predict(
     from ...pipeline.saved_model.untrained_ids import untrained_lines
     from ...pipeline.text.format import counted
 
-    model = SavedModel.open(run, which, precision, trust=trust)
+    model = SavedModel.open(run, which, precision, trust=trust, memory_bytes=memory_bytes)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
         click.echo(f"no score for {line}", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..key import security_options
-from ..options import checkpoint_option, precision_option, run_argument, trust_option
+from ..options import checkpoint_option, memory_option, precision_option, run_argument, trust_option
 from .items import item_files, queries_option
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ LOOK_SECONDS = 2.0
 )
 @queries_option
 @checkpoint_option("--which")
+@memory_option
 @trust_option
 @precision_option
 @security_options
@@ -68,6 +69,7 @@ def serve(
     which: Which,
     precision: Precision,
     trust: bool,
+    memory_bytes: int | None,
 ) -> None:
     """Score rows with the model that RUN saved, over HTTP.
 
@@ -90,7 +92,9 @@ def serve(
 
     torch.set_num_threads(threads)
     served = _items(items, search, index, queries, threads, follow=follow)
-    model = FollowedModel(run, which, click.echo, precision, items=served, trust=trust)
+    model = FollowedModel(
+        run, which, click.echo, precision, items=served, trust=trust, memory_bytes=memory_bytes
+    )
 
     # All that is there now stays. A full collection would look at it, 0.1 s in which nothing is answered.
     gc.collect()

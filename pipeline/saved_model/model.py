@@ -96,6 +96,7 @@ class SavedModel:
     _loaded: LoadedTables
     _saved: SavedTables
     _trust: bool
+    _memory_bytes: int | None
 
     @classmethod
     def open(
@@ -105,6 +106,7 @@ class SavedModel:
         precision: Precision = "float32",
         *,
         trust: bool = False,
+        memory_bytes: int | None = None,
     ) -> SavedModel:
         """Open the model in a run's or a checkpoint's folder, or in a storage.
 
@@ -117,14 +119,16 @@ class SavedModel:
                 takes about half the time.
             trust: execute the Python code of its model, if it has its own, even though no job that this user
                 started on this machine named that code.
+            memory_bytes: the most memory for its tables, see `LoadedTables`.
 
         Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
-        its job; StorageError if a storage does not answer; ResourceError if its tables do not fit into
-        memory; JobFileError if its model's code cannot be imported or is not trusted, a URL cannot be used,
-        or this CPU or the model has no products in bfloat16.
+        its job; StorageError if a storage does not answer; ResourceError if its tables fit neither into
+        memory nor on the disk; JobFileError if its model's code cannot be imported or is not trusted, a URL
+        cannot be used, or this CPU or the model has no products in bfloat16.
         """
         check_precision(precision)
-        return read_saved(path, partial(cls._read, precision=precision, trust=trust), which=which)
+        read = partial(cls._read, precision=precision, trust=trust, memory_bytes=memory_bytes)
+        return read_saved(path, read, which=which)
 
     def update(self, path: str | PathLike[str], which: Which = "auto") -> ModelUpdate:
         """Read a later checkpoint of this model's run.
@@ -137,7 +141,13 @@ class SavedModel:
 
     @classmethod
     def _read(
-        cls, folder: Place, manifest: CheckpointManifest, precision: Precision, *, trust: bool
+        cls,
+        folder: Place,
+        manifest: CheckpointManifest,
+        precision: Precision,
+        *,
+        trust: bool,
+        memory_bytes: int | None,
     ) -> SavedModel:
         check_files(folder, manifest.files, verify=True)
         job = validate_saved_job(manifest.job, where=str(folder))
@@ -145,11 +155,12 @@ class SavedModel:
         dense = load_dense(folder, manifest, job)
         scorer = DenseScorer(dense, job, precision)
         saved = SavedTables(folder, manifest)
-        loaded = LoadedTables(saved, job.tables, job.run.seed, jagged=takes_jagged(job))
+        jagged = takes_jagged(job)
+        loaded = LoadedTables(saved, job.tables, job.run.seed, jagged=jagged, memory_bytes=memory_bytes)
         classes = _id_classes(manifest, job)
         _release(folder)
         tables = _tables_of(job, loaded, classes)
-        return cls(folder, manifest, job, dense, tables, classes, scorer, loaded, saved, trust)
+        return cls(folder, manifest, job, dense, tables, classes, scorer, loaded, saved, trust, memory_bytes)
 
     def _read_update(self, folder: Place, manifest: CheckpointManifest) -> ModelUpdate:
         check_files(folder, manifest.files)
@@ -158,7 +169,10 @@ class SavedModel:
         if (manifest.job, manifest.plan) == (self.manifest.job, self.manifest.plan):
             since = saved.changes_since(self._saved)
         if since is None:
-            return ModelUpdate(self._read(folder, manifest, self.precision, trust=self._trust), None)
+            model = self._read(
+                folder, manifest, self.precision, trust=self._trust, memory_bytes=self._memory_bytes
+            )
+            return ModelUpdate(model, None)
         check_files(folder, [*scored_files(manifest), *since.files], verify=True)
         dense = load_dense(folder, manifest, self.job)
         model = replace(
@@ -326,9 +340,10 @@ def load(
     precision: Precision = "float32",
     *,
     trust: bool = False,
+    memory_bytes: int | None = None,
 ) -> SavedModel:
     """Open the model that a run saved, as `SavedModel.open`: `shadowsync.load("runs/latest")`."""
-    return SavedModel.open(path, which, precision, trust=trust)
+    return SavedModel.open(path, which, precision, trust=trust, memory_bytes=memory_bytes)
 
 
 def _release(place: Place) -> None:

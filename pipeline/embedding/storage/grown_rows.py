@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,10 @@ def as_stored(values: Float32Array, storage: str) -> Float32Array:
     return np.asarray(WidenedRows(nearest_bits(values))) if storage == "bfloat16" else values
 
 
+RowsOf: TypeAlias = Callable[[tuple[int, int]], Float32Array]
+"""Makes an array of rows, float32 [rows, dim], of any values."""
+
+
 class GrownRows:
     """The ids of a growing table that had a row, and their vectors.
 
@@ -40,19 +45,26 @@ class GrownRows:
         number: the table's number in the job.
         seed: the seed of the run.
         read_bytes: bytes of rows to read at once.
+        rows_of: makes the array of the vectors.
 
     Raises CheckpointError for a file that cannot be read.
     """
 
     def __init__(
-        self, saved: SavedTables, table: TableSettings, number: int, seed: int, read_bytes: int
+        self,
+        saved: SavedTables,
+        table: TableSettings,
+        number: int,
+        seed: int,
+        read_bytes: int,
+        rows_of: RowsOf = lambda shape: np.empty(shape, np.float32),
     ) -> None:
         self._table, self._number, self._seed = table, number, seed
         directory = saved.read_directory(table.name)
         self._key_of = np.require(directory.keys, requirements="W")
         self._used = directory.used_at > 0
         # Pages without a row that is used take no memory.
-        self._vector_of = np.empty((table.rows, table.dim), np.float32)
+        self._vector_of = rows_of((table.rows, table.dim))
         step = max(1, read_bytes // (4 * table.dim))
         for start in range(0, table.rows, step):
             stop = min(start + step, table.rows)

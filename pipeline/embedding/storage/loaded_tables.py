@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from ...config.tables import TableColumn, TableSettings
-from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import Float32Array, Int32Array, Uint64Array
@@ -17,12 +18,16 @@ from ..lookup.request import BatchIds, bank_shares
 from ..lookup.router import ShardRouter
 from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
-from .grown_rows import GrownRows
+from .grown_rows import GrownRows, RowsOf
+from .on_disk.row_file import mapped_floats
+from .on_disk.shares import DEFAULT_FOLDER
 from .saved_changes import RowChanges, SavedChanges
 from .saved_tables import SavedTables
 from .shard_work import sum_bags
 
 READ_BYTES = 16 << 20
+
+log = logging.getLogger(__name__)
 
 
 class LoadedTables:
@@ -39,9 +44,11 @@ class LoadedTables:
         tables: the tables of its job.
         seed: the seed of its run, for ids of growing tables that had no row.
         jagged: see `ShardRouter`.
+        memory_bytes: the most memory for the rows; None for what is available. If they do not fit, all of
+            them lie in a file on this machine's disk, of which the kernel keeps in memory what it can.
 
     Raises:
-        ResourceError: the tables do not fit into the available memory.
+        ResourceError: the tables do not fit into memory, and not on the disk.
         CheckpointError: a table is absent, or has a different number of rows or dim.
 
     Attributes:
@@ -49,17 +56,23 @@ class LoadedTables:
     """
 
     def __init__(
-        self, saved: SavedTables, tables: Sequence[TableSettings], seed: int = 0, *, jagged: bool = False
+        self,
+        saved: SavedTables,
+        tables: Sequence[TableSettings],
+        seed: int = 0,
+        *,
+        jagged: bool = False,
+        memory_bytes: int | None = None,
     ) -> None:
         for table in tables:
             saved.require(table, state=False)
         # Here all rows are at hand.
         tables = [replace(table, columns=tuple(map(_pooled_here, table.columns))) for table in tables]
-        _check_memory(tables)
+        rows_of = _rows_of(tables, memory_bytes)
         self._plan = TablePlan.make(tables, 1)
         self._router = ShardRouter(self._plan, jagged=jagged)
         self._banks = [
-            np.empty((0 if bank.growing else self._plan.bank_rows(0, number), bank.dim), np.float32)
+            rows_of((0 if bank.growing else self._plan.bank_rows(0, number), bank.dim))
             for number, bank in enumerate(self._plan.banks)
         ]
         self._bag_pieces = self._plan.bag_pieces(0)
@@ -69,7 +82,7 @@ class LoadedTables:
         for piece in self._plan.pieces_of(0):
             name = tables[piece.table].name
             if tables[piece.table].growth is not None:
-                grown = GrownRows(saved, tables[piece.table], piece.table, seed, READ_BYTES)
+                grown = GrownRows(saved, tables[piece.table], piece.table, seed, READ_BYTES, rows_of)
                 self.grown[name] = grown
                 continue
             weights = self._banks[piece.bank][piece.offset : piece.offset + len(piece)]
@@ -177,12 +190,17 @@ def _look_up_grown(
         sum_bags(torch.from_numpy(grown.lookup(keys[single:])), every, lengths, out[single:])
 
 
-def _check_memory(tables: Sequence[TableSettings]) -> None:
+def _rows_of(tables: Sequence[TableSettings], memory_bytes: int | None) -> RowsOf:
+    """Return what makes the arrays of rows: in memory, or in a file if they do not fit."""
     needed = sum(table.rows * table.dim * 4 for table in tables)
-    available = available_memory_bytes()
-    if needed > available:
-        raise ResourceError(
-            f"the tables need {data_size(needed)} of memory, but {data_size(available)} are available",
-            where="the embedding tables",
-            remedy="use a machine with more memory, or evaluate in the job with data.eval_path",
-        )
+    available = available_memory_bytes() if memory_bytes is None else memory_bytes
+    if needed <= available:
+        return lambda shape: np.empty(shape, np.float32)
+    folder = next((table.folder for table in tables if table.folder), DEFAULT_FOLDER)
+    log.warning(
+        "the tables need %s of memory, and %s may be used: they are read from a file in %s",
+        data_size(needed),
+        data_size(available),
+        folder,
+    )
+    return lambda shape: mapped_floats(Path(folder), shape)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.support.jobs import resumed
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 
@@ -35,7 +39,7 @@ def test_the_model_is_that_of_memory_to_the_bit(
     scale = 3 if "optimizer" in embedding else 1
     folder = tmp_path / "rows"
     folder.mkdir()
-    on_disk = {"memory_bytes": scale * MEMORY_BYTES, "folder": str(folder)}
+    on_disk: dict[str, Any] = {"memory_bytes": scale * MEMORY_BYTES, "folder": str(folder)}
     whole = resumed.finished(cluster, job_of(**embedding))
     spilled = resumed.finished(cluster, job_of(**embedding, **on_disk))
     other = resumed.finished(cluster, job_of(**embedding, **on_disk, seed=4))
@@ -57,7 +61,7 @@ def test_the_model_is_that_of_memory_to_the_bit(
 
 
 def test_it_goes_on_from_a_checkpoint_to_the_same_model(cluster: ClusterMaker, tmp_path: Path) -> None:
-    on_disk = {"memory_bytes": MEMORY_BYTES, "folder": str(tmp_path)}
+    on_disk: dict[str, Any] = {"memory_bytes": MEMORY_BYTES, "folder": str(tmp_path)}
     whole = resumed.finished(cluster, job_of())
     first = resumed.interrupted(cluster, job_of(**on_disk), 60)
     # Only one of the two has its rows on disk, and then the other.
@@ -68,3 +72,39 @@ def test_it_goes_on_from_a_checkpoint_to_the_same_model(cluster: ClusterMaker, t
         for name, values in resumed.tensors(run).items():
             if "applied" not in name:
                 np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+def test_a_model_is_scored_from_a_file_as_from_memory(
+    cluster: ClusterMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tables need 1.66 MB; with less they are mapped, and every score is the same."""
+    growing: dict[str, dict[str, Any]] = {
+        "model": {"table_kind": "growing"},
+        "tables": {"C3": {"kind": "hashed"}},
+    }
+    for settings in (job_of(), job_of() | growing):
+        run = resumed.finished(cluster, settings)
+        caplog.clear()
+        whole = SavedModel.open(run.folder)
+        assert not caplog.records
+        mapped = SavedModel.open(run.folder, memory_bytes=100_000)
+        assert "they are read from a file in /var/tmp" in caplog.text
+        for name in whole.tables:
+            one, other = (model._loaded.table(name) for model in (whole, mapped))
+            np.testing.assert_array_equal(one, other, err_msg=name)
+        job = json.loads((run.folder / "job.json").read_text())
+        scores = []
+        for number, memory in enumerate(([], ["--memory", "100kB"])):
+            out = tmp_path / f"scores-{number}.csv"
+            given = ["predict", str(run.folder), "--data", *job["data"]["eval_path"], "--out", str(out)]
+            done = CliRunner().invoke(main, [*given, *memory])
+            assert done.exit_code == 0, done.output
+            scores.append(out.read_text())
+        assert scores[0] == scores[1]
+
+
+def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:
+    given = ["predict", str(tmp_path), "--data", "x", "--out", "y"]
+    done = CliRunner().invoke(main, [*given, "--memory", "4Gb4"])
+    assert done.exit_code == 2
+    assert "'4Gb4' given; write a size and its unit, such as 64GiB or 500GB" in done.output

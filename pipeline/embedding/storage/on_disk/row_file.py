@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import tempfile
@@ -144,6 +145,23 @@ class RowFile:
         elif count:
             some(0, count)
         self.counts.seconds += time.monotonic() - began
+
+
+def mapped_floats(folder: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return float32 zeros in a file without a name, of which the kernel keeps in memory what it can.
+
+    Any thread may use them. Raises ResourceError as `RowFile` does.
+    """
+    size = 4 * math.prod(shape)
+    if not size:
+        return np.zeros(shape, np.float32)
+    descriptor = _reserve(folder, size)
+    try:
+        mapped = mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+    mapped.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(mapped, np.float32).reshape(shape)
 
 
 def _reserve(folder: Path, size: int) -> int:
