@@ -10,6 +10,7 @@ from typing import Final
 
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
+from ..pipeline.performance.plan_basis import rows_bytes
 
 COORDINATOR: Final = "coordinator"
 WITHOUT_TORCH: Final = (COORDINATOR, "reader")
@@ -54,7 +55,6 @@ def nodes_of(job: Job, dense_parameters: int = 0) -> list[RoleNodes]:
     Roles without nodes are left out. Without the number of `dense_parameters`, trainers and sync nodes ask
     for what they have of a small model.
     """
-    rows_bytes = sum(table.rows * table.row_bytes for table in job.tables)
     model_bytes = 4 * dense_parameters
     # The shadow thread computes beside the workers.
     cpus = {"trainer": job.trainer.workers + 1, "embedding": job.embedding.threads + 1}
@@ -62,7 +62,7 @@ def nodes_of(job: Job, dense_parameters: int = 0) -> list[RoleNodes]:
         "reader": job.data.retain_bytes,
         "trainer": PROCESS_BYTES + (_TRAINER_COPIES + _WORKER_COPIES * job.trainer.workers) * model_bytes,
         "sync": _CENTER_COPIES * model_bytes // max(1, job.sync_nodes),
-        "embedding": int(_SPARE * rows_bytes / job.embedding.nodes),
+        "embedding": int(_SPARE * rows_bytes(job) / job.embedding.nodes),
     }
     gpus = {"trainer": int(job.trainer.device.startswith("cuda"))}
     return [

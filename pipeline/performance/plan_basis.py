@@ -37,7 +37,7 @@ class PlanBasis(ResultModel):
     Attributes:
         model_digest: hex SHA-256 of the model, its tables and the dense optimizer.
         settings: values of the settings that change what an example costs, by key of the job file.
-        rows_bytes: bytes of all tables' rows, over all embedding nodes.
+        rows_bytes: bytes of memory of all tables' rows, over all embedding nodes.
         embedding_threads: writer threads of an embedding node.
         machine_memory_bytes: memory of the coordinator's machine.
     """
@@ -67,8 +67,18 @@ class PlanBasis(ResultModel):
 
 
 def rows_bytes(job: Job) -> int:
-    """Return the bytes of all rows with their state, growing tables full."""
-    return sum(table.rows * table.row_bytes for table in job.tables)
+    """Return the bytes of memory of all rows with their state, growing tables full, over all nodes.
+
+    Rows on disk take none, so the limits of `memory_bytes` are the most that a node has.
+    """
+    together = own = 0
+    for table in job.tables:
+        whole = table.rows * table.row_bytes
+        if table.memory_bytes is None:
+            together += whole
+        else:
+            own += min(whole, table.memory_bytes * job.embedding.nodes or whole)
+    return own + min(together, job.embedding.memory_bytes * job.embedding.nodes or together)
 
 
 def model_digest(job: Job) -> str:

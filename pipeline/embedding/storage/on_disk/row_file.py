@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import mmap
 import os
@@ -20,6 +21,9 @@ from numpy.typing import NDArray
 from ....errors import ResourceError
 from ....text.format import data_size
 from ....types import Int32Array, Mask
+from .file_system import unfit_for_rows
+
+log = logging.getLogger(__name__)
 
 READERS: Final = 16
 """Threads that read and write: a disk answers so many at once. More read no more rows a second of the disk
@@ -66,6 +70,8 @@ class RowFile:
 
     def __init__(self, folder: Path, rows: int, record: np.dtype[Any]) -> None:
         size = rows * record.itemsize
+        if unfit := unfit_for_rows(folder):
+            log.warning("%s; give a folder on a local disk", unfit)
         descriptor = _reserve(folder, size)
         try:
             self._map = mmap.mmap(descriptor, size)
