@@ -55,6 +55,11 @@ class RowMemory(Generic[Number]):
         self.values: NDArray[Number] = space[start : start + size_bytes].view(dtype).reshape(shape)
         self._whole = _as_row_values(self.values)
 
+    @property
+    def row_bytes(self) -> NDArray[np.uint8]:
+        """Return the memory as bytes, uint8 [rows, bytes of a row]."""
+        return self.values.reshape(len(self.values), -1).view(np.uint8)
+
     def take(self, rows: NDArray[Any], out: NDArray[Number] | None = None) -> NDArray[Number]:
         """Return copies of rows int32 or int64 [N], as [N, ...].
 
@@ -81,6 +86,11 @@ class RowStorage(Protocol):
     @property
     def values(self) -> RowArray:
         """Return the memory itself, float32 [rows, dim], zeros at first."""
+        ...
+
+    @property
+    def row_bytes(self) -> NDArray[np.uint8]:
+        """Return the memory itself as bytes, uint8 [rows, bytes of a row]."""
         ...
 
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
@@ -114,6 +124,10 @@ class Float32Rows:
         self._tensor = torch.from_numpy(self.values)
         self._block_rows = max(1, BLOCK_BYTES // (4 * dim))
 
+    @property
+    def row_bytes(self) -> NDArray[np.uint8]:
+        return self._memory.row_bytes
+
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         self._memory.take(rows, out)
 
@@ -146,6 +160,10 @@ class BFloat16Rows:
     def __init__(self, rows: int, dim: int) -> None:
         self._memory = RowMemory((rows, dim), np.uint16)
         self.values = WidenedRows(self._memory.values)
+
+    @property
+    def row_bytes(self) -> NDArray[np.uint8]:
+        return self._memory.row_bytes
 
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         torch.from_numpy(out).copy_(self._take_bf16(rows))
