@@ -25,6 +25,7 @@ _SMALLEST: Final = 1024
 _PLACES_A_KEY: Final = 3
 # Memory answers within so many searches: of 8 to 64, 16 to 32 were the fastest.
 _AHEAD: Final = 24
+_NOTHING: Final[NDArray[np.uint8]] = np.zeros(0, np.uint8)
 
 
 class CompiledIdIndex:
@@ -34,13 +35,10 @@ class CompiledIdIndex:
 
     Args:
         keys: see `IdIndex`.
-        values: uint8 [rows, ...], C-contiguous: memory that is read next of the rows that are found, and so
-            is brought into the cache. None for none.
     """
 
-    def __init__(self, keys: Uint64Array, values: NDArray[np.uint8] | None = None) -> None:
+    def __init__(self, keys: Uint64Array) -> None:
         self._keys = keys
-        self._values = np.zeros(0, np.uint8) if values is None else values.reshape(-1)
         # A row's number plus one in the low bits, the high bits of its key above; 0 is a free place.
         self._places: NDArray[np.uint32] = np.zeros(_SMALLEST, np.uint32)
         self._row_bits = len(keys).bit_length()
@@ -55,11 +53,16 @@ class CompiledIdIndex:
         """Return the bytes of the index."""
         return self._places.nbytes
 
-    def find(self, keys: Uint64Array) -> Int32Array:
-        """Return the row of each key, int32 [N]; ABSENT where there is none."""
+    def find(self, keys: Uint64Array, used_next: NDArray[Any] | None = None) -> Int32Array:
+        """Return the row of each key, int32 [N]; ABSENT where there is none.
+
+        `used_next` is memory [rows, ...], C-contiguous: the cache line where a found row begins there is
+        asked for.
+        """
         rows = np.full(len(keys), ABSENT, np.int32)
         if len(self._keys):
-            _find(self._places, self._row_bits, self._keys, self._values, keys, rows)
+            memory = _NOTHING if used_next is None else used_next.reshape(-1).view(np.uint8)
+            _find(self._places, self._row_bits, self._keys, memory, np.ascontiguousarray(keys), rows)
         return rows
 
     def add(self, rows: Int32Array) -> None:
@@ -71,11 +74,11 @@ class CompiledIdIndex:
         if size > len(self._places):
             earlier, self._places = self._places, np.zeros(size, np.uint32)
             _move(earlier, self._places, self._row_bits, self._keys)
-        _add(self._places, self._row_bits, self._keys, rows)
+        _add(self._places, self._row_bits, self._keys, np.ascontiguousarray(rows))
 
     def remove(self, rows: Int32Array) -> None:
         """Remove rows, which are distinct and in the index; raises KeyError for another one."""
-        removed = _remove(self._places, self._row_bits, self._keys, rows)
+        removed = _remove(self._places, self._row_bits, self._keys, np.ascontiguousarray(rows))
         self._count -= removed
         if removed < len(rows):
             raise KeyError(f"row {rows[removed]} is not in the index")
@@ -132,10 +135,10 @@ def _search(places: Any, row_bits: Any, row_keys: Any, key: Any) -> Any:
 
 
 @_compiled(_PLACES, int64, _KEYS, uint8[::1], _RECEIVED, _ROWS)
-def _find(places: Any, row_bits: Any, row_keys: Any, values: Any, keys: Any, rows: Any) -> Any:
+def _find(places: Any, row_bits: Any, row_keys: Any, used_next: Any, keys: Any, rows: Any) -> Any:
     mask, low = uint64(len(places) - 1), uint32((1 << row_bits) - 1)
     above, shift = uint32(row_bits), uint64(32 + row_bits)
-    row_bytes, count = len(values) // len(row_keys), len(keys)
+    row_bytes, count = len(used_next) // len(row_keys), len(keys)
     for number in range(min(_AHEAD, count)):
         _fetch(places, keys[number] & mask)
     for number in range(count + _AHEAD):
@@ -150,7 +153,7 @@ def _find(places: Any, row_bits: Any, row_keys: Any, values: Any, keys: Any, row
             if row >= 0:
                 _fetch(row_keys, row)
                 if row_bytes:
-                    _fetch(values, row * row_bytes)
+                    _fetch(used_next, row * row_bytes)
         # By now the key of the row is in the cache.
         earlier = number - _AHEAD
         if earlier >= 0 and rows[earlier] >= 0 and row_keys[rows[earlier]] != keys[earlier]:

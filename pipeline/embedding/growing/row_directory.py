@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,7 @@ class RowDirectory:
     Args:
         tables: most rows of each table, and when its ids get and lose a row. Their rows follow one another.
         clock: the time in seconds, of any start.
-        values: uint8 [rows, ...], C-contiguous: what is read of a row that `find` found; see `CompiledIdIndex`.
+        vectors: memory [rows, ...], C-contiguous: what is read of rows that `find` found.
 
     Attributes:
         ids: int64 [rows], the bits of each row's key; 0 where the row is free.
@@ -122,7 +122,7 @@ class RowDirectory:
         self,
         tables: Sequence[tuple[int, Growth]],
         clock: Callable[[], float] = time.monotonic,
-        values: NDArray[np.uint8] | None = None,
+        vectors: NDArray[Any] | None = None,
     ) -> None:
         self._tables: list[_TableRows] = []
         total = 0
@@ -135,7 +135,8 @@ class RowDirectory:
         if any(growth.evict_after_seconds for _, growth in tables):
             self.used_seconds = np.zeros(total, np.int32)
         self._clock, self._began = clock, clock()
-        self._index = _index_of(self._keys, values)
+        self._vectors = vectors
+        self._index = _index_of(self._keys)
         self.batches = 0
 
     @property
@@ -165,7 +166,7 @@ class RowDirectory:
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the row of each key, int32 [N]; ABSENT where there is none."""
-        return self._index.find(keys)
+        return self._index.find(keys, self._vectors)
 
     def use(self, keys: Uint64Array, counts: Sequence[int]) -> RowUse:
         """Note that a batch updates these keys, uint64 [N]; repeats are allowed.
@@ -334,10 +335,10 @@ class RowDirectory:
         return rows
 
 
-def _index_of(keys: Uint64Array, values: NDArray[np.uint8] | None) -> IdIndex | CompiledIdIndex:
+def _index_of(keys: Uint64Array) -> IdIndex | CompiledIdIndex:
     """Return an index of these rows' keys: the compiled one where it is worth its start."""
     if len(keys) < COMPILED_FROM_ROWS or find_spec("numba") is None:
         return IdIndex(keys)
     from .compiled_index import CompiledIdIndex
 
-    return CompiledIdIndex(keys, values)
+    return CompiledIdIndex(keys)

@@ -55,11 +55,6 @@ class RowMemory(Generic[Number]):
         self.values: NDArray[Number] = space[start : start + size_bytes].view(dtype).reshape(shape)
         self._whole = _as_row_values(self.values)
 
-    @property
-    def row_bytes(self) -> NDArray[np.uint8]:
-        """Return the memory as bytes, uint8 [rows, bytes of a row]."""
-        return self.values.reshape(len(self.values), -1).view(np.uint8)
-
     def take(self, rows: NDArray[Any], out: NDArray[Number] | None = None) -> NDArray[Number]:
         """Return copies of rows int32 or int64 [N], as [N, ...].
 
@@ -89,8 +84,8 @@ class RowStorage(Protocol):
         ...
 
     @property
-    def row_bytes(self) -> NDArray[np.uint8]:
-        """Return the memory itself as bytes, uint8 [rows, bytes of a row]."""
+    def stored(self) -> NDArray[Any]:
+        """Return the memory itself, [rows, dim], in the type that it is stored in."""
         ...
 
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
@@ -125,8 +120,8 @@ class Float32Rows:
         self._block_rows = max(1, BLOCK_BYTES // (4 * dim))
 
     @property
-    def row_bytes(self) -> NDArray[np.uint8]:
-        return self._memory.row_bytes
+    def stored(self) -> NDArray[Any]:
+        return self._memory.values
 
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         self._memory.take(rows, out)
@@ -162,8 +157,8 @@ class BFloat16Rows:
         self.values = WidenedRows(self._memory.values)
 
     @property
-    def row_bytes(self) -> NDArray[np.uint8]:
-        return self._memory.row_bytes
+    def stored(self) -> NDArray[Any]:
+        return self._memory.values
 
     def take(self, rows: Int32Array | IndexArray, out: Float32Array) -> None:
         torch.from_numpy(out).copy_(self._take_bf16(rows))
