@@ -84,8 +84,7 @@ class CompiledIdIndex:
             raise KeyError(f"row {rows[removed]} is not in the index")
 
 
-@intrinsic
-def _fetch(context: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
+def _ask_for(context: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
     """Ask for the cache line of `array[place]`; does nothing if there is none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -99,6 +98,9 @@ def _fetch(context: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
         return context.get_dummy_value()
 
     return types.void(array, place), generate
+
+
+_fetch: Final = intrinsic(_ask_for)
 
 
 def _compiled(*signature: Any) -> Callable[[Any], Any]:

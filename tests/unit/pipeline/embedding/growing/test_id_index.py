@@ -162,7 +162,7 @@ def test_an_index_of_no_rows_has_none(make: MakeIndex) -> None:
 def test_the_compiled_index_takes_no_more_memory() -> None:
     """As `row_bytes.DIRECTORY_BYTES` counts it."""
     keys = hashed(np.arange(300_000))
-    indexes = [IdIndex(keys), CompiledIdIndex(keys)]
+    indexes: list[Index] = [IdIndex(keys), CompiledIdIndex(keys)]
     for part in np.array_split(np.arange(len(keys), dtype=np.int32), 60):
         for index in indexes:
             index.add(part)
