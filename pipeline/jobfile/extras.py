@@ -26,7 +26,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage": ("obstore",),
     "tune": ("optuna",),
     "retrieval": ("faiss",),
-    "fast": ("numba",),
+    "fast": ("llvmlite", "numba"),
     "ray": ("ray",),
     "lightning": ("lightning",),
     "transformers": ("accelerate", "transformers"),
