@@ -77,14 +77,15 @@ def known_ids(rows: int, batch: int, rounds: int) -> dict[str, Any]:
     rates: dict[str, list[float]] = {name: [] for name in stores}
     for number in range(rounds):
         sums = {name: np.zeros(2) for name in stores}
-        for name, store in stores.items():
-            # Of each table other batches: one that read the same keys before would have them in the cache.
-            seed = len(stores) * number + list(stores).index(name)
-            for keys in batches(rows, batch, 20, seed):
-                hashed = name == "hashed"
+        # Of each table other batches: one that read the same keys before would have them in the cache.
+        drawn = {name: batches(rows, batch, 20, 10 * number + at) for at, name in enumerate(stores)}
+        for turn in range(20):
+            for name, store in stores.items():
+                keys, hashed = drawn[name][turn], name == "hashed"
                 found = table_rows_of(keys[None], (rows,))[0] if hashed else NO_ROWS
                 sums[name] += timed(store, found, keys[:0] if hashed else keys)
-            rates[name].append(20 * batch / float(sums[name].sum()))
+        for name, seconds in sums.items():
+            rates[name].append(20 * batch / float(seconds.sum()))
         for index in INDEXES:
             times = sums["hashed"] / sums[index]
             ratios[index]["lookups"].append(float(times[0]))
