@@ -1,10 +1,12 @@
-"""A growing table beside a hashed one: rows a second, bytes a row.
+"""Growing tables, with either index, beside a hashed one: rows a second, bytes a row.
 
     python benchmarks/speed/growing_tables.py --out benchmarks/speed/results/growing_tables.json
 
-Both tables are in one store each, of one thread, and get the same batches in turns: a lookup of the ids, then
-a push of their gradients. The ids of the first part all have a row; in the second part most are new, ten
-times as many as the table has rows. Ratios are the smallest, the median and the largest of the rounds.
+Each table is in a store of its own, of one thread, and all get batches in turns: a lookup of the ids, then a
+push of their gradients. The ids of the first part all have a row; in the second part most are new, ten times
+as many as the table has rows. Ratios are the smallest, the median and the largest of the rounds. "numpy" is
+the index without the extra `fast`, "compiled" the one with it. Seconds are of CPU: the same as others where
+nothing else runs.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.pipeline.config.tables import Growth, TableColumn, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
+from shadowsync.pipeline.embedding.growing import row_directory
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.growing_bank import GrowingBank
 from shadowsync.pipeline.embedding.storage.store import ShardStore
@@ -28,25 +33,28 @@ from shadowsync.pipeline.types import Int32Array, Uint64Array
 
 NO_ROWS: Int32Array = np.zeros(0, np.int32)
 DIM = 16
+INDEXES = ("numpy", "compiled")
 
 
-def store_of(rows: int, growth: Growth | None) -> ShardStore:
-    """A store of one table."""
+def store_of(rows: int, growth: Growth | None, index: str = "") -> ShardStore:
+    """A store of one table; a growing one has this index."""
     table = TableSettings(
         "id", rows, DIM, "rowwise_adagrad", 0.02, 0.05, "float32", growth, (TableColumn("id"),)
     )
-    return ShardStore(TablePlan.make([table], 1), 0, seed=1, memory_fraction=0.9)
+    compiled_from = 0 if index == "compiled" else rows + 1
+    with patch.object(row_directory, "COMPILED_FROM_ROWS", compiled_from):
+        return ShardStore(TablePlan.make([table], 1), 0, seed=1, memory_fraction=0.9)
 
 
 def timed(store: ShardStore, rows: Int32Array, keys: Uint64Array) -> tuple[float, float]:
-    """Look up and push once; return the seconds of each."""
+    """Look up and push once; return the seconds of CPU of each."""
     out = np.empty((len(rows) + len(keys), DIM), np.float32)
     gradients = np.full(out.shape, 0.01, np.float32)
-    began = time.perf_counter()
+    began = time.process_time()
     store.lookup(rows, out, keys=keys)
-    between = time.perf_counter()
+    between = time.process_time()
     store.apply(rows, gradients, keys=keys)
-    return between - began, time.perf_counter() - between
+    return between - began, time.process_time() - between
 
 
 def batches(ids: int, batch: int, count: int, seed: int) -> list[Uint64Array]:
@@ -57,23 +65,32 @@ def batches(ids: int, batch: int, count: int, seed: int) -> list[Uint64Array]:
 
 def known_ids(rows: int, batch: int, rounds: int) -> dict[str, Any]:
     """Compare where every id has a row."""
-    hashed, growing = store_of(rows, None), store_of(rows, Growth())
+    stores = {"hashed": store_of(rows, None)}
+    stores |= {index: store_of(rows, Growth(), index) for index in INDEXES}
     every = mix(np.arange(rows, dtype=np.uint64))
     for part in np.array_split(every, 50):
-        timed(growing, NO_ROWS, part)
-    ratios: dict[str, list[float]] = {"lookups": [], "pushes": [], "both": []}
-    rates: dict[str, list[float]] = {"hashed": [], "growing": []}
+        for index in INDEXES:
+            timed(stores[index], NO_ROWS, part)
+    ratios: dict[str, dict[str, list[float]]] = {
+        index: {"lookups": [], "pushes": [], "both": []} for index in INDEXES
+    }
+    rates: dict[str, list[float]] = {name: [] for name in stores}
     for number in range(rounds):
-        sums = {"hashed": np.zeros(2), "growing": np.zeros(2)}
-        for keys in batches(rows, batch, 20, number):
-            sums["growing"] += timed(growing, NO_ROWS, keys)
-            sums["hashed"] += timed(hashed, table_rows_of(keys[None], (rows,))[0], keys[:0])
-        for at, what in enumerate(("lookups", "pushes")):
-            ratios[what].append(float(sums["hashed"][at] / sums["growing"][at]))
-        ratios["both"].append(float(sums["hashed"].sum() / sums["growing"].sum()))
+        sums = {name: np.zeros(2) for name in stores}
+        # Of each table other batches: one that read the same keys before would have them in the cache.
+        drawn = {name: batches(rows, batch, 20, 10 * number + at) for at, name in enumerate(stores)}
+        for turn in range(20):
+            for name, store in stores.items():
+                keys, hashed = drawn[name][turn], name == "hashed"
+                found = table_rows_of(keys[None], (rows,))[0] if hashed else NO_ROWS
+                sums[name] += timed(store, found, keys[:0] if hashed else keys)
         for name, seconds in sums.items():
             rates[name].append(20 * batch / float(seconds.sum()))
-    bank = next(bank for bank, _ in growing._groups if isinstance(bank, GrowingBank))
+        for index in INDEXES:
+            times = sums["hashed"] / sums[index]
+            ratios[index]["lookups"].append(float(times[0]))
+            ratios[index]["pushes"].append(float(times[1]))
+            ratios[index]["both"].append(float(sums["hashed"].sum() / sums[index].sum()))
     row_bytes = 4 * DIM + 4
     return {
         "rows": rows,
@@ -81,20 +98,27 @@ def known_ids(rows: int, batch: int, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "rows a second": {name: round(median(values)) for name, values in rates.items()},
         "speed of growing over hashed": {
-            what: [round(f(values), 3) for f in (min, median, max)] for what, values in ratios.items()
+            index: {what: [round(f(values), 3) for f in (min, median, max)] for what, values in of.items()}
+            for index, of in ratios.items()
         },
-        "bytes a row": {"hashed": row_bytes, "growing": round(row_bytes + bank.directory.bytes / rows, 1)},
+        "bytes a row": {"hashed": row_bytes}
+        | {index: round(row_bytes + directory_bytes(stores[index]) / rows, 1) for index in INDEXES},
     }
 
 
-def new_ids(rows: int, ids: int, batch: int, growth: Growth) -> dict[str, Any]:
+def directory_bytes(store: ShardStore) -> int:
+    """Bytes of ids, times of use and index."""
+    return next(bank for bank, _ in store._groups if isinstance(bank, GrowingBank)).directory.bytes
+
+
+def new_ids(rows: int, ids: int, batch: int, growth: Growth, index: str) -> dict[str, Any]:
     """Push each of `ids` ids once or more into so many rows."""
-    store = store_of(rows, growth)
-    began, longest = time.perf_counter(), 0.0
+    store = store_of(rows, growth, index)
+    began, longest = time.process_time(), 0.0
     for start in range(0, ids, batch):
         keys = mix(np.arange(start, min(start + batch, ids), dtype=np.uint64))
         longest = max(longest, sum(timed(store, NO_ROWS, keys)))
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     counts = {name.split("/")[1]: count for name, count in store.growth_counts().items()}
     return {
         "rows": rows,
@@ -116,12 +140,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    # As the thread that owns a node's rows does.
+    tune_malloc()
+    of_new = options.rows, 10 * options.rows, options.batch
     result = {
         "known ids": known_ids(options.rows, options.batch, options.rounds),
-        "ten times as many ids as rows": new_ids(options.rows, 10 * options.rows, options.batch, Growth()),
-        "the same, without eviction": new_ids(
-            options.rows, 10 * options.rows, options.batch, Growth(evict="never")
-        ),
+        "ten times as many ids as rows": {index: new_ids(*of_new, Growth(), index) for index in INDEXES},
+        "the same, without eviction": {
+            index: new_ids(*of_new, Growth(evict="never"), index) for index in INDEXES
+        },
         "hardware": describe_hardware().model_dump(),
         "versions": versions(),
     }

@@ -26,6 +26,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage": ("obstore",),
     "tune": ("optuna",),
     "retrieval": ("faiss",),
+    "fast": ("llvmlite", "numba"),
     "ray": ("ray",),
     "lightning": ("lightning",),
     "transformers": ("accelerate", "transformers"),

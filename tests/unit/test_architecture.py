@@ -155,8 +155,8 @@ def test_extras_bring_the_modules_that_errors_name() -> None:
     }
     assert brought == {name: set(modules) for name, modules in EXTRAS.items()}
     (everything,) = extras.pop("all")
-    # Ray is large, and only clusters need it, trackers bring servers of their own, the others loops.
-    apart = {"ray", "mlflow", "wandb", "lightning", "transformers"}
+    # Ray and Numba are large, and few jobs need them; trackers bring servers of their own, the others loops.
+    apart = {"ray", "fast", "mlflow", "wandb", "lightning", "transformers"}
     assert set(everything.removeprefix("shadowsync[").removesuffix("]").split(",")) == set(EXTRAS) - apart
     assert set(extras) == {*EXTRAS, "dev", "docs"}
 

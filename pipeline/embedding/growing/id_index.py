@@ -8,7 +8,7 @@ pyarrow and polars build their tables anew for each call. Imports no torch.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +54,11 @@ class IdIndex:
         """Return the bytes of the index."""
         return self._places.nbytes
 
-    def find(self, keys: Uint64Array) -> Int32Array:
-        """Return the row of each key, int32 [N]; ABSENT where there is none."""
+    def find(self, keys: Uint64Array, used_next: NDArray[Any] | None = None) -> Int32Array:  # noqa: ARG002
+        """Return the row of each key, int32 [N]; ABSENT where there is none.
+
+        `used_next` is for `CompiledIdIndex` alone.
+        """
         if not len(self._keys):
             # An index of no rows has none that a search could read.
             return np.full(len(keys), ABSENT, np.int32)

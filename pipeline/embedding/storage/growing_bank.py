@@ -87,6 +87,7 @@ class GrowingBank(RowBank):
         self.directory = RowDirectory(
             [(len(part.piece), part.table.growth) for part in self._parts if part.table.growth is not None],
             clock,
+            None if self.cached is not None else self._storage.memory.values,
         )
         self._begins = np.cumsum([0, *lengths])
         self._value_keys = np.array([mixed_key(seed, part.piece.table) for part in self._parts], np.uint64)

@@ -26,7 +26,7 @@ COLUMNS = {"one": "categorical", "two": "categorical", "label": "label"}
 def test_rows_on_disk_take_no_memory(embedding: dict[str, Any], table: dict[str, Any], expected: int) -> None:
     job = Job.model_validate(
         {
-            "data": {"path": "x.csv", "format": "csv", "columns": COLUMNS},
+            "data": {"path": ["x.csv"], "format": "csv", "columns": COLUMNS},
             "model": {"embedding_dim": 16, "table_rows": 100},
             "embedding": {"nodes": 2, **embedding},
             "tables": {"one": {"rows": 100, **table}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,29 @@ def test_nodes_and_distinct_keys_change_nothing(nodes: int, distinct: bool) -> N
     assert directories(plain) == directories(other)
     untrained = EmbeddingCluster(TABLES, 1)
     assert not np.array_equal(embeddings(untrained, 9)[1], embeddings(plain, 9)[1])
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_compiled_index_changes_no_value(
+    monkeypatch: pytest.MonkeyPatch, storage: str, nodes: int
+) -> None:
+    pytest.importorskip("numba", reason="the extra fast is not installed")
+    # Too few rows for all ids, so that some are evicted.
+    tables = tuple(replace(table, rows=40 if table.growth else 50, storage=storage) for table in TABLES)
+    clusters = []
+    for compiled_from in (10**9, 0):
+        monkeypatch.setattr(row_directory, "COMPILED_FROM_ROWS", compiled_from)
+        clusters.append(EmbeddingCluster(tables, nodes))
+    for cluster in clusters:
+        train(cluster, range(30), tables=tables)
+    one, other = clusters
+    for step in range(28, 32):
+        assert_equal(embeddings(one, step, tables=tables), embeddings(other, step, tables=tables))
+    assert directories(one) == directories(other)
+    counts = [[store.growth_counts() for store in cluster.stores] for cluster in clusters]
+    assert counts[0] == counts[1]
+    assert sum(node.get("growing/evicted/user", 0) for node in counts[0])
 
 
 def test_an_id_without_a_row_has_its_first_values_and_lookups_give_it_none() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.tables import Growth
 from shadowsync.pipeline.data.hashing import mix
 from shadowsync.pipeline.embedding.growing.count_sketch import LARGEST_COUNT, CountSketch
-from shadowsync.pipeline.embedding.growing.id_index import ABSENT, IdIndex
+from shadowsync.pipeline.embedding.growing.id_index import ABSENT
 from shadowsync.pipeline.embedding.growing.row_directory import LAST_BATCH, RowDirectory, RowUse
 from shadowsync.pipeline.types import Uint64Array
 
@@ -33,39 +32,6 @@ def directory_of(rows: int, growth: Growth) -> OneTable:
 
 def hashed(ids: np.ndarray) -> Uint64Array:
     return mix(ids.astype(np.uint64))
-
-
-@pytest.mark.parametrize("spread", [True, False])
-def test_an_index_finds_every_key_and_no_other(spread: bool) -> None:
-    ids = np.arange(50_000)
-    # Keys that all want the same place, too.
-    keys = hashed(ids) if spread else np.concatenate([keys_of(0, 2**40, 2**41, 2**63), hashed(ids[4:3000])])
-    index = IdIndex(keys)
-    rows = np.random.default_rng(1).permutation(len(keys)).astype(np.int32)
-    for part in np.array_split(rows, 7):
-        index.add(part)
-    np.testing.assert_array_equal(index.find(keys[rows]), rows)
-    assert len(index) == len(keys)
-    assert (index.find(hashed(ids + 10**6)) == ABSENT).all()
-    kept = rows[::3]
-    index.remove(np.setdiff1d(rows, kept))
-    found = index.find(keys)
-    np.testing.assert_array_equal(np.flatnonzero(found != ABSENT), np.sort(kept))
-    assert len(index) == len(kept)
-    # What was removed can come back, at once or after the index was built anew.
-    again = np.setdiff1d(rows, kept)
-    for part in np.array_split(again, 5):
-        index.add(part.astype(np.int32))
-    np.testing.assert_array_equal(index.find(keys), np.arange(len(keys)))
-
-
-@pytest.mark.parametrize("shift", [24, 40])
-def test_the_same_low_bits_do_not_lose_keys(shift: int) -> None:
-    """Searches for all keys begin at one place, and go on in the same steps with a shift of 24."""
-    keys = np.arange(3000, dtype=np.uint64) << np.uint64(shift)
-    index = IdIndex(keys)
-    index.add(np.arange(3000, dtype=np.int32))
-    np.testing.assert_array_equal(index.find(keys), np.arange(3000))
 
 
 def test_a_sketch_counts_rare_keys_among_many() -> None:
@@ -219,21 +185,6 @@ def test_restored_ids_keep_their_rows_and_too_many_lose_the_oldest() -> None:
     some = directory_of(3, Growth())
     assert some.restore(0, keys_of(8), np.array([4], np.int32), np.array([1], np.int32)).tolist() == [1]
     assert some.use_one(keys_of(9, 10, 8)).rows.tolist() == [0, 2, 1]
-
-
-def test_an_index_does_not_grow_with_what_is_removed() -> None:
-    keys = hashed(np.arange(2000))
-    index = IdIndex(keys)
-    rows = np.arange(1000, dtype=np.int32)
-    index.add(rows)
-    for step in range(300):
-        old = (np.arange(10, dtype=np.int32) + 10 * step) % 2000
-        new = (old + 1000) % 2000
-        index.remove(old)
-        index.add(new)
-    assert len(index) == 1000
-    assert (index.find(keys) != ABSENT).sum() == 1000
-    assert index.bytes <= 4 * 1000 * 8
 
 
 def test_tables_share_an_index_and_nothing_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,14 +91,22 @@ def test_tables_of_another_shape_are_refused(saved: SavedTables) -> None:
     LoadedTables(saved, (make_table("one", 40, 4, optimizer="sgd"),))
 
 
-def test_tables_that_do_not_fit_are_refused(saved: SavedTables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_do_not_fit_lie_in_a_file(
+    saved: SavedTables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     needed = 4 * sum(table.rows * table.dim for table in TABLES)
 
     def have(available: int) -> None:
         monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
 
     have(needed)
-    LoadedTables(saved, TABLES)
+    whole = LoadedTables(saved, TABLES)
+    assert not caplog.records
     have(needed - 1)
-    with pytest.raises(ResourceError, match="the tables need"):
-        LoadedTables(saved, TABLES)
+    mapped = LoadedTables(saved, TABLES)
+    assert "they are read from a file in /var/tmp" in caplog.text
+    for name in whole.names:
+        np.testing.assert_array_equal(whole.table(name), mapped.table(name))
+    elsewhere = [replace(table, folder=str(tmp_path / "nowhere")) for table in TABLES]
+    with pytest.raises(ResourceError, match="cannot be reserved in .*nowhere: No such file"):
+        LoadedTables(saved, elsewhere)
