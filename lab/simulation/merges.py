@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Final
 
@@ -10,9 +11,6 @@ import simpy
 from ...sync_algos.contract.merge_window import MergeWindow
 from ...sync_algos.decoupled import Decoupled, DecoupledOptions
 from .setting import Setting
-
-ASKED_IN_A_MERGE: Final = 20
-"""With more trainers the window is asked that often while a merge fills, since a look at all takes long."""
 
 SHORTEST_WAIT_SECONDS: Final = 1e-6
 
@@ -33,9 +31,8 @@ class Merges:
             longest_wait_seconds=setting.longest_wait_seconds,
         )
         self._window = MergeWindow(Decoupled(options).merge_terms)
-        self._asked_every = max(1, setting.trainers // ASKED_IN_A_MERGE)
         self._waiting = 0
-        self._version = 0
+        self._asks_at = math.inf
         self._closed = env.event()
         self.merges = 0
         self.contributions = 0
@@ -45,8 +42,7 @@ class Merges:
         event = self._closed
         self._window.contributed(name, 1, self._env.now)
         self._waiting += 1
-        if self._waiting == 1 or self._waiting % self._asked_every == 0:
-            self._ask()
+        self._ask()
         return event
 
     def forget(self, name: Hashable) -> None:
@@ -55,23 +51,24 @@ class Merges:
         self._ask()
 
     def _ask(self) -> None:
-        if not self._waiting:
-            return
-        self._version += 1
-        now, version = self._env.now, self._version
-        if (moment := self._window.closes_at(now)) > now:
+        now = self._env.now
+        if (moment := self._window.closes_at(now)) <= now:
+            self._close(now)
+        elif moment < self._asks_at:
             # Never less than the clock can tell: it would stand still.
-            self._env.timeout(max(moment - now, SHORTEST_WAIT_SECONDS)).callbacks.append(
-                lambda _: self._ask_again(version)
-            )
-            return
+            self._asks_at = max(moment, now + SHORTEST_WAIT_SECONDS)
+            asked = self._asks_at
+            self._env.timeout(asked - now).callbacks.append(lambda _: self._ask_again(asked))
+
+    def _ask_again(self, asked: float) -> None:
+        if asked == self._asks_at:
+            self._asks_at = math.inf
+            self._ask()
+
+    def _close(self, now: float) -> None:
         self._window.close(now)
         self.merges += 1
         self.contributions += self._waiting
         self._waiting = 0
         self._closed.succeed()
         self._closed = self._env.event()
-
-    def _ask_again(self, version: int) -> None:
-        if version == self._version:
-            self._ask()

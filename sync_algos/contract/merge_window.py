@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from statistics import median, median_low
+from dataclasses import dataclass
 
-USUAL_TURNAROUNDS = 8
-"""So many of a trainer's last times from an answer to its next contribution are kept."""
+from .training_members import ExpectedMembers, Member, UsualTurnarounds
 
 LEAST_DEVIATION = 1 / 20
 """Of the median: trainers that are never apart may be once."""
@@ -31,39 +28,6 @@ class MergeTerms:
     longest_wait_seconds: float
 
 
-@dataclass
-class _Member:
-    """A trainer that takes part.
-
-    `answered_seconds` is the time of the last merge that had it, `turnarounds` the seconds from such a time
-    to its next contribution, and `usual` their median, infinite if none is known. `trains` says whether there
-    were examples behind its last contribution.
-    """
-
-    answered_seconds: float = -math.inf
-    turnarounds: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_TURNAROUNDS))
-    usual: float = math.inf
-    trains: bool = True
-
-    def took(self, seconds: float) -> None:
-        """Record a turnaround."""
-        self.turnarounds.append(seconds)
-        self.usual = median(self.turnarounds)
-
-    @property
-    def expected_seconds(self) -> float:
-        """When its next contribution is expected; -inf if no turnaround is known."""
-        return self.answered_seconds + self.usual if self.turnarounds else -math.inf
-
-    def given_up_seconds(self, least: float) -> float:
-        """Return the time from which it is overdue by another turnaround, and by `least` seconds."""
-        return self.expected_seconds + max(self.usual, least)
-
-    def is_given_up(self, least: float, now: float) -> bool:
-        """Return whether it is overdue by that; False if no turnaround is known."""
-        return bool(self.turnarounds) and self.given_up_seconds(least) <= now
-
-
 class MergeWindow:
     """The open merge of one slice, and who is waited for.
 
@@ -83,6 +47,8 @@ class MergeWindow:
     turnaround. The same holds for one of which no turnaround is known (at the start of a job others may begin
     much later), and one without examples behind its last contribution, unless that is its first.
 
+    A contribution takes O(log n) steps and a few passes over n / 100 blocks, never a look at all n trainers.
+
     Times are seconds by any clock that never goes back. One thread calls.
 
     Args:
@@ -91,8 +57,12 @@ class MergeWindow:
 
     def __init__(self, terms: Callable[[int], MergeTerms]) -> None:
         self._terms = terms
-        self._members: dict[Hashable, _Member] = {}
-        self._contributed: list[Hashable] = []
+        self._members: dict[Hashable, Member] = {}
+        # Of a dict only the keys: in order, and found at once.
+        self._contributed: dict[Hashable, None] = {}
+        self._absent: dict[Hashable, None] = {}
+        self._usual = UsualTurnarounds()
+        self._expected = ExpectedMembers()
         self._opened_seconds = 0.0
         self._closed_seconds = 0.0
 
@@ -107,18 +77,11 @@ class MergeWindow:
         A trainer is away if it is overdue by `MergeTerms.longest_wait_seconds`, and by another turnaround.
         """
         away_seconds = self._terms(len(self._members)).longest_wait_seconds
-        training = {
-            name
-            for name, member in self._members.items()
-            if member.trains and not member.is_given_up(away_seconds, now)
-        }
-        return len(training.union(self._contributed))
+        return len(self._contributed) + len(self._absent) - self._expected.given_up(away_seconds, now)
 
     def absent(self) -> list[Hashable]:
         """Return the trainers that train and are not in the open merge."""
-        return [
-            name for name, member in self._members.items() if member.trains and name not in self._contributed
-        ]
+        return list(self._absent)
 
     def late_seconds(self, name: Hashable, now: float) -> float:
         """Return by how long a trainer is late that contributes now; ask before `contributed`.
@@ -127,10 +90,15 @@ class MergeWindow:
         of trainers the lower one. 0 if it did not train, there was no answer to it, or no turnaround is
         known.
         """
-        member, training = self._members.get(name), self._training()
-        if member is None or not member.trains or not training or member.answered_seconds == -math.inf:
+        member = self._members.get(name)
+        if (
+            member is None
+            or not member.trains
+            or not len(self._usual)
+            or member.answered_seconds == -math.inf
+        ):
             return 0.0
-        usual = median_low(one.usual for one in training)
+        usual = self._usual.lower_median()
         return max(0.0, now - member.answered_seconds - LATE_TURNAROUNDS * usual)
 
     def contributed(self, name: Hashable, examples: int, now: float) -> None:
@@ -141,14 +109,17 @@ class MergeWindow:
         if name in self._contributed:
             raise ValueError("a trainer contributes once to a merge")
         begins = name not in self._members
-        member = self._members.setdefault(name, _Member())
+        member = self._members.setdefault(name, Member())
+        self._take_out(name, member)
         # The first round of a trainer has no examples behind it.
         member.trains = begins or examples > 0
         if member.answered_seconds > -math.inf:
             member.took(now - member.answered_seconds)
+        if member.is_known:
+            self._usual.add(member)
         if not self._contributed:
             self._opened_seconds = now
-        self._contributed.append(name)
+        self._contributed[name] = None
 
     def closes_at(self, now: float) -> float:
         """Return when to ask again if nobody contributes until then; at most `now` if the merge closes.
@@ -158,56 +129,52 @@ class MergeWindow:
         if not self._contributed:
             return math.inf
         spread = self._spread_seconds()
-        awaited = [
-            member
-            for name, member in self._members.items()
-            if name not in self._contributed
-            if member.trains and member.turnarounds and not member.is_given_up(spread, now)
-        ]
-        terms = self._terms(len(self._contributed) + len(awaited))
+        awaited = len(self._expected) - self._expected.given_up(spread, now)
+        terms = self._terms(len(self._contributed) + awaited)
         latest = self._opened_seconds + terms.longest_wait_seconds
         if not awaited or now >= latest:
             return now
         if len(self._contributed) < terms.quorum:
-            return min(latest, *(member.given_up_seconds(spread) for member in awaited))
-        return min(latest, max(now, self._waited_until(awaited, spread, now)))
+            return min(latest, self._expected.next_given_up_seconds(spread, now))
+        return min(latest, max(now, self._waited_until(spread, now)))
 
     def close(self, now: float) -> tuple[Hashable, ...]:
         """Close the merge; return its trainers in the order of their names."""
         merged = tuple(sorted(self._contributed, key=repr))
+        self._contributed, self._closed_seconds = {}, now
         for name in merged:
             # Unless it died meanwhile.
             if (member := self._members.get(name)) is not None:
                 member.answered_seconds = now
-        self._contributed, self._closed_seconds = [], now
+                if member.trains:
+                    self._absent[name] = None
+                if member.is_known:
+                    self._expected.add(member)
         return merged
 
     def forget(self, name: Hashable) -> None:
         """Wait no longer for a trainer that died or left; what it has contributed stays."""
-        self._members.pop(name, None)
+        if (member := self._members.pop(name, None)) is not None:
+            self._take_out(name, member)
 
-    def _training(self) -> list[_Member]:
-        """Return the members that train and have a turnaround."""
-        return [member for member in self._members.values() if member.trains and member.turnarounds]
-
-    def _usual_seconds(self) -> float:
-        return median(member.usual for member in self._training())
+    def _take_out(self, name: Hashable, member: Member) -> None:
+        """Take a member out of all orders, before it changes."""
+        if member.is_known:
+            self._usual.remove(member)
+            if name in self._absent:
+                self._expected.remove(member)
+        self._absent.pop(name, None)
 
     def _spread_seconds(self) -> float:
         """Return the grace's length; 0 while no turnaround is known."""
-        training = self._training()
-        if not training:
+        if not len(self._usual):
             return 0.0
-        apart = [abs(seconds - one.usual) for one in training for seconds in one.turnarounds]
-        grace = self._terms(len(training)).grace
-        return grace * max(median(apart), LEAST_DEVIATION * self._usual_seconds())
+        grace = self._terms(len(self._usual)).grace
+        return grace * max(self._usual.median_apart(), LEAST_DEVIATION * self._usual.median())
 
-    def _waited_until(self, awaited: list[_Member], spread: float, now: float) -> float:
-        """Return the time until which one of these may still come; 0 if none is likely to."""
-        over = self._closed_seconds + self._usual_seconds() + spread
-        coming = [
-            member.expected_seconds
-            for member in awaited
-            if member.expected_seconds <= over and member.expected_seconds + spread > now
-        ]
-        return min(over, max(coming) + spread) if coming else 0.0
+    def _waited_until(self, spread: float, now: float) -> float:
+        """Return the time until which one that is awaited may still come; 0 if none is likely to."""
+        over = self._closed_seconds + self._usual.median() + spread
+        # Who is expected earlier, or is given up, is not likely to come after the last one.
+        last = self._expected.last_expected_seconds(over) + spread
+        return min(over, last) if last > now else 0.0

@@ -146,6 +146,21 @@ def test_a_quorum_that_does_not_come_is_waited_for_until_they_are_given_up() -> 
     assert spans[1:] == pytest.approx([alike(1, 0.0)] * (len(spans) - 1))
 
 
+def test_a_grace_longer_than_a_turnaround_is_waited_for_if_the_quorum_does_not_come() -> None:
+    """Of three with a turnaround of 0.1 s two do not come: each is given up 40 / 20 of that later."""
+    for grace, given_up in ((40.0, 0.2), (4.0, PERIOD)):
+        merges = window(3, grace)
+        for start in (0.0, PERIOD, 2 * PERIOD):
+            for trainer in range(3):
+                merges.contributed(trainer, 64, start)
+            merges.close(start)
+        merges.contributed(0, 64, 3 * PERIOD)
+        now = 3 * PERIOD
+        while (asked_again := merges.closes_at(now)) > now:
+            now = asked_again
+        assert now == pytest.approx(3 * PERIOD + given_up)
+
+
 def test_nobody_waits_longer_than_allowed() -> None:
     """Of three with a turnaround of 5 s one comes early: the others are expected, and not in time."""
     merges = window(3)

@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 from shadowsync.benchmarks.speed.simulated_scaling import GAP_GOAL, STEPS_GOAL, compared
 from shadowsync.lab.capacity.queueing import paced_cycle_seconds
-from shadowsync.lab.simulation import merges
 from shadowsync.lab.simulation.setting import FRAME_PAYLOAD, Setting
 from shadowsync.lab.simulation.simulate import (
     LINK,
@@ -147,18 +146,6 @@ def test_a_center_that_merges_waits_for_nobody() -> None:
     assert dying.gap == pytest.approx(whole.gap or 0.0, rel=0.1)
     assert (dying.merged_share or 0.0) < whole.merged_share
     assert of(seconds=10.0).merged_share is None, "the control: a center without merges"
-
-
-def test_of_many_trainers_the_window_is_asked_less_often_and_merges_alike(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    merging = {"trainers": 100, "merges": True, "link_bytes_per_second": 1e11, "gap": 10}
-    merging |= {"warm_seconds": 1.0, "seconds": 1.0}
-    seldom = of(**merging)
-    monkeypatch.setattr(merges, "ASKED_IN_A_MERGE", 100)
-    always = of(**merging)
-    assert seldom.merged_share == pytest.approx(always.merged_share or 0.0, abs=0.05)
-    assert seldom.gap == pytest.approx(always.gap or 0.0, rel=0.05)
 
 
 def test_without_a_sync_node_rounds_wait_and_trainers_do_not() -> None:
