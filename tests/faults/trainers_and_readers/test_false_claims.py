@@ -54,7 +54,8 @@ def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker) -> None:
     assert given < EXAMPLES < MANY <= claimed
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EXAMPLES
-    assert own.run.ne == pytest.approx(control.run.ne, rel=0.02)
+    # How often each synchronizes is up to the machine, which makes a hundredth. What learned nothing has 1.2.
+    assert own.run.ne == pytest.approx(control.run.ne, rel=0.05)
 
 
 @pytest.mark.parametrize("dies", ["reader", "trainer", "sync"])
