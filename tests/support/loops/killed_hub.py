@@ -56,9 +56,8 @@ class KilledHub:
     def _start(self, *arguments: str) -> None:
         announce = self._folder / "hub.txt"
         announce.unlink(missing_ok=True)
-        more = ("--announce", str(announce), "--book", str(self.book))
-        if self._until_empty:
-            more = ("--until-empty", *more)
+        end = ("--until-empty",) if self._until_empty else ()
+        more = (*end, "--announce", str(announce), "--book", str(self.book))
         self.process: Process = self._starter.fork("hub", *arguments, *more)
         process = self.process
         wait_until(
