@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from shadowsync.pipeline.errors import ExitCode
+from shadowsync.nodes.clients.stop import end_input
+from shadowsync.nodes.clients.watched_job import address_of
+from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
@@ -18,6 +21,8 @@ from shadowsync.tests.support.jobs.supervised import Supervised
 AnyCluster: TypeAlias = Cluster | InProcessCluster
 # More than any machine trains in the time of a test.
 ENDLESS = {"epochs": 10_000}
+# Goes on until its input is ended, and has trained all of the click log by then.
+FOLLOWING = {"follow": True}
 END_SECONDS = 120.0
 # Only a trainer and an embedding node have to import torch.
 FEW_NODES: dict[str, dict[str, Any]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
@@ -51,6 +56,19 @@ def goes_on_without_a_trainer(job: Supervised, joined: str) -> None:
     job.process.signal(signal.SIGINT)
     assert job.process.wait(END_SECONDS) == ExitCode.INTERRUPTED, job.process.text()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+
+
+def finish_input(job: Supervised) -> None:
+    """End the input of a job of FOLLOWING, once it has a coordinator that answers."""
+
+    def is_ended() -> bool:
+        try:
+            asyncio.run(end_input(address_of(job.run.folder, None)))
+        except ClusterError:
+            return False
+        return True
+
+    wait_until(is_ended, "a coordinator answers")
 
 
 def replace_embedding_nodes(own: AnyCluster, count: int = 1) -> None:

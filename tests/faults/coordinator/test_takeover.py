@@ -29,7 +29,7 @@ from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
-from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.faults.conftest import ENDLESS, FOLLOWING, finish_input
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
@@ -103,7 +103,8 @@ def test_training_goes_on(in_process: Callable[..., InProcessCluster], sync: dic
 def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluster]) -> None:
     """As the engine of a cluster does it, and every process ends with 0."""
     # Nobody falls silent, and a busy machine may take seconds to start another one.
-    own = processes(_changed(run={"node_timeout_seconds": 15.0}, data=CHANGES["data"] | {"epochs": 5}))
+    slowed = Slowed(30)
+    own = processes(_changed(run={"node_timeout_seconds": 15.0}), faults=(slowed,))
     options = "--restartable", "--exit-zero-on", "5"
     own.start_coordinator(*options)
     for role, count in own.job.expected.items():
@@ -113,8 +114,9 @@ def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluste
     own.coordinator.kill()
     own.coordinator.wait()
     own.start_coordinator(*options)
+    slowed.release()
     assert own.wait(SECONDS) == 0, own.coordinator.text()
-    _require_whole(own.run.report, epochs=5)
+    _require_whole(own.run.report)
     assert {process.code for process in own.everyone()} == {0}
     # It has ended, so the next one is another run.
     before = own.run.folder.resolve()
@@ -530,21 +532,25 @@ def test_of_a_job_that_resumed_the_storage_that_it_writes_to(
 
 
 def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
-    job = supervise({"data": {"epochs": 4}})
+    job = supervise({"data": FOLLOWING})
     job.wait_for_batches(20)
     job.node("coordinator").kill()
+    wait_until(lambda: job.run.logged("died; another one took over"), "another one takes over")
+    finish_input(job)
     assert job.process.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, job.process.text()
     assert "the coordinator was killed by SIGKILL; another one takes over" in job.process.text()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
-    assert job.run.report.examples.distinct == 4 * EXAMPLES
+    assert job.run.report.examples.distinct == EXAMPLES
 
 
 def test_the_supervisor_starts_another_if_it_had_not_begun(supervise: Callable[..., Supervised]) -> None:
     """It dies as soon as its process is there; perhaps it has made its ledger by then."""
-    job = supervise({"data": {"epochs": 1}})
+    job = supervise({"data": FOLLOWING})
     wait_until(lambda: job.nodes("coordinator"), "the coordinator is started")
     job.nodes("coordinator")[0].kill()
+    said = "the coordinator was killed by SIGKILL; another one takes over"
+    wait_until(lambda: said in job.process.text(), said)
+    finish_input(job)
     assert job.process.wait(SECONDS) in (0, ExitCode.FINISHED_WITH_DEATHS), job.process.text()
-    assert "the coordinator was killed by SIGKILL; another one takes over" in job.process.text()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
     assert job.run.report.examples.distinct == EXAMPLES

@@ -53,6 +53,7 @@ def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm
     slowed = Slowed(30)
     own = in_process(CHANGES | changes, faults=(slowed,)).start()
     of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-1'"
+    own.wait_for_batches(5)
     wait_until(lambda: own.run.query(of_it)[0][0] >= 5, "it has trained")
     own.node("trainer-1").terminate()
     assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK, own.node("trainer-1").text()

@@ -8,7 +8,8 @@ import pytest
 from shadowsync.nodes.worker import connections
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import break_path
+from shadowsync.tests.support.jobs.node_faults import Slowed, break_path
+from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 pytestmark = pytest.mark.no_kill
@@ -27,12 +28,15 @@ def _is_noticed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_others_train_what_the_cut_off_trainer_had(
     in_process: Callable[..., InProcessCluster], other: str
 ) -> None:
+    slowed = Slowed()
     own = in_process(
         {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}, "data": {"epochs": EPOCHS}},
-        faults=(break_path("trainer-1", other),),
+        faults=(break_path("trainer-1", other), slowed),
     ).start()
+    broken = "fault: the path is broken"
+    wait_until(lambda: own.run.logged(broken, ["trainer-0", "trainer-1", other]), "the path is broken")
+    slowed.release()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    assert own.run.logged("fault: the path is broken", ["trainer-0", "trainer-1", other])
     report = own.run.report
     assert any(
         f"{other}: has not answered trainer-1 for 4 s, although both are alive" in event.what

@@ -13,6 +13,7 @@ from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.messages import Ready
 from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers
+from shadowsync.tests.faults.conftest import FOLLOWING, finish_input
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import until, wait_until
@@ -131,9 +132,11 @@ def test_who_ends_by_itself_is_not_replaced(in_process: Callable[..., InProcessC
 
 
 def test_the_supervisor_replaces_it(supervise: Callable[..., Supervised]) -> None:
-    job = supervise({"data": {"epochs": 1}})
+    job = supervise({"data": FOLLOWING})
     wait_until(lambda: job.nodes("reader"), "the reader is started")
     job.nodes("reader")[0].kill()
+    wait_until(lambda: job.run.logged("killed by SIGKILL"), "the coordinator knows of it")
+    finish_input(job)
     code = job.process.wait(SECONDS)
     assert code in (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS), job.process.text()
     report = job.run.report

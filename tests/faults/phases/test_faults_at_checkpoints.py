@@ -17,6 +17,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 from shadowsync.tests.support.jobs.resumed import Changed, going_on, trained_batches
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
@@ -219,7 +220,8 @@ def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, in_process:
 
 def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) -> None:
     run = {"node_timeout_seconds": 3.0}
-    own = cluster({"run": run, "data": {"epochs": 3}, "checkpoint": {"every_examples": 1}}).start()
+    slowed = Slowed(40)
+    own = cluster({"run": run, "checkpoint": {"every_examples": 1}}, faults=(slowed,)).start()
     own.wait_for_batches(40)
     wait_until(own.run.partial_checkpoint, "one is being written")
     own.nodes["trainer"][1].kill()
@@ -227,10 +229,11 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
     # Trainers are numbered as they join, so its name is not known here.
     wait_until(lambda: own.run.logged("was silent for 3 s"), "its death is known")
     wait_until(lambda: saved_examples(own.run) > before, "checkpoints go on without it")
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == 3 * EXAMPLES
+    assert report.examples.distinct == EXAMPLES
     open_checkpoint(own.run.folder, verify=True)
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
@@ -283,13 +286,19 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
 ) -> None:
     settings: Changed = {
         "run": {"node_timeout_seconds": 3.0, "rejoin_seconds": 0.5},
-        "data": {"epochs": 3},
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 3_000},
     }
-    own = cluster(settings).start()
-    wait_until(lambda: saved_examples(own.run) >= 6_000, "checkpoints are written")
+    slowed = Slowed(60)
+    own = cluster(settings, faults=(slowed,)).start()
+
+    def lacks_some() -> bool:
+        saved = saved_examples(own.run)
+        return saved >= 6_000 and own.run.batches() * own.job.trainer.batch > saved + 1_000
+
+    wait_until(lacks_some, "checkpoints are written, and the last one lacks some")
     own.nodes["embedding"][1].kill()
+    slowed.release()
     assert own.wait() == 6, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
     text = own.coordinator.text()
@@ -305,7 +314,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     report = second.report
     assert report.ledger.adds_up, report.ledger.identities
     assert 6_000 <= report.restored_examples < first.report.examples.distinct
-    assert report.restored_examples + report.examples.distinct == 3 * EXAMPLES
+    assert report.restored_examples + report.examples.distinct == EXAMPLES
     # What the first one trained after its checkpoint is trained again, and everything else once.
     restored = second.query("SELECT sum(examples) FROM restored_spans")[0][0] or 0
     restored += second.query("SELECT sum(examples) FROM restored_batches")[0][0] or 0

@@ -20,6 +20,8 @@ DECOUPLED: dict[str, dict[str, Any]] = {
     "trainer": {"count": 3},
     "sync": {"algorithm": "decoupled", "nodes": 2},
 }
+# However the machine stalls, there are as many merges.
+OFTEN: dict[str, dict[str, Any]] = DECOUPLED | {"sync": DECOUPLED["sync"] | {"mode": "fixed", "every": 2}}
 MANY = 9_000_000
 REFUSED = "sent what cannot be: "
 
@@ -38,11 +40,11 @@ def many_examples(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker) -> None:
-    control = in_process(DECOUPLED).start()
+    control = in_process(OFTEN).start()
     assert control.wait() == ExitCode.OK, control.coordinator.text()
     assert control.report.events == []
     slowed = Slowed(40)
-    own = in_process(DECOUPLED, faults=(many_examples, slowed)).start()
+    own = in_process(OFTEN, faults=(many_examples, slowed)).start()
     wait_until(lambda: own.run.logged(REFUSED), "the trainer is refused")
     assert own.coordinator.poll() is None
     slowed.release()
@@ -54,7 +56,8 @@ def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker) -> None:
     assert given < EXAMPLES < MANY <= claimed
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EXAMPLES
-    assert own.run.ne == pytest.approx(control.run.ne, rel=0.02)
+    # Who has which batch is up to the machine, which makes a hundredth. What has learned nothing has 1.2.
+    assert own.run.ne == pytest.approx(control.run.ne, rel=0.05)
 
 
 @pytest.mark.parametrize("dies", ["reader", "trainer", "sync"])

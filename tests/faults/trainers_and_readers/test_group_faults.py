@@ -106,15 +106,15 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
 
 @pytest.mark.matrix
 def test_the_last_one_goes_on_alone(cluster: Callable[..., AnyCluster]) -> None:
-    # Enough that two can be killed in time.
-    epochs = 2 * EPOCHS
-    own = cluster(settings("bmuf", {"mode": "fixed", "every": 3}, epochs)).start()
+    slowed = Slowed(60)
+    own = cluster(settings("bmuf", {"mode": "fixed", "every": 3}), faults=(slowed,)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][0].kill()
     own.nodes["trainer"][2].kill()
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
-    assert report.examples.distinct == epochs * EXAMPLES
+    assert report.examples.distinct == EPOCHS * EXAMPLES
     assert report.ledger.adds_up
     assert report.model_saved == "the global model (bmuf)"
 

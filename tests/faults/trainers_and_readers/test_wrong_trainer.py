@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +31,8 @@ from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, Evalua
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.jobs.node_faults import Fault, is_here, once
-from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, until
+from shadowsync.tests.support.jobs.node_faults import AT, Fault, Slowed, is_here, once
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, until, wait_until
 from shadowsync.tests.support.jobs.resumed import ClusterMaker
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
 
@@ -79,6 +80,21 @@ def each_reader_has_a_span(patch: pytest.MonkeyPatch) -> None:
         return reply
 
     patch.setattr(RpcChannel, "call", in_turn)
+
+
+def each_trainer_trains(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but trainer-0 trains no batch before trainer-1 has begun AT."""
+    compute, begun, has_all = Worker._compute, itertools.count(1), threading.Event()
+
+    def in_turn(self: Worker, batch: InFlightBatch) -> None:
+        if batch.training and is_here("trainer-1"):
+            if next(begun) == AT:
+                has_all.set()
+        elif batch.training:
+            assert has_all.wait(ENOUGH_SECONDS)
+        compute(self, batch)
+
+    patch.setattr(Worker, "_compute", in_turn)
 
 
 def each_trainer_scores(patch: pytest.MonkeyPatch) -> None:
@@ -343,7 +359,12 @@ def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_proces
 @pytest.mark.matrix
 def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: ClusterMaker) -> None:
     changes = {"data": {"shuffle_window": 0, "split": {"progressive": 0.9}}}
-    own = in_process(changes, faults=(scored_more_before_its_steps,)).start()
+    slowed = Slowed(10)
+    own = in_process(changes, faults=(scored_more_before_its_steps, slowed)).start()
+    # The first span is what comes before the part.
+    of_the_part = "SELECT DISTINCT trainer FROM batches WHERE span > 0"
+    wait_until(lambda: len(own.run.query(of_the_part)) == 2, "both trainers have batches of the part")
+    slowed.release()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]
@@ -425,7 +446,10 @@ def test_a_delivery_that_can_be_is_trained(in_process: ClusterMaker) -> None:
 
 
 def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker) -> None:
-    own = in_process({"data": {"readers": 3}}, faults=(refusing_all,)).start()
+    slowed = Slowed(20)
+    own = in_process({"data": {"readers": 3}}, faults=(refusing_all, slowed)).start()
+    wait_until(lambda: own.run.logged("reports of two readers"), "it has reported two")
+    slowed.release()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     said = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
@@ -447,7 +471,7 @@ def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker
     ids=["row", "loss", "twice", "positives", "examples"],
 )
 def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
-    own = in_process(faults=(fault,)).start()
+    own = in_process(faults=(fault, each_trainer_trains)).start()
     assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]

@@ -43,13 +43,16 @@ def squares(run: RunFolder, trainer: str) -> float:
 def test_the_others_join_with_its_weights_and_its_optimizer(
     in_process: Callable[..., InProcessCluster], algorithm: str
 ) -> None:
-    slowed, order = Slowed(START // 2), InOrder()
-    own = in_process(changed(ALGORITHMS[algorithm]), faults=(short_start(START), slowed, order)).start()
+    slowed, joining, order = Slowed(START // 2), Slowed(START), InOrder()
+    faults = (short_start(START), slowed, joining, order)
+    own = in_process(changed(ALGORITHMS[algorithm]), faults=faults).start()
     own.wait_for_batches(START // 2)
     status = own.status()
     assert status["phase"] == "training, one trainer alone at first"
     assert [node["why"] for node in status["nodes"] if node["role"] == "trainer"] == ["", "", ""]
     slowed.release()
+    wait_until(lambda: len(set(order)) == 3, "the others train")
+    joining.release()
     assert own.wait() == ExitCode.OK, own.coordinator.text()
     run = own.run
     assert set(order[:START]) == {"trainer-0"}
@@ -114,10 +117,9 @@ def test_a_resumed_run_goes_on_in_its_start_or_past_it(
     own.coordinator.interrupt()
     slowed.release()
     assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
-    before, again = folder_of(own), Slowed(5)
+    before, again = folder_of(own), Slowed(START // 2)
     then = in_process(going_on(settings, before), faults=(short_start(START), again, order)).start()
-    if batches > START:
-        wait_until(lambda: len(set(order)) == 3, "all begin at once")
+    wait_until(lambda: len(set(order)) == 3, "all train")
     again.release()
     assert then.wait() == ExitCode.OK, then.coordinator.text()
     report, lone = then.run.report, START - before.batches()

@@ -42,6 +42,8 @@ def write_ratings(folder: Path) -> tuple[Path, Path]:
 
 def settings(ratings: Path, films: str, **validation: Any) -> dict[str, dict[str, Any]]:
     return {
+        # A process that yields to all others hardly runs on a busy machine.
+        "run": {"background_priority": "normal"},
         "data": {
             "format": "csv",
             "path": str(ratings),

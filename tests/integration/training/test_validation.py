@@ -174,6 +174,8 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
     """
     own = cluster(
         {
+            # A process that yields to all others hardly runs on a busy machine.
+            "run": {"background_priority": "normal"},
             "data": {"validation_path": validation_file},
             "trainer": {"batch": 512},
             "model": {"dropout": 0.2, "layer_norm": True, "label_smoothing": 0.05},

@@ -93,10 +93,10 @@ class Cluster:
         return self
 
     def wait_for_batches(self, count: int) -> None:
-        """Waits until the ledger's file has so many."""
+        """Waits until the ledger's file has so many, and the job trains."""
 
         def trained() -> bool:
-            return self.run.batches() >= count or self.coordinator.poll() is not None
+            return self.run.trains(count) or self.coordinator.poll() is not None
 
         wait_until(trained, f"{count} batches are trained; the coordinator wrote: {self.coordinator.text()}")
         assert self.coordinator.poll() is None, self.coordinator.text()

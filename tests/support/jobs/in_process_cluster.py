@@ -156,10 +156,10 @@ class InProcessCluster:
         return found[0]
 
     def wait_for_batches(self, count: int) -> None:
-        """Wait until the ledger's file has so many."""
+        """Wait until the ledger's file has so many, and the job trains."""
         coordinator = self.coordinator
         wait_until(
-            lambda: self.run.batches() >= count or coordinator.poll() is not None,
+            lambda: self.run.trains(count) or coordinator.poll() is not None,
             f"{count} batches are trained",
         )
         assert coordinator.poll() is None, coordinator.text()

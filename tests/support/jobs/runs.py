@@ -91,6 +91,14 @@ class RunFolder:
         """Batches that the ledger's file has as trained; 0 before there is a file."""
         return int(self.query("SELECT count(*) FROM batches")[0][0])
 
+    def trains(self, count: int) -> bool:
+        """Whether it has trained so many batches, and its coordinator says that it trains.
+
+        Trainers do before that, while the coordinator waits until all nodes have begun. Who leaves then
+        interrupts the job.
+        """
+        return self.batches() >= count and self.logged("training starts")
+
     def reaches(self, count: int, seconds: float) -> bool:
         """Whether so many batches are trained within the time."""
         try:

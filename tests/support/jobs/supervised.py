@@ -44,10 +44,10 @@ class Supervised:
         return self.nodes(role)[0]
 
     def wait_for_batches(self, count: int, seconds: float = ENOUGH_SECONDS) -> None:
-        """Waits until the ledger's file has so many."""
+        """Waits until the ledger's file has so many, and the job trains."""
 
         def trained() -> bool:
-            return self.run.batches() >= count or self.process.poll() is not None
+            return self.run.trains(count) or self.process.poll() is not None
 
         wait_until(trained, f"{count} batches are trained: {self.process.text()}", seconds)
         assert self.process.poll() is None, self.process.text()

@@ -2,7 +2,8 @@
 
 It writes the steps that it made to loop-INDEX.txt. A loop whose INDEX is 0 makes HELD steps, and then waits
 to be killed. The others go through the data from then on, train until they know of its death, and then go
-through what is left of the data. With env:// as ADDRESS nobody is killed: each goes through its share.
+through what is left of the data; a loop that is the only one trains until it knows of another one. With env://
+as ADDRESS nobody is killed: each goes through its share.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ def main(index: int, address: str, count: int, folder: Path) -> None:
     with shadowsync.attach(model, optimizer, join=address, wait_for=count, timeout_seconds=300.0) as sync:
         sampler = sync.sampler(data, examples_per_step=BATCH, epochs=1, span=20)
         loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
-        waits = address != "env://" and 0 < index < count
-        while waits and not (first.exists() and first.read_text() == str(HELD)):
+        knows_all = has_held = address == "env://" or index == 0
+        while not (knows_all and has_held):
             # On a busy machine they would leave it less than that.
             task.step(model, optimizer)
+            # It hears of the others, and of itself, with heartbeats.
+            knows_all = knows_all or sync.metrics()["members"] >= count
+            has_held = count == 1 or (first.exists() and first.read_text() == str(HELD))
         for number, (indices,) in enumerate(loader):
             task.step(model, optimizer)
             seen += indices.tolist()
@@ -42,8 +46,9 @@ def main(index: int, address: str, count: int, folder: Path) -> None:
             while index == 0 and number + 1 == HELD and address != "env://":
                 # It holds a part of a span, and trains no more of it.
                 pass
-        while address != "env://" and sync.metrics()["members"] == count:
-            task.step(model, optimizer)
+        if address != "env://":
+            while (members := sync.metrics()["members"]) == count or members < count == 1:
+                task.step(model, optimizer)
         for (indices,) in loader:
             task.step(model, optimizer)
             seen += indices.tolist()

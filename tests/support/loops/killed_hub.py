@@ -32,12 +32,21 @@ def await_tables_checkpoint(place: Path) -> None:
 
 
 class KilledHub:
-    """A hub in a process of its own, which can be killed and started again."""
+    """A hub in a process of its own, which can be killed and started again.
+
+    Args:
+        until_empty: whether it ends by itself once nobody is there, or when `ended` is called.
+    """
 
     def __init__(
-        self, starter: Starter, folder: Path, *settings: str, node_timeout_seconds: int = 30
+        self,
+        starter: Starter,
+        folder: Path,
+        *settings: str,
+        node_timeout_seconds: int = 30,
+        until_empty: bool = True,
     ) -> None:
-        self._starter, self._folder = starter, folder
+        self._starter, self._folder, self._until_empty = starter, folder, until_empty
         self.book, self.place = folder / "book.json", folder / "hub"
         given = ("--dir", str(self.place), *settings)
         for text in (f"run.node_timeout_seconds={node_timeout_seconds}", "sync.timeout_seconds=10"):
@@ -47,7 +56,8 @@ class KilledHub:
     def _start(self, *arguments: str) -> None:
         announce = self._folder / "hub.txt"
         announce.unlink(missing_ok=True)
-        more = ("--until-empty", "--announce", str(announce), "--book", str(self.book))
+        end = ("--until-empty",) if self._until_empty else ()
+        more = (*end, "--announce", str(announce), "--book", str(self.book))
         self.process: Process = self._starter.fork("hub", *arguments, *more)
         process = self.process
         wait_until(
@@ -78,6 +88,8 @@ class KilledHub:
 
     def ended(self) -> dict[str, Any]:
         """Its book, once the last loop has left."""
+        if not self._until_empty:
+            self.process.interrupt()
         assert self.process.wait(SECONDS) == 0, self.process.text()
         found: dict[str, Any] = json.loads(self.book.read_text())
         return found

@@ -12,7 +12,7 @@ from shadowsync.pipeline.wire.messages import Push
 from shadowsync.tests.support.jobs import in_process_cluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
 from shadowsync.tests.support.jobs.in_process_node import Context
-from shadowsync.tests.support.jobs.node_faults import die, drop
+from shadowsync.tests.support.jobs.node_faults import Slowed, die, drop
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
@@ -32,7 +32,10 @@ def test_a_job_ends_with_a_log_of_each_node_though_a_message_was_dropped(cluster
 
 
 def test_a_trainer_dies_at_its_step_and_the_supervisor_tells(cluster: Make) -> None:
-    own = cluster(faults=(die("trainer-1", at_step=5),), supervised=True).start()
+    slowed = Slowed()
+    own = cluster(faults=(die("trainer-1", at_step=5), slowed), supervised=True).start()
+    wait_until(lambda: own.run.logged("died (killed by SIGKILL)"), "it dies")
+    slowed.release()
     assert own.wait() == 5, own.coordinator.text()
     assert own.node("trainer-1").code == -9
     ((trained,),) = own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-1'")
