@@ -29,7 +29,7 @@ NODES: Graph = {
     "trainer": {"runtime", "replica", "allreduce", "shadow", "worker"},
     "sync_rules": set(),
     "launch": {"runtime", "reader", "embedding", "sync", "replica", "trainer", "sync_rules"},
-    "supervisor": {"runtime", "replica", "sync_rules", "clients"},
+    "supervisor": {"runtime", "replica", "sync_rules"},
 }
 
 # Which parts of the coordinator each one imports, packages and modules beside them.
