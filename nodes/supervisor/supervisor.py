@@ -59,7 +59,6 @@ class Supervisor:
         began: called with the run folder once the coordinator has made it.
         profile_seconds: time to measure, for a profile.
         launcher: of the nodes; by default they are processes of this machine.
-        with_curves: whether `progress` gets the whole curves, too.
     """
 
     def __init__(
@@ -73,10 +72,8 @@ class Supervisor:
         began: Callable[[Path], None] | None = None,
         profile_seconds: float | None = None,
         launcher: Launcher | None = None,
-        with_curves: bool = False,
     ) -> None:
         self._job = job
-        self._status = GetStatus({} if with_curves else None)
         self._progress_seconds = progress_seconds
         self._metrics_ports = metrics_ports(job)
         self._progress = progress
@@ -335,7 +332,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(self._progress_seconds)
             try:
-                reply = await channel.call(self._status, timeout_seconds=5.0)
+                reply = await channel.call(GetStatus(), timeout_seconds=5.0)
             except (ConnectionLost, RemoteError):
                 continue
             self._silent.end(reply.dead, self._children, asyncio.get_running_loop().time())

@@ -24,7 +24,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka": ("confluent_kafka",),
     "kubernetes": ("yaml",),
     "storage": ("obstore",),
-    "tune": ("optuna",),
     "retrieval": ("faiss",),
     "ray": ("ray",),
     "lightning": ("lightning",),

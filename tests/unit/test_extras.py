@@ -35,7 +35,6 @@ def block(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
             ["simulate", "job.toml", "--profile", "absent", "--bandwidth", "1gbit"],
             "shadowsync simulate needs simpy: [lab]",
         ),
-        ("optuna", ["tune", "job.toml", "--search", "sync.gap=1,2"], "shadowsync tune needs optuna: [tune]"),
     ],
 )
 def test_a_command_says_which_to_install(

@@ -132,6 +132,8 @@ def test_generate_where_nothing_can_be_written(refuse: Callable[..., str]) -> No
         (["run", "job.toml", "--autoscale", "1:8"], "--autoscale was removed: no measurement showed"),
         (["run", "job.toml", "--target", "1k/s"], "--target was removed: "),
         (["scale", "runs/latest", "--autoscale", "1:8"], "with shadowsync scale runs/latest trainer=4"),
+        (["tune", "job.toml", "--search", "sync.gap=1,2"], "tune was removed: "),
+        (["tune"], "search with Optuna"),
         (["reader", "job.toml"], "Missing option '--join'"),
         (["eval", "runs/latest"], "Missing option '--data'"),
         (["generate"], "Missing argument 'DIRECTORY'"),
