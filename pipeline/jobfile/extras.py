@@ -16,7 +16,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "web": ("aiohttp", "msgspec", "orjson"),
     "plots": ("matplotlib",),
     "metrics": ("aiohttp", "prometheus_client"),
-    "lab": ("jinja2", "matplotlib", "scipy", "simpy"),
+    "lab": ("matplotlib", "scipy", "simpy"),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "wandb": ("wandb",),

@@ -27,7 +27,6 @@ def block(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
-        ("jinja2", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs jinja2: [lab]"),
         ("scipy", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs scipy: [lab]"),
         ("matplotlib", ["profile", "job.toml"], "shadowsync profile needs matplotlib: [plots]"),
         (

@@ -1,10 +1,11 @@
-"""virtual.html, virtual.md and the table on the terminal."""
+"""virtual.md, its pictures, and the table on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from rich import box
 from rich.console import Console
@@ -16,8 +17,8 @@ from ...pipeline.text.format import MISSING, amount, data_size, duration, number
 from ...pipeline.text.markdown import markdown_table, plain
 from ..comparison.columns import Column, signed_difference, with_labels
 from ..comparison.curves import mean_curve
-from ..comparison.page import template
-from ..comparison.plots import ALONE, COLOURS, figure_svg, finish, frame
+from ..comparison.markdown import pictures
+from ..comparison.plots import ALONE, COLOURS, finish, frame
 from ..comparison.variants import REFERENCE
 from .plan import VirtualPlan
 from .summary import VirtualQuality, VirtualRow
@@ -41,6 +42,10 @@ COLUMNS: Final[tuple[Column[VirtualRow], ...]] = (
     Column("virtual time", lambda row: duration(row.seconds)),
     Column("examples/s", lambda row: amount(row.examples_per_second)),
     Column("sync bytes", lambda row: data_size(row.sync_bytes)),
+)
+PICTURES: Final = (
+    ("ne_by_trainers.png", "NE against trainers", "Mean over seeds, with one standard deviation."),
+    ("ne_by_time.png", "NE in training against virtual time", "Mean over seeds."),
 )
 # For a terminal of 80 columns.
 NARROW: Final = ("algorithm", "trainers", "runs", "NE", "deviation", "gap", "staleness", "virtual time")
@@ -76,22 +81,13 @@ def render_virtual_markdown(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> st
     columns = _all_columns(rows)
     cells = [[column.text(row) for column in columns] for row in rows]
     table = markdown_table([plain(column.title) for column in columns], cells)
-    return "\n".join([*lines, "", *table]) + "\n"
+    return "\n".join([*lines, "", *table, "", *pictures(PICTURES)]) + "\n"
 
 
-def render_virtual_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
-    """Render the whole page: one file that needs no other."""
-    return template("virtual.html").render(
-        plan=plan,
-        rows=rows,
-        columns=_all_columns(rows),
-        row_class=lambda _: "",
-        facts=virtual_facts(plan),
-        alarms=virtual_incomplete(rows),
-        plots=[
-            ("NE against trainers", "Mean over seeds, with one standard deviation.", _against_trainers(rows)),
-            ("NE in training against virtual time", "Mean over seeds.", _against_time(rows)),
-        ],
+def draw_virtual(rows: Sequence[VirtualRow]) -> dict[str, Figure]:
+    """Draw each picture of virtual.md, by its file."""
+    return dict(
+        zip((file for file, _, _ in PICTURES), (_against_trainers(rows), _against_time(rows)), strict=True)
     )
 
 
@@ -106,7 +102,7 @@ def print_virtual_table(rows: Sequence[VirtualRow], console: Console) -> None:
     console.print(table)
 
 
-def _against_trainers(rows: Sequence[VirtualRow]) -> str:
+def _against_trainers(rows: Sequence[VirtualRow]) -> Figure:
     figure, axes = frame("trainers", "NE, lower is better")
     counts = sorted({row.trainers for row in rows})
     for label, colour in _colours(rows).items():
@@ -129,10 +125,10 @@ def _against_trainers(rows: Sequence[VirtualRow]) -> str:
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(ScalarFormatter())
-    return figure_svg(finish(figure, axes, "no run was scored"), "trainers")
+    return finish(figure, axes, "no run was scored")
 
 
-def _against_time(rows: Sequence[VirtualRow]) -> str:
+def _against_time(rows: Sequence[VirtualRow]) -> Figure:
     figure, axes = frame("virtual seconds", "NE in training")
     widths = sorted({row.trainers for row in rows})
     for row in rows:
@@ -146,7 +142,7 @@ def _against_time(rows: Sequence[VirtualRow]) -> str:
                 linewidth=0.8 + widths.index(row.trainers) * 1.6 / len(widths),
                 label=f"{row.label.lstrip('_')}, {row.trainers}" if row.label != REFERENCE else REFERENCE,
             )
-    return figure_svg(finish(figure, axes, "nothing was measured"), "time")
+    return finish(figure, axes, "nothing was measured")
 
 
 def _colours(rows: Sequence[VirtualRow]) -> dict[str, str]:
