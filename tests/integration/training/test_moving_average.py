@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from shadowsync.benchmarks.quality.plain_loop import plain_loop
+from shadowsync.benchmarks.quality.data_sets.plain_loop import plain_loop
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.checkpoint.manifest import AVERAGE, DENSE, open_checkpoint

@@ -1,7 +1,7 @@
 """Quality cost of more trainers: real runs that differ only in their number.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/trainer_counts.py --job examples/demo.toml \\
+    python benchmarks/quality/synchronization/trainer_counts.py --job examples/demo.toml \\
         --out benchmarks/quality/results/trainer_counts.json
 
 All runs have the seed of the job file, so that they differ only by what the machine did. `default` has the
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
-from shadowsync.benchmarks.quality.ablation import DILOCO
+from shadowsync.benchmarks.quality.synchronization.ablation import DILOCO
 
 # Rounds every four iterations, as far as a twentieth of a core allows.
 DENSE = ("sync.duty=0.05", "sync.gap=4")

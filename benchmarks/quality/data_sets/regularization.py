@@ -1,9 +1,9 @@
 """Whether dropout, layer norm, decay of rows and a moving average pay on small data, over several epochs.
 
-    OMP_NUM_THREADS=1 python benchmarks/quality/regularization.py --job examples/adult.toml \\
+    OMP_NUM_THREADS=1 python benchmarks/quality/data_sets/regularization.py --job examples/adult.toml \\
         --set data.path=DIR/adult.data.gz data.eval_path=DIR/adult.test.gz \\
         --out benchmarks/quality/results/regularization_adult.json
-    OMP_NUM_THREADS=1 python benchmarks/quality/regularization.py --job examples/movielens.toml \\
+    OMP_NUM_THREADS=1 python benchmarks/quality/data_sets/regularization.py --job examples/movielens.toml \\
         --set data.path=DIR/ml-100k.inter.gz data.order=file data.shuffle_window=65536 trainer.batch=64 \\
         data.split.progressive=0 data.split.by=fraction data.split.test=0.2 \\
         --out benchmarks/quality/results/regularization_movielens.json
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
+from shadowsync.benchmarks.quality.synchronization.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 

@@ -2,7 +2,7 @@
 
     git clone https://github.com/reczoo/FuxiCTR
     pip install keras_preprocessing h5py
-    OMP_NUM_THREADS=1 python benchmarks/quality/beside_fuxictr.py --peer FuxiCTR --data DIR \\
+    OMP_NUM_THREADS=1 python benchmarks/quality/data_sets/beside_fuxictr.py --peer FuxiCTR --data DIR \\
         --out benchmarks/quality/results/fuxictr.json
 
 DIR has adult.data.gz, adult.test.gz and ml-100k.inter.gz. All columns are ids, numbered from 1, so both have

@@ -1,6 +1,6 @@
 """Hard negatives on MovieLens 100k: what a user disliked, as further negatives of two towers, or not.
 
-    OMP_NUM_THREADS=1 python benchmarks/quality/hard_negatives.py --data DIR/ml-100k.inter.gz \\
+    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval/hard_negatives.py --data DIR/ml-100k.inter.gz \\
         --out benchmarks/quality/results/hard_negatives.json
 
 Each row is a film that a user gave 4 or 5 stars; the last one of each user is the test. The films with 1 or 2
@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 import shadowsync
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
-from shadowsync.benchmarks.quality.next_items import vectors_of
+from shadowsync.benchmarks.quality.retrieval.next_items import vectors_of
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.text.markdown import markdown_table

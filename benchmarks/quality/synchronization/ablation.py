@@ -1,7 +1,7 @@
 """What each cause costs: one setting changed at a time, on emulated machines.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/ablation.py --job examples/demo.toml --seeds 3 \\
+    python benchmarks/quality/synchronization/ablation.py --job examples/demo.toml --seeds 3 \\
         --out benchmarks/quality/results/ablation.json
 
 Runs that are in the file already are not made again. `--only` names variants. Each run takes as long as its
@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
+from shadowsync.benchmarks.quality.synchronization.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 
@@ -41,7 +41,7 @@ def every(iterations: int) -> tuple[str, ...]:
 
 FOUR = ("trainer.count=4", *every(4))
 EIGHT = ("trainer.count=8", *every(4))
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "algorithms"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "algorithms"
 DILOCO = f"sync.algorithm={EXAMPLES}/diloco.py:DiLoCo"
 DOWNPOUR = f"sync.algorithm={EXAMPLES}/downpour.py:Downpour"
 SYMMETRIC_EASGD = f"sync.algorithm={EXAMPLES}/easgd_symmetric.py:SymmetricEASGD"

@@ -1,7 +1,7 @@
 """Quality by the number of trainers, emulated, on 10 million examples.
 
     shadowsync generate long-data --examples 10000000 --eval-examples 200000 --seed 1
-    python benchmarks/quality/long_log.py --job examples/demo.toml \\
+    python benchmarks/quality/synchronization/long_log.py --job examples/demo.toml \\
         --out benchmarks/quality/results/long_log.json \\
         --set 'data.path="long-data/train-*.parquet"' 'data.eval_path="long-data/eval-*.parquet"'
 
@@ -13,9 +13,9 @@ synchronization.
 
 from __future__ import annotations
 
-from shadowsync.benchmarks.quality.ablation import ALONE, BMUF, BMUF_AUTO, every, figures
-from shadowsync.benchmarks.quality.data_parallel import BATCH
-from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
+from shadowsync.benchmarks.quality.synchronization.ablation import ALONE, BMUF, BMUF_AUTO, every, figures
+from shadowsync.benchmarks.quality.synchronization.data_parallel import BATCH
+from shadowsync.benchmarks.quality.synchronization.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.timing import Timing
 
 TRAINERS = (2, 4, 8, 16, 32)

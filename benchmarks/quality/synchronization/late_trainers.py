@@ -1,7 +1,7 @@
 """Rounds of real jobs with a trainer that stands still, or is slow: how often the others have one, and NE.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/late_trainers.py --job examples/demo.toml --runs 3 \\
+    python benchmarks/quality/synchronization/late_trainers.py --job examples/demo.toml --runs 3 \\
         --out benchmarks/quality/results/late_trainers.json
 
 Four trainers, each a process. *standing still*: one of them is stopped for 5 s in every 15. *slow*: it is

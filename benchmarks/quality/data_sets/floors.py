@@ -1,6 +1,6 @@
 """What scikit-learn reaches on a job's data: logistic regression and boosted trees.
 
-    from shadowsync.benchmarks.quality.floors import boosted_trees, floor_quality, logistic_regression
+    from shadowsync.benchmarks.quality.data_sets.floors import boosted_trees, floor_quality
 
 The rows are those of the job, parsed and hashed as its readers do. A floor also trains on the job's
 validation rows, since it holds out rows of its own. A progressive part is scored in pieces of WINDOW rows,

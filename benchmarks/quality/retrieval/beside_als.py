@@ -3,9 +3,9 @@
 The last film of each user is the test, the one before it validation, and each is ranked among all 1,682 films
 without those that the user has in training. All have the same parts and the same code for the figures:
 `pipeline.retrieval`. Each model's settings are those with the best recall@10 on validation; the two towers'
-are chosen by retrieval_towers.py.
+are chosen by towers.py.
 
-    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval.py als|bpr OUT.json
+    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval/beside_als.py als|bpr OUT.json
 
 Needs SHADOWSYNC_DATA, a folder with ml-100k.inter.gz and ml-100k.item.gz. `als` needs the package implicit,
 and `bpr` recbole.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shadowsync.benchmarks.quality.retrieval_towers import JOB, SEEDS, inputs
+from shadowsync.benchmarks.quality.retrieval.towers import JOB, SEEDS, inputs
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.input.plan import plan_input

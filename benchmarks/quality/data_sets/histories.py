@@ -1,7 +1,7 @@
 """NE of DIN on MovieLens with histories: item and history in one table, and in one each.
 
     python examples/histories/histories.py DIR/ml-100k.inter.gz data/histories.parquet
-    OMP_NUM_THREADS=1 python benchmarks/quality/histories.py --data data/histories.parquet \\
+    OMP_NUM_THREADS=1 python benchmarks/quality/data_sets/histories.py --data data/histories.parquet \\
         --out benchmarks/quality/results/histories.json
 
 Rows are trained in the order of time, so a seed sets the first values alone. Runs that are in the file
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
-from shadowsync.benchmarks.quality.tasks import EXAMPLES, Task
+from shadowsync.benchmarks.quality.data_sets.tasks import EXAMPLES, Task
 from shadowsync.pipeline.text.markdown import markdown_table
 
 VARIANTS: Final = {"one table": (), "two tables": ('data.columns.history.table=""',)}

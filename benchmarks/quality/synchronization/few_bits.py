@@ -1,6 +1,6 @@
 """Quality against bytes of synchronization, by codec, in the virtual lab.
 
-    python benchmarks/quality/few_bits.py --job examples/demo.toml --seeds 3 \\
+    python benchmarks/quality/synchronization/few_bits.py --job examples/demo.toml --seeds 3 \\
         --out benchmarks/quality/results/few_bits.json
 
 Eight trainers, both ways by the same codec. `decoupled` sends deltas to centers, `bmuf` is an all-reduce.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
+from shadowsync.benchmarks.quality.synchronization.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 

@@ -1,6 +1,6 @@
 """A plain torch loop in one process, with a job's model, settings and batches.
 
-    from shadowsync.benchmarks.quality.plain_loop import logistic_loop, plain_loop
+    from shadowsync.benchmarks.quality.data_sets.plain_loop import logistic_loop, plain_loop
 
 No nodes, no replicas, no threads: `torch.optim.Adagrad`, tables as tensors, one batch after the other.
 `plain_quality.py` compares jobs of one or more trainers with it.

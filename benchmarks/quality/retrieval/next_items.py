@@ -2,7 +2,7 @@
 
 The latter has the user alone, or a pooled history.
 
-    OMP_NUM_THREADS=1 python benchmarks/quality/next_items.py --data DIR/ml-100k.inter.gz \\
+    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval/next_items.py --data DIR/ml-100k.inter.gz \\
         --out benchmarks/quality/results/next_items.json
 
 Each row is a rating, of any number of stars, with the films that its user rated before, the most recent last.

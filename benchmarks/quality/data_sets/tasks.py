@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shadowsync.benchmarks.job_runs import run_job_file
-from shadowsync.benchmarks.quality.plain_loop import Scored, logistic_loop, plain_loop
+from shadowsync.benchmarks.quality.data_sets.plain_loop import Scored, logistic_loop, plain_loop
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.metrics.quality import QualitySums
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GALLERY = EXAMPLES / "gallery"
 # The files of the examples' jobs, in SHADOWSYNC_DATA.
 MOVIELENS = {"data.path": "ml-100k.inter.gz"}

@@ -1,6 +1,6 @@
 """Settings of two towers on MovieLens 100k, chosen on validation as those of ALS are: see retrieval.py.
 
-    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval_towers.py --out OUT.json [--jobs 2]
+    OMP_NUM_THREADS=1 python benchmarks/quality/retrieval/towers.py --out OUT.json [--jobs 2]
 
 Each of `SETTINGS` is one run with the first seed; of those without and of those with a history the one with
 the best recall@10 on validation is then run with the others. A run's epoch is chosen on validation, too.

@@ -1,7 +1,7 @@
 """Which algorithm where: NE by algorithm, number of trainers, and what disturbs them, on emulated machines.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/which_one.py --job examples/demo.toml --seeds 1 \\
+    python benchmarks/quality/synchronization/which_one.py --job examples/demo.toml --seeds 1 \\
         --out benchmarks/quality/results/which_one.json
 
 A round is due every 4 iterations. *slow*: trainer 0 is three times slower. *stands still*: trainer 0 does for
@@ -15,8 +15,14 @@ from __future__ import annotations
 import statistics
 from typing import Any, Final
 
-from shadowsync.benchmarks.quality.ablation import ALONE, DILOCO, DOWNPOUR, SYMMETRIC_EASGD, every
-from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
+from shadowsync.benchmarks.quality.synchronization.ablation import (
+    ALONE,
+    DILOCO,
+    DOWNPOUR,
+    SYMMETRIC_EASGD,
+    every,
+)
+from shadowsync.benchmarks.quality.synchronization.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.text.markdown import markdown_table

@@ -1,6 +1,6 @@
 """The virtual lab beside real runs: NE and sync gap of the same settings.
 
-    python benchmarks/quality/virtual_lab.py --job examples/demo.toml --runs 5 \\
+    python benchmarks/quality/synchronization/virtual_lab.py --job examples/demo.toml --runs 5 \\
         --out benchmarks/quality/results/virtual_lab.json
 
 Each setting of SETTINGS is run for real with the seeds 1 to RUNS. Settings that are in the file already are
