@@ -24,8 +24,8 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.models.optimizers import EMA_EVERY
 from shadowsync.pipeline.models.registry import build_model
+from shadowsync.pipeline.models.training.optimizers import EMA_EVERY
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from torch.nn.functional import binary_cross_entropy_with_logits

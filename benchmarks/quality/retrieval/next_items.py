@@ -28,7 +28,7 @@ import torch
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
 from shadowsync.pipeline.data.batches.cutter import batch_to_score
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.models.sequences import with_lengths
+from shadowsync.pipeline.models.layers.sequences import with_lengths
 from shadowsync.pipeline.saved_model.input_rows import input_schema
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import _rows_of_table

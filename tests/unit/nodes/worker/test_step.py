@@ -20,7 +20,7 @@ from shadowsync.pipeline.config.model import EmbeddingSection
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.models.layers import THIN_ELEMENTS
+from shadowsync.pipeline.models.layers.dense import THIN_ELEMENTS
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
