@@ -48,7 +48,7 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py constraints.txt
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.ray: $(VENV)/.dev
-	$(PIP) install -q -c constraints.txt -e '.[ray]' 'ray[tune]'
+	$(PIP) install -q -c constraints.txt -e '.[ray]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

@@ -29,7 +29,6 @@ from .commands.lab.chaos import chaos
 from .commands.lab.compare import compare
 from .commands.lab.plan import plan
 from .commands.lab.simulate import simulate
-from .commands.lab.tune import tune
 from .commands.models.evaluate import evaluate
 from .commands.models.export import export
 from .commands.models.importance import importance
@@ -48,11 +47,16 @@ if TYPE_CHECKING:
     from .pipeline.errors import ShadowSyncError
 
 TRAINING = (
-    *("run", "resume", "profile", "hub", "compare", "tune", "chaos"),
+    *("run", "resume", "profile", "hub", "compare", "chaos"),
     *("coordinator", "embedding", "reader", "sync", "trainer"),
 )
 # What they print tells of files or answers, which are there whoever reads it.
 WRITING = ("export", "generate", "init", "merge", "predict", "prepare", "serve")
+
+REMOVED_COMMANDS = {
+    "tune": "was removed: on real jobs it showed no gain over settings at random; search with Optuna, as in"
+    " docs/lab.md#settings-found-by-trials",
+}
 
 EXIT_CODES = """\b
 Exit codes:
@@ -92,6 +96,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; what trains or writes files needs no reader."""
+        if args and args[0] in REMOVED_COMMANDS:
+            ctx.fail(f"{args[0]} {REMOVED_COMMANDS[args[0]]}")
         found = super().resolve_command(ctx, args)
         if found[0] in (*TRAINING, *WRITING):
             ignore_unread_output()
@@ -147,7 +153,7 @@ def main() -> None:
 COMMANDS = (
     *(algos, chaos, check, compare, evaluate, export, generate, health, hub, importance, init, key),
     *(merge, plan, predict, prepare, profile, render, resume, run, runs, scale, serve, simulate, stop, top),
-    *(tune, coordinator, embedding, reader, sync, trainer),
+    *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:
     main.add_command(command)

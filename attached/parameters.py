@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..nodes.replica.scattered import ScatteredBuffer
-from ..pipeline.models.flat import FlatLayout
+from ..pipeline.models.training.flat import FlatLayout
 from ..pipeline.wire.control.loops import ParameterShape
 from .errors import AttachError
 

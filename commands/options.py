@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ..nodes.clients.count_law import CountRules
     from ..pipeline.config.job import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -181,31 +180,22 @@ def engine_options(command: F) -> F:
     )(exit_zero_option(command))
 
 
-def autoscale_options(command: F) -> F:
-    """Add `--autoscale` and `--target`."""
-    command = click.option(
-        "--target", metavar="RATE", help="With --autoscale: examples/s that suffice, such as 100k/s."
-    )(command)
-    return click.option(
-        "--autoscale",
-        metavar="MIN:MAX",
-        help="Keep the number of trainers within these at what pays, by the measured speed.",
-    )(command)
+def removed_autoscale_options(command: F) -> F:
+    """Refuse `--autoscale` and `--target`, which this command had, with what to do instead."""
 
+    def refuse(ctx: click.Context, parameter: click.Parameter, given: str | None) -> None:
+        del ctx
+        if given is not None:
+            raise click.UsageError(
+                f"{parameter.opts[0]} was removed: no measurement showed that it pays; look at the speed in"
+                " shadowsync top, and change the number of trainers with shadowsync scale runs/latest"
+                " trainer=4"
+            )
 
-def autoscale_rules(autoscale: str | None, target: str | None) -> CountRules | None:
-    """Return the rules that the options give; None without --autoscale.
-
-    Raises JobFileError for options that cannot be used.
-    """
-    from ..nodes.clients.autoscale import rules_of
-    from ..pipeline.errors import JobFileError
-
-    if autoscale is not None:
-        return rules_of(autoscale, target)
-    if target is not None:
-        raise JobFileError("--target is for --autoscale", remedy="add --autoscale 1:8")
-    return None
+    for name in ("--target", "--autoscale"):
+        option = click.option(name, hidden=True, expose_value=False, callback=refuse)
+        command = option(command)
+    return command
 
 
 def network_options(command: F) -> F:

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import torch
-from shadowsync.pipeline.models.built_in import DLRM
+from shadowsync.pipeline.models.built_in.dlrm import DLRM
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 

@@ -28,9 +28,9 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.models.own_loss import LossBatch
+from shadowsync.pipeline.models.layers.sequences import with_lengths
+from shadowsync.pipeline.models.own.loss import LossBatch
 from shadowsync.pipeline.models.registry import build_model
-from shadowsync.pipeline.models.sequences import with_lengths
 from shadowsync.pipeline.text.markdown import markdown_table
 from shadowsync.pipeline.types import Float32Array
 

@@ -27,7 +27,7 @@ from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.models.optimizers import EMA_EVERY
+from shadowsync.pipeline.models.training.optimizers import EMA_EVERY
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Delivery, Lookup, Push, Vectors

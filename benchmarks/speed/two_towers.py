@@ -24,8 +24,8 @@ from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.models.built_in.two_tower import TwoTower
 from shadowsync.pipeline.models.registry import build_model
-from shadowsync.pipeline.models.two_tower import TwoTower
 from shadowsync.pipeline.text.markdown import markdown_table
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery

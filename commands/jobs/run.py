@@ -10,13 +10,12 @@ import click
 
 from ..key import security_options
 from ..options import (
-    autoscale_options,
-    autoscale_rules,
     engine_options,
     job_of,
     job_options,
     network_options,
     network_overrides,
+    removed_autoscale_options,
     supervised_option,
     trust_option,
     web_option,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ...nodes.clients.count_law import CountRules
     from ...nodes.supervisor.launcher import Launcher
     from ...nodes.supervisor.starter import Starter
     from ...pipeline.config.job import Job
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 @security_options
 @web_option
 @engine_options
-@autoscale_options
+@removed_autoscale_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 @trust_option
 @supervised_option
@@ -54,15 +52,9 @@ def run(
     web: str | None,
     on: str | None,
     exit_zero_on: tuple[int, ...],
-    autoscale: str | None,
-    target: str | None,
     **network: str | None,
 ) -> None:
-    """Run a whole job on this machine, or with --on on a cluster.
-
-    With --autoscale 1:8 it begins with trainer.count trainers. Others join as long as each adds enough, and
-    leave if it does not; every decision is an event of the job, with the speeds that speak for it.
-    """
+    """Run a whole job on this machine, or with --on on a cluster."""
     settings = (*overrides, *network_overrides(network), *web_override(web))
     run_and_exit(
         lambda: job_of(job_file, settings, trust=trust),
@@ -71,7 +63,6 @@ def run(
         supervised=supervised,
         on=on,
         exit_zero_on=exit_zero_on,
-        autoscale=autoscale_rules(autoscale, target),
     )
 
 
@@ -83,13 +74,11 @@ def run_and_exit(
     supervised: bool = False,
     on: str | None = None,
     exit_zero_on: tuple[int, ...] = (),
-    autoscale: CountRules | None = None,
 ) -> NoReturn:
     """Read a job, run it, and exit.
 
-    It runs on this machine, or on the engine `on`, with its number of trainers kept by `autoscale`. Shows
-    progress and report. Exits with the job's exit code, or 0 if that is one of `exit_zero_on`. `command`
-    names the command in messages.
+    It runs on this machine, or on the engine `on`. Shows progress and report. Exits with the job's exit code,
+    or 0 if that is one of `exit_zero_on`. `command` names the command in messages.
     """
     from rich.console import Console
 
@@ -97,9 +86,7 @@ def run_and_exit(
     from ...pipeline.report.run_folder import shown
     from ...pipeline.report.terminal import print_report
 
-    code, text, report, folder = supervise(
-        read_job, quiet=quiet, supervised=supervised, on=on, autoscale=autoscale
-    )
+    code, text, report, folder = supervise(read_job, quiet=quiet, supervised=supervised, on=on)
     if report is not None and folder is not None and not quiet:
         print_report(report, Console())
         click.echo(f"report: {shown(folder / 'report.md')}")
@@ -126,7 +113,6 @@ def supervise(
     supervised: bool,
     profile_seconds: float | None = None,
     on: str | None = None,
-    autoscale: CountRules | None = None,
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     """Run a job to its end.
 
@@ -143,9 +129,9 @@ def supervise(
         starter = stack.enter_context(closing(make_starter()))
         job, launcher = read_job(), None
         if on is not None:
-            job, launcher = _on_cluster(job, starter, stack, autoscaled=autoscale is not None)
+            job, launcher = _on_cluster(job, starter, stack)
         return run_interruptible(
-            lambda: _supervised(job, starter, launcher, quiet, supervised, profile_seconds, autoscale)
+            lambda: _supervised(job, starter, launcher, quiet, supervised, profile_seconds)
         )
 
 
@@ -164,7 +150,7 @@ def _prepare_engine(on: str, stack: ExitStack, *, quiet: bool) -> None:
         click.echo(f"made a key for this job; for top and scale on this machine: --key {made}", err=True)
 
 
-def _on_cluster(job: Job, starter: Starter, stack: ExitStack, *, autoscaled: bool) -> tuple[Job, Launcher]:
+def _on_cluster(job: Job, starter: Starter, stack: ExitStack) -> tuple[Job, Launcher]:
     """Connect to the cluster until the end of `stack`.
 
     Return the job as its machines take it, and the launcher.
@@ -176,7 +162,7 @@ def _on_cluster(job: Job, starter: Starter, stack: ExitStack, *, autoscaled: boo
 
     job = on_machines(job)
     stack.enter_context(connected())
-    return job, RayLauncher(LocalLauncher(starter), autoscaled=autoscaled)
+    return job, RayLauncher(LocalLauncher(starter))
 
 
 async def _supervised(
@@ -186,7 +172,6 @@ async def _supervised(
     quiet: bool,
     supervised: bool,
     profile_seconds: float | None,
-    autoscale: CountRules | None,
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     from ...nodes.supervisor.supervisor import Supervisor
     from ...pipeline.jobfile.extras import left_out
@@ -194,8 +179,7 @@ async def _supervised(
     from ...watch.terminal.live import display
 
     if not quiet:
-        most = None if autoscale is None else autoscale.most
-        for text in filter(None, (left_out(job), *job_warnings(job, most))):
+        for text in filter(None, (left_out(job), *job_warnings(job))):
             click.echo(text, err=True)
     shown = display(quiet=quiet)
     supervisor = Supervisor(
@@ -207,7 +191,6 @@ async def _supervised(
         began=shown.begin,
         profile_seconds=profile_seconds,
         launcher=launcher,
-        autoscale=autoscale,
     )
     try:
         return *(await supervisor.run()), supervisor.folder

@@ -57,12 +57,12 @@ def compare(
     trust: bool,
     **network: str | None,
 ) -> None:
-    """Compare algorithms on one job, and write a page about it.
+    """Compare algorithms on one job, and report it.
 
     The job runs under each algorithm, and with one trainer alone, with every seed on the same data, in
-    alternating order. The folder RUN-compare beside the job's runs holds compare.html, compare.json,
-    compare.md and every run. A failed run is shown as failed, and the others continue; the exit code is then
-    5, or 7 if a ledger does not add up.
+    alternating order. The folder RUN-compare beside the job's runs holds compare.md, its pictures,
+    compare.json and every run. A failed run is shown as failed, and the others continue; the exit code is
+    then 5, or 7 if a ledger does not add up.
 
     With --virtual every run is emulated on a virtual clock, with as many trainers as --trainers says; the
     folder is RUN-virtual.

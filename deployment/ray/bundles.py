@@ -20,8 +20,6 @@ CPU: Final = "CPU"
 GPU: Final = "GPU"
 MEMORY: Final = "memory"
 
-TRAINER: Final = "trainer"
-
 Resources = dict[str, float]
 
 
@@ -56,17 +54,6 @@ def bundles_of(job: Job) -> list[Bundle]:
         for index in range(nodes.count)
         if nodes.role != COORDINATOR
     ]
-
-
-def groups_of(job: Job, *, autoscaled: bool) -> list[list[Bundle]]:
-    """Return the bundles in lists that are reserved, and given back, as a whole.
-
-    It is one for the whole job. With `autoscaled` each trainer has another one, which can go back when the
-    trainer leaves.
-    """
-    bundles = bundles_of(job)
-    alone = [one for one in bundles if autoscaled and one.role == TRAINER]
-    return [[one for one in bundles if one not in alone], *([one] for one in alone)]
 
 
 def another_bundle(job: Job, role: str, index: int) -> Bundle:

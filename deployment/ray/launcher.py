@@ -24,7 +24,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.text.format import duration
 from ...pipeline.wire.keys.job_key import job_key
-from .bundles import CPU, GPU, MEMORY, another_bundle, groups_of
+from .bundles import CPU, GPU, MEMORY, another_bundle, bundles_of
 from .cluster import own_address, release, reserve
 from .host import CALLS_AT_ONCE, NodeHost, Surroundings
 from .node import RayNode
@@ -43,15 +43,12 @@ class RayLauncher:
 
     Args:
         local: launcher of the coordinator.
-        autoscaled: whether trainers come and go by the measured speed. Each then has a placement group of its
-            own.
     """
 
     trainers_here = False
 
-    def __init__(self, local: Launcher, *, autoscaled: bool = False) -> None:
+    def __init__(self, local: Launcher) -> None:
         self._local = local
-        self._autoscaled = autoscaled
         key = job_key()
         self._key = key.text if key is not None else ""
         self._places = Places(reserve, release)
@@ -68,7 +65,7 @@ class RayLauncher:
         self._job = job
         seconds = job.run.start_timeout_seconds
         await self._places.add(
-            groups_of(job, autoscaled=self._autoscaled),
+            [bundles_of(job)],
             seconds,
             "add machines, lower the counts of nodes, of trainer.workers or embedding.threads,"
             " or raise run.start_timeout_seconds if machines are still to come",

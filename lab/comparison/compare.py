@@ -1,4 +1,4 @@
-"""`shadowsync compare`: from the command line to a folder with the page."""
+"""`shadowsync compare`: from the command line to a folder with its report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .columns import all_columns
 from .markdown import print_table
 from .plan import JOBS, RUNS, check, make_plan
 from .record import read_record, write_record
-from .runner import PAGE_NAME, PrintLine, run_comparison
+from .runner import MARKDOWN_NAME, PrintLine, run_comparison
 from .summary import Row, summarize
 
 
@@ -46,7 +46,7 @@ class Compared:
     """A comparison that was made; a notebook shows its table.
 
     Attributes:
-        folder: has compare.html, compare.json, compare.md and every run.
+        folder: has compare.md with its pictures, compare.json and every run.
         exit_code: that of `shadowsync compare`: not 0 if a run failed or a ledger does not add up.
         rows: a row for each algorithm, after that of one trainer alone.
     """
@@ -118,5 +118,5 @@ def resume_comparison(folder: Path, console: Console, print_line: PrintLine, *, 
     print_line(f"{len(comparison.missing())} of {len(comparison.runs)} runs to make, in {folder}")
     code = run_comparison(folder, comparison, print_line)
     print_table(comparison, summarize(comparison), console)
-    print_line(f"page: {folder / PAGE_NAME}")
+    print_line(f"report: {folder / MARKDOWN_NAME}")
     return code

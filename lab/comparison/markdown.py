@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from rich import box
@@ -10,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...pipeline.report.wording import DOES_NOT
+from ...pipeline.text.format import data_size
 from ...pipeline.text.markdown import markdown_table, plain
 from .columns import NARROW, all_columns, facts, incomplete, run_status
+from .plots import PICTURES
 from .record import Comparison
 from .summary import Row
 
@@ -30,15 +33,27 @@ def render_markdown(comparison: Comparison, rows: list[Row]) -> str:
     columns = all_columns(rows)
     cells = [[column.text(row) for column in columns] for row in rows]
     lines += ["", *markdown_table([plain(column.title) for column in columns], cells)]
+    lines += ["", *pictures(PICTURES)]
     models = dict.fromkeys(f"{row.label}: {row.model}" for row in rows if row.model)
-    lines += ["", "Scored models:", "", *(f"- {plain(text)}" for text in models)]
+    lines += ["Scored models:", "", *(f"- {plain(text)}" for text in models)]
     failed = [f"- {plain(row.label)}: {plain(text)}" for row in rows for text in row.failed]
     if failed:
         lines += ["", "## Failed", "", *failed]
     hardware = comparison.hardware
     cores = f"{hardware.cores} cores of {hardware.cpu_model or 'an unknown CPU'}"
-    lines += ["", f"Started {plain(comparison.started_at)}, on {plain(cores)}."]
+    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
+    memory = data_size(hardware.memory_bytes)
+    lines += ["", f"Started {plain(comparison.started_at)}, on {plain(f'{cores}, {memory}; {versions}')}."]
     return "\n".join(lines) + "\n"
+
+
+def pictures(shown: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return the lines that show pictures, each a file with its title and text."""
+    return [
+        line
+        for file, title, text in shown
+        for line in (f"## {title}", "", text, "", f"![{title}]({file})", "")
+    ]
 
 
 def print_table(comparison: Comparison, rows: list[Row], console: Console) -> None:

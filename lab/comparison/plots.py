@@ -1,18 +1,17 @@
-"""The plots of a comparison, as SVG in the page's colours."""
+"""The pictures of a comparison."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from ...pipeline.atomic_file import atomic_file
 from ...pipeline.report.curves import legend_below
 from ...pipeline.report.model import Report
 from ...pipeline.report.placement import Point
@@ -21,14 +20,25 @@ from .record import Comparison
 from .summary import Row
 from .variants import REFERENCE
 
-# Stands for the page's text colour until the picture is done; used for nothing else.
-INK: Final = "#010203"
 COLOURS: Final = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#a855f7", "#ec4899", "#14b8a6", "#84cc16")
 ALONE: Final = "#8b8b8b"
+_DOTS_PER_INCH: Final = 110
 
-# Title, what it shows, the axes, and the curves of one report.
-CURVES: Final[tuple[tuple[str, str, str, str, Callable[[Report], list[list[Point]]]], ...]] = (
+TRADE: Final = (
+    "trade.png",
+    "Quality against throughput against bytes",
+    "A dot is a run; a ring is the mean of an algorithm's runs. A larger ring means more bytes of"
+    " synchronization.",
+)
+FOREST: Final = (
+    "ne_difference.png",
+    f"NE minus that of {REFERENCE}",
+    "Paired by seed, with 95% intervals; an interval that crosses the line is inconclusive.",
+)
+# File, title, what it shows, the axes, and the curves of one report.
+CURVES: Final[tuple[tuple[str, str, str, str, str, Callable[[Report], list[list[Point]]]], ...]] = (
     (
+        "ne.png",
         "NE during training",
         "NE of the examples since the last point, each scored before it is trained on; mean over seeds.",
         "examples trained",
@@ -36,6 +46,7 @@ CURVES: Final[tuple[tuple[str, str, str, str, Callable[[Report], list[list[Point
         lambda report: [report.curves.ne],
     ),
     (
+        "sync_gap.png",
         "Sync gap over time",
         "Iterations of a trainer between two completed rounds; mean over trainers and seeds.",
         "seconds since the first",
@@ -46,6 +57,7 @@ CURVES: Final[tuple[tuple[str, str, str, str, Callable[[Report], list[list[Point
         ),
     ),
     (
+        "divergence.png",
         "Divergence over time",
         "How far the replicas are apart, from a sample of their elements; mean over seeds.",
         "seconds since the first",
@@ -53,34 +65,25 @@ CURVES: Final[tuple[tuple[str, str, str, str, Callable[[Report], list[list[Point
         lambda report: [from_start(report.curves.divergence)],
     ),
 )
+PICTURES: Final = (TRADE, FOREST, *(one[:3] for one in CURVES))
+"""File, title and text of each picture."""
 
 Reports = Mapping[str, Sequence[Report]]
 Style = dict[str, Any]
 
 
-def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> list[tuple[str, str, str]]:
-    """Draw each plot; return its title, what it shows, and the SVG.
-
-    A plot without points says so.
-    """
+def draw(comparison: Comparison, rows: Sequence[Row], reports: Reports) -> dict[str, Figure]:
+    """Draw each picture, by its file; one without points says so."""
     styles = _styles(rows)
-    pictures = [
-        (
-            "Quality against throughput against bytes",
-            "A dot is a run; a ring is the mean of an algorithm's runs. A larger ring means more bytes of "
-            "synchronization.",
-            figure_svg(_trade(comparison, rows, styles), "trade"),
-        ),
-        (
-            f"NE minus that of {REFERENCE}",
-            "Paired by seed, with 95% intervals; an interval that crosses the line is inconclusive.",
-            figure_svg(_forest(rows, styles), "forest"),
-        ),
-    ]
-    for title, text, x, y, get in CURVES:
-        figure = _lines(reports, styles, x, y, get)
-        pictures.append((title, text, figure_svg(figure, re.sub(r"\W", "", title))))
-    return pictures
+    figures = {TRADE[0]: _trade(comparison, rows, styles), FOREST[0]: _forest(rows, styles)}
+    return figures | {file: _lines(reports, styles, x, y, get) for file, _, _, x, y, get in CURVES}
+
+
+def write_pictures(folder: Path, figures: Mapping[str, Figure]) -> None:
+    """Write PNG files, each atomically."""
+    for name, figure in figures.items():
+        with atomic_file(folder / name) as file:
+            figure.savefig(file, format="png")
 
 
 def _styles(rows: Sequence[Row]) -> dict[str, Style]:
@@ -127,7 +130,6 @@ def _trade(comparison: Comparison, rows: Sequence[Row], styles: Mapping[str, Sty
         far = 3 + size**0.5 / 2
         text = axes.annotate(row.label, place, (far, 0), textcoords="offset points", va="center", fontsize=8)
         text.set_parse_math(False)
-        text.set_color(INK)
     axes.margins(x=0.25)
     return finish(figure, axes, "no run has both an NE and a throughput", legend=False)
 
@@ -142,7 +144,7 @@ def _forest(rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
             axes.plot([value.low, value.high], [at, at], **styles[row.label])
         axes.plot([value.mean], [at], marker="o", markersize=5, color=styles[row.label]["color"])
     axes.set_yticks(range(len(shown)), [row.label for row in reversed(shown)], parse_math=False)
-    axes.axvline(0.0, color=INK, linewidth=0.8)
+    axes.axvline(0.0, color="black", linewidth=0.8)
     axes.set_ylim(-0.6, len(shown) - 0.4)
     return finish(figure, axes, "no run was paired with one trainer's", legend=False)
 
@@ -169,18 +171,13 @@ def _legend_text(label: str) -> str:
 
 
 def frame(x: str, y: str, height: float = 3.3) -> tuple[Figure, Axes]:
-    """Make a figure with axes in the page's colours."""
-    figure = Figure(figsize=(5.6, height), layout="constrained")
-    FigureCanvasSVG(figure)
+    """Make a figure with axes."""
+    figure = Figure(figsize=(5.6, height), dpi=_DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    figure.patch.set_alpha(0.0)
-    axes.patch.set_alpha(0.0)
-    for spine in axes.spines.values():
-        spine.set_color(INK)
-    axes.tick_params(colors=INK)
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
-    axes.grid(alpha=0.15, color=INK)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.15)
     return figure, axes
 
 
@@ -188,25 +185,8 @@ def finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) -> 
     """Add the legend, or say what is missing if nothing was drawn."""
     if not axes.lines and not axes.collections:
         axes.set_axis_off()
-        axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes, color=INK)
+        axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes)
         return figure
     if legend:
-        handles, labels = axes.get_legend_handles_labels()
-        for text in legend_below(axes, handles, labels).get_texts():
-            text.set_color(INK)
+        legend_below(axes, *axes.get_legend_handles_labels())
     return figure
-
-
-def figure_svg(figure: Figure, salt: str) -> str:
-    """Render SVG without declaration, other sites' names or fixed size."""
-    target = io.StringIO()
-    # Text stays text; the salt keeps the ids of two pictures on one page apart.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        figure.savefig(target, format="svg", metadata={"Date": None})
-    text = target.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    return text.replace(INK, "currentColor")

@@ -14,12 +14,11 @@ from ...pipeline.report.write import read_report
 from ...pipeline.text.format import count, duration, number
 from ..job_process import JobProcess
 from .markdown import render_markdown
-from .page import render_page
 from .plan import JOBS, RUNS
+from .plots import draw, write_pictures
 from .record import Comparison, Figures, Run, write_record
 from .summary import Row, summarize
 
-PAGE_NAME = "compare.html"
 MARKDOWN_NAME = "compare.md"
 LOGS = "logs"
 # A run with one of these exit codes trained to its end, so that its figures are complete.
@@ -31,7 +30,7 @@ PrintLine = Callable[[str], None]
 def run_comparison(folder: Path, comparison: Comparison, print_line: PrintLine) -> ExitCode:
     """Make the missing runs, one by one; return the exit code.
 
-    compare.json is written after each run; the page and the table at the end, also after an interrupt.
+    compare.json is written after each run; compare.md and its pictures at the end, also after an interrupt.
     """
     jobs = JobProcess()
     missing = comparison.missing()
@@ -55,14 +54,13 @@ def run_comparison(folder: Path, comparison: Comparison, print_line: PrintLine) 
 
 
 def write_all(folder: Path, comparison: Comparison) -> list[Row]:
-    """Write compare.json, compare.md and compare.html; return their rows."""
+    """Write compare.json, compare.md and its pictures; return their rows."""
     rows = summarize(comparison)
     comparison.summary = [row.model_dump(mode="json", by_alias=True) for row in rows]
     write_record(folder, comparison)
     with atomic_file(folder / MARKDOWN_NAME) as file:
         file.write(render_markdown(comparison, rows).encode())
-    with atomic_file(folder / PAGE_NAME) as file:
-        file.write(render_page(comparison, rows, reports_of(folder, comparison)).encode())
+    write_pictures(folder, draw(comparison, rows, reports_of(folder, comparison)))
     return rows
 
 

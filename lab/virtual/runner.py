@@ -21,10 +21,11 @@ from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.jobfile.named_code import code_of, note_named_code, require_trusted
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
+from ..comparison.plots import write_pictures
 from ..comparison.record import read_json
 from ..comparison.runner import PrintLine
 from ..comparison.variants import require_several_trainers
-from .page import print_virtual_table, render_virtual_markdown, render_virtual_page
+from .markdown import draw_virtual, print_virtual_table, render_virtual_markdown
 from .plan import (
     VirtualRun,
     job_path,
@@ -38,7 +39,6 @@ from .result import VirtualResult
 from .summary import summarize_virtual
 from .timing import Timing
 
-PAGE_NAME: Final = "virtual.html"
 MARKDOWN_NAME: Final = "virtual.md"
 LOOK_SECONDS: Final = 0.1
 
@@ -70,7 +70,7 @@ def start_virtual_comparison(
 def resume_virtual_comparison(
     folder: Path, console: Console, print_line: PrintLine, *, trust: bool
 ) -> ExitCode:
-    """Make the missing runs and write the page, also after an interrupt.
+    """Make the missing runs and write virtual.md, also after an interrupt.
 
     `trust`: they may execute code that this user has not named on this machine.
     """
@@ -90,10 +90,9 @@ def resume_virtual_comparison(
     rows = summarize_virtual(plan, results_of(folder, plan))
     with atomic_file(folder / MARKDOWN_NAME) as file:
         file.write(render_virtual_markdown(plan, rows).encode())
-    with atomic_file(folder / PAGE_NAME) as file:
-        file.write(render_virtual_page(plan, rows).encode())
+    write_pictures(folder, draw_virtual(rows))
     print_virtual_table(rows, console)
-    print_line(f"page: {folder / PAGE_NAME}")
+    print_line(f"report: {folder / MARKDOWN_NAME}")
     if interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.FINISHED_WITH_DEATHS if processes.failed else ExitCode.OK

@@ -14,13 +14,13 @@ from ...pipeline.embedding.in_flight.rows_in_flight import RowsInFlight
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import JobFileError
-from ...pipeline.models.constants import Constants
-from ...pipeline.models.flat import FlatLayout
-from ...pipeline.models.item_frequency import ItemFrequency
-from ...pipeline.models.optimizers import STATE_NAMES, SharedOptimizer
+from ...pipeline.models.built_in.two_tower import item_frequency_of
+from ...pipeline.models.layers.item_frequency import ItemFrequency
 from ...pipeline.models.precision import Precision, find_precision
 from ...pipeline.models.registry import build_model, takes_jagged
-from ...pipeline.models.two_tower import item_frequency_of
+from ...pipeline.models.training.constants import Constants
+from ...pipeline.models.training.flat import FlatLayout
+from ...pipeline.models.training.optimizers import STATE_NAMES, SharedOptimizer
 from ...pipeline.types import Int64Array
 from .buffer import FlatReplica
 from .device import CpuDevice, Device

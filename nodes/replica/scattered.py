@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ...pipeline.models.flat import FlatLayout
+from ...pipeline.models.training.flat import FlatLayout
 
 
 class ScatteredBuffer:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...pipeline.models.flat import digest_of
+from ...pipeline.models.training.flat import digest_of
 from ...pipeline.wire.control.base import Done, Request
 from ...pipeline.wire.control.messages import RejoinGroup, ReportSlowPeer
 from ...pipeline.wire.control.orders import GroupView, MemberInfo

@@ -28,8 +28,6 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.rpc.client import open_channel
 from ...pipeline.wire.tasks import background, race
-from ..clients.autoscale import keep_scaled, require_scalable
-from ..clients.count_law import CountRules
 from ..runtime.process import exit_status_text, exit_when_parent_dies, files_of
 from ..runtime.role import SILENT_TIMEOUTS
 from ..runtime.settings import metrics_ports
@@ -61,8 +59,6 @@ class Supervisor:
         began: called with the run folder once the coordinator has made it.
         profile_seconds: time to measure, for a profile.
         launcher: of the nodes; by default they are processes of this machine.
-        autoscale: by which the number of trainers is kept; None: it stays.
-        with_curves: whether `progress` gets the whole curves, too.
     """
 
     def __init__(
@@ -76,12 +72,8 @@ class Supervisor:
         began: Callable[[Path], None] | None = None,
         profile_seconds: float | None = None,
         launcher: Launcher | None = None,
-        autoscale: CountRules | None = None,
-        with_curves: bool = False,
     ) -> None:
         self._job = job
-        self._status = GetStatus({} if with_curves else None)
-        self._autoscale = autoscale
         self._progress_seconds = progress_seconds
         self._metrics_ports = metrics_ports(job)
         self._progress = progress
@@ -140,8 +132,7 @@ class Supervisor:
             for role, count in self._job.expected.items():
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
-            scaling = [keep_scaled(endpoint, self._autoscale)] if self._autoscale else []
-            async with background(self._watch_job(endpoint), self._watch_relay(), *scaling):
+            async with background(self._watch_job(endpoint), self._watch_relay()):
                 await self._follow_coordinator()
                 await self._wait_for_others()
                 await self._emulation.stop()
@@ -158,8 +149,6 @@ class Supervisor:
 
         Raises JobFileError for a job that cannot be run, DataError as `require_topics_usable`.
         """
-        if self._autoscale is not None:
-            require_scalable(self._job, self._autoscale)
         await asyncio.to_thread(require_topics_usable, self._job.data)
         devices = self._launcher.trainers_here
         await race(have_checked(self._starter, self._job_file, devices=devices), self._stopping.wait())
@@ -343,7 +332,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(self._progress_seconds)
             try:
-                reply = await channel.call(self._status, timeout_seconds=5.0)
+                reply = await channel.call(GetStatus(), timeout_seconds=5.0)
             except (ConnectionLost, RemoteError):
                 continue
             self._silent.end(reply.dead, self._children, asyncio.get_running_loop().time())

@@ -20,9 +20,9 @@ from ...pipeline.checkpoint.saved import Place, parts_place
 from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.errors import CheckpointError, JobFileError
-from ...pipeline.models.constants import Constants
-from ...pipeline.models.flat import FlatLayout
-from ...pipeline.models.optimizers import EMA
+from ...pipeline.models.training.constants import Constants
+from ...pipeline.models.training.flat import FlatLayout
+from ...pipeline.models.training.optimizers import EMA
 from ...pipeline.text.format import count
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply

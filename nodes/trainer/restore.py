@@ -22,8 +22,8 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError, ShadowSyncError
 from ...pipeline.jobfile.load import validate_saved_job
 from ...pipeline.models.input_axes import canonical_name, copy_matching, input_axes
-from ...pipeline.models.optimizers import EMA, EMA_UPDATES, MISSED
 from ...pipeline.models.registry import MODELS
+from ...pipeline.models.training.optimizers import EMA, EMA_UPDATES, MISSED
 from ...sync_algos.base import AlgorithmState
 from ..replica.buffer import write_elements
 from ..replica.replica import TrainerContext

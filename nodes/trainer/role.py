@@ -14,8 +14,8 @@ import zmq
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
 from ...pipeline.errors import ClusterError, ProtocolError, ShadowSyncError
-from ...pipeline.models.flat import digest_of
 from ...pipeline.models.state_check import check_stateless
+from ...pipeline.models.training.flat import digest_of
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import NodeFacts, ReportEvent, ReportReader

@@ -13,8 +13,8 @@ from typing import Final, Protocol, runtime_checkable
 import torch
 
 from ...pipeline.config.job import Job
-from ...pipeline.models.optimizers import SharedOptimizer
-from ...pipeline.models.sequences import model_inputs_of
+from ...pipeline.models.layers.sequences import model_inputs_of
+from ...pipeline.models.training.optimizers import SharedOptimizer
 from ..replica.device import Computed
 from ..replica.packed_batch import BatchInBlock, PackedBatch
 from ..replica.replica import TrainerContext

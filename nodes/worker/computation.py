@@ -14,12 +14,12 @@ import torch
 from ...pipeline.config.model import IN_BATCH_SOFTMAX
 from ...pipeline.embedding.lookup.gather_indices import GatherLayout
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
-from ...pipeline.models.flat import BFloat16Weights, GradientWatch
-from ...pipeline.models.layers import clip_, mean_log_loss
-from ...pipeline.models.loss import TrainingLoss
-from ...pipeline.models.optimizers import SharedOptimizer
-from ...pipeline.models.own_loss import LossBatch, LossFault, in_float32, own_loss
-from ...pipeline.models.sequences import Embeddings, with_lengths
+from ...pipeline.models.layers.dense import clip_, mean_log_loss
+from ...pipeline.models.layers.sequences import Embeddings, with_lengths
+from ...pipeline.models.own.loss import LossBatch, LossFault, in_float32, own_loss
+from ...pipeline.models.training.flat import BFloat16Weights, GradientWatch
+from ...pipeline.models.training.loss import TrainingLoss
+from ...pipeline.models.training.optimizers import SharedOptimizer
 from ...pipeline.types import Float32Array
 from ..replica.device import Computed, Staged
 from ..replica.replica import TrainerContext

@@ -21,12 +21,12 @@ from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.errors import ProtocolError
 from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
-from ...pipeline.models.layers import mean_log_loss
-from ...pipeline.models.optimizers import EMA_EVERY
-from ...pipeline.models.own_loss import scoring
+from ...pipeline.models.built_in.two_tower import HardNegatives
+from ...pipeline.models.layers.dense import mean_log_loss
+from ...pipeline.models.layers.sequences import with_lengths
+from ...pipeline.models.own.loss import scoring
 from ...pipeline.models.registry import takes_jagged
-from ...pipeline.models.sequences import with_lengths
-from ...pipeline.models.two_tower import HardNegatives
+from ...pipeline.models.training.optimizers import EMA_EVERY
 from ...pipeline.types import Float32Array, Int64Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, HostBatch, PendingResult, Staged, StepResult

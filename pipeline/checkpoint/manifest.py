@@ -112,12 +112,6 @@ def sweep(run_directory: Path) -> None:
         abandon(leftover)
 
 
-def remove_all(run_directory: Path) -> None:
-    """Remove every checkpoint of a run that has ended, and nothing else."""
-    for name in _FOLDERS.values():
-        shutil.rmtree(run_directory / name, ignore_errors=True)
-
-
 def abandon(partial: Path) -> None:
     """Remove a folder of `begin` that will not be committed.
 

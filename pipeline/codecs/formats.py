@@ -5,7 +5,6 @@ Codecs have no state. What a lossy codec loses is fed back by the caller, see `f
 - `float32`: the values as they are;
 - `sparse`: only the values that are not 0;
 - `bfloat16`: the upper half of each float32;
-- `float16`: half precision;
 - `int8`, `int4`, `int2`: few bits an element and one scale a block, see `blocks`;
 - `topk`: only the largest elements, in few bits, see `topk`.
 """
@@ -25,7 +24,6 @@ from .codec import CodecError as CodecError
 from .codec import Payload as Payload
 from .topk import TopK
 
-FLOAT16_MAX = 65504.0
 # Elements that bfloat16 converts at once, so that intermediate values stay in the CPU's fastest cache.
 _BLOCK = 1 << 14
 
@@ -69,32 +67,6 @@ class BFloat16(Codec):
         bits = payload.view("<u2").astype("<u4")
         np.left_shift(bits, 16, out=bits)
         return bits.view("<f4")
-
-
-class Float16(Codec):
-    """Encoding in half precision: 11 bits of precision, up to 65504.
-
-    IEEE 754, little-endian, two bytes an element. Values are rounded to the nearest, ties to even: the error
-    is at most 1/2048 of the value, or 3e-8. A finite value beyond ±65504 becomes ±65504, not infinite, so
-    that error feedback can send the rest of it later. Infinities and NaNs stay what they are.
-    """
-
-    name = "float16"
-
-    def encode(self, values: Float32Array) -> Payload:
-        """Return uint8 [2 * elements]."""
-        with np.errstate(over="ignore", under="ignore"):
-            halves = values.astype("<f2")
-        if np.isinf(halves).any():
-            over = np.isinf(halves) & np.isfinite(values)
-            halves[over] = np.copysign(np.float16(FLOAT16_MAX), values[over])
-        return halves.view(np.uint8)
-
-    def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Return the exact values of the payload."""
-        if payload.nbytes != 2 * elements:
-            raise CodecError(f"float16: the payload for {elements} elements has {payload.nbytes} bytes")
-        return payload.view("<f2").astype("<f4")
 
 
 class Float32(Codec):
@@ -176,7 +148,6 @@ CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
     Float32.name: lambda _: Float32(),
     Sparse.name: lambda _: Sparse(),
     BFloat16.name: lambda _: BFloat16(),
-    Float16.name: lambda _: Float16(),
     Int8.name: lambda options: Int8(options.int8_block),
     Int4.name: lambda _: Int4(),
     Int2.name: lambda _: Int2(),
@@ -185,7 +156,7 @@ CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
 
 
 # These encode each element by itself with a small error, so they need no error feedback.
-STATELESS: tuple[str, ...] = (Float32.name, BFloat16.name, Float16.name)
+STATELESS: tuple[str, ...] = (Float32.name, BFloat16.name)
 
 
 def make_codec(name: str, options: CodecOptions | None = None) -> Codec:

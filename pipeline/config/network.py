@@ -17,21 +17,22 @@ from ..codecs.topk import LARGEST_FRACTION
 from .sections import STRICT, Section
 
 REMOVED_CODECS: Final = {
-    "auto": 'was removed: a fixed codec made more rounds on a slow link; give "int8" or "int4" there'
+    "auto": 'was removed: a fixed codec made more rounds on a slow link; give "int8" or "int4" there',
+    "float16": 'was removed: it took four times as long as "bfloat16", which has as many bytes; give that',
 }
 """Codecs that are gone but that saved jobs still have, and what to do about each; see `load.REMOVED_KEYS`."""
 
 
 class CodecsSection(BaseModel):
-    """Encoding of values: "float32", "sparse", "bfloat16", "float16", "int8", "int4", "int2" or "topk".
+    """Encoding of values: "float32", "sparse", "bfloat16", "int8", "int4", "int2" or "topk".
 
     The integers have a scale for each block; "topk" sends only the largest elements, in few bits.
 
     "sparse" leaves zeros out, and loses nothing; it is for an algorithm that sends few elements.
 
     On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
-    the links between workers and embedding nodes it is not, so only "float32", "bfloat16" and "float16" are
-    possible there.
+    the links between workers and embedding nodes it is not, so only "float32" and "bfloat16" are possible
+    there.
     """
 
     model_config = STRICT
@@ -60,11 +61,16 @@ class CodecsSection(BaseModel):
         default=2, description="topk: bits of each element that is sent, besides its place."
     )
 
+    @field_validator("center_up", "center_down", "peers_up", "peers_down", "vectors", "gradients")
+    @classmethod
+    def _present(cls, name: str, info: ValidationInfo) -> str:
+        if name in REMOVED_CODECS:
+            raise ValueError(f'codecs.{info.field_name}: "{name}" {REMOVED_CODECS[name]}')
+        return name
+
     @field_validator("center_up", "center_down", "peers_up", "peers_down")
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
-        if name in REMOVED_CODECS:
-            raise ValueError(f'codecs.{info.field_name}: "{name}" {REMOVED_CODECS[name]}')
         try:
             make_codec(name)
         except ValueError as error:

@@ -72,26 +72,24 @@ def ineffective_keys(job: Job) -> list[Ineffective]:
     return list(by_key.values())
 
 
-def unsynchronized(job: Job, most_trainers: int | None = None) -> str:
+def unsynchronized(job: Job) -> str:
     """Say that several trainers never synchronize; "" for any other job.
 
-    `most_trainers` is the most that an autoscaled job may have; None for those of the job. The user may want
-    it, to compare, so it is no error.
+    The user may want it, to compare, so it is no error.
     """
-    count = most_trainers or job.trainer.count
+    count = job.trainer.count
     if job.sync.algorithm != "none" or count == 1:
         return ""
-    up_to = "up to " if count > job.trainer.count else ""
     return (
-        f'sync.algorithm: "none" leaves {up_to}{count} trainers without synchronization: each trains a model'
+        f'sync.algorithm: "none" leaves {count} trainers without synchronization: each trains a model'
         " of its own on its share of the examples, and the mean of these is scored. Leave the key out for the"
         ' default, or give "bmuf"; "none" is for comparison'
     )
 
 
-def job_warnings(job: Job, most_trainers: int | None = None) -> list[str]:
+def job_warnings(job: Job) -> list[str]:
     """Return what a job's start and its report say of its keys."""
-    texts = (unsynchronized(job, most_trainers), *map(str, ineffective_keys(job)))
+    texts = (unsynchronized(job), *map(str, ineffective_keys(job)))
     return [text for text in texts if text]
 
 

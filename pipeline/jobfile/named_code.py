@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...class_loader import is_file
 from ..config.job import Job
@@ -34,12 +34,7 @@ def code_of(job: Job, *keys: str) -> dict[str, str]:
     `keys`: of these keys only; by default of all KEYS.
     """
     names = {"model.name": job.model.name, "sync.algorithm": job.sync.algorithm}
-    return code_in({key: names[key] for key in keys or KEYS})
-
-
-def code_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return those settings that name code outside of this package, by dotted key."""
-    return {key: name for key in KEYS if isinstance(name := settings.get(key), str) and ":" in name}
+    return {key: names[key] for key in keys or KEYS if ":" in names[key]}
 
 
 def note_named_code(names: Iterable[str]) -> None:

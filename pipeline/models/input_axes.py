@@ -20,9 +20,9 @@ from torch import nn
 
 from ..config.job import Job
 from ..types import Float32Array
-from .built_in import ALIGNMENT
+from .built_in.dlrm import ALIGNMENT
+from .layers.sequences import Embeddings
 from .registry import MODELS, build_model, own_random_numbers, zero_inputs
-from .sequences import Embeddings
 
 log = logging.getLogger(__name__)
 

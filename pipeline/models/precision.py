@@ -15,9 +15,9 @@ from torch import nn
 
 from ..config.job import Job
 from ..errors import JobFileError
-from .flat import roundable_weights
+from .layers.sequences import Embeddings
 from .registry import zero_inputs
-from .sequences import Embeddings
+from .training.flat import roundable_weights
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 

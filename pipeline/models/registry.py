@@ -46,18 +46,20 @@ from torch import nn
 from ...class_loader import NoSuchFile, is_file, load_module
 from ..config.job import Job
 from ..errors import JobFileError
-from .autoint import AutoInt
-from .built_in import DLRM, DCNv2, WideDeep
-from .deepfm import DeepFM
-from .din import DIN
-from .finalmlp import FinalMLP
-from .layers import regularize_
-from .multi_task import PLE, MMoE, SharedBottom
-from .own_loss import check_own_loss, require_methods, scoring
-from .own_metrics import check_own_metrics
-from .sequence import SequenceModel, history_of
-from .sequences import EmbeddedSequence, Embeddings, JaggedSequence, model_inputs_of
-from .two_tower import TwoTower, towers_of
+from .built_in.autoint import AutoInt
+from .built_in.dcn_v2 import DCNv2
+from .built_in.deepfm import DeepFM
+from .built_in.din import DIN
+from .built_in.dlrm import DLRM
+from .built_in.finalmlp import FinalMLP
+from .built_in.multi_task import PLE, MMoE, SharedBottom
+from .built_in.sequence import SequenceModel, history_of
+from .built_in.two_tower import TwoTower, towers_of
+from .built_in.wide_deep import WideDeep
+from .layers.dense import regularize_
+from .layers.sequences import EmbeddedSequence, Embeddings, JaggedSequence, model_inputs_of
+from .own.loss import check_own_loss, require_methods, scoring
+from .own.metrics import check_own_metrics
 
 _WHERE = "model.name"
 

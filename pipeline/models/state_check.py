@@ -18,10 +18,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ..config.job import Job
 from ..errors import JobFileError
-from .constants import constant_tensors
-from .own_loss import check_own_loss, scoring
+from .layers.sequences import EmbeddedSequence, Embeddings, JaggedSequence, ModelEmbedding
+from .own.loss import check_own_loss, scoring
 from .registry import MODELS, build_model, own_random_numbers, seed_all, zero_inputs
-from .sequences import EmbeddedSequence, Embeddings, JaggedSequence, ModelEmbedding
+from .training.constants import constant_tensors
 
 _ROUNDS, _SEED = 3, 3
 _WHERE = "model.name"

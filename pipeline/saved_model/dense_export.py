@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import JobFileError
 from ..jobfile.extras import require_extra
-from ..models.sequences import with_lengths
+from ..models.layers.sequences import with_lengths
 
 Format: TypeAlias = Literal["torch-export", "onnx"]
 FILES: dict[Format, str] = {"torch-export": "dense.pt2", "onnx": "dense.onnx"}

@@ -27,12 +27,12 @@ from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError, DataError
 from ..jobfile.load import validate_saved_job
 from ..jobfile.named_code import code_of, require_trusted
-from ..models.constants import constant_tensors
-from ..models.own_loss import ScoringModule, scoring
-from ..models.own_metrics import OwnMetrics
+from ..models.layers.sequences import with_lengths
+from ..models.own.loss import ScoringModule, scoring
+from ..models.own.metrics import OwnMetrics
 from ..models.precision import DenseScorer, Precision, check_precision
 from ..models.registry import build_model, find_model, takes_jagged
-from ..models.sequences import with_lengths
+from ..models.training.constants import constant_tensors
 from ..text.format import counted
 from ..types import Float32Array, IndexArray
 from .table import Table

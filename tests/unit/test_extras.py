@@ -27,7 +27,6 @@ def block(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
-        ("jinja2", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs jinja2: [lab]"),
         ("scipy", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs scipy: [lab]"),
         ("matplotlib", ["profile", "job.toml"], "shadowsync profile needs matplotlib: [plots]"),
         (
@@ -35,7 +34,6 @@ def block(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
             ["simulate", "job.toml", "--profile", "absent", "--bandwidth", "1gbit"],
             "shadowsync simulate needs simpy: [lab]",
         ),
-        ("optuna", ["tune", "job.toml", "--search", "sync.gap=1,2"], "shadowsync tune needs optuna: [tune]"),
     ],
 )
 def test_a_command_says_which_to_install(

@@ -1,4 +1,4 @@
-"""The arrows between the packages of nodes, and that nothing imports in a circle.
+"""The arrows between the parts of the coordinator, and that nothing imports in a circle.
 
 Lazy imports and those under TYPE_CHECKING count: a circle that only they close still ties its files together.
 """
@@ -12,25 +12,6 @@ import pytest
 from shadowsync.tests.support.imports import Modules, all_imports, package_modules, with_line
 
 Graph = dict[str, set[str]]
-
-# Which packages of nodes each one imports; docs/architecture.md draws the same.
-NODES: Graph = {
-    "runtime": set(),
-    "clients": set(),
-    "control": {"runtime"},
-    "coordinator": {"runtime", "control"},
-    "reader": {"runtime"},
-    "embedding": {"runtime"},
-    "sync": {"runtime"},
-    "replica": set(),
-    "allreduce": {"runtime"},
-    "shadow": {"runtime", "replica", "allreduce"},
-    "worker": {"runtime", "replica", "embedding", "shadow"},
-    "trainer": {"runtime", "replica", "allreduce", "shadow", "worker"},
-    "sync_rules": set(),
-    "launch": {"runtime", "reader", "embedding", "sync", "replica", "trainer", "sync_rules"},
-    "supervisor": {"runtime", "replica", "sync_rules", "clients"},
-}
 
 # Which parts of the coordinator each one imports, packages and modules beside them.
 COORDINATOR: Graph = {
@@ -110,8 +91,8 @@ def test_nothing_imports_in_a_circle(graph: Callable[[Modules], Graph]) -> None:
     assert circle(graph(package_modules())) == []
 
 
-def test_the_packages_of_nodes_import_what_the_table_says() -> None:
-    assert inside("shadowsync.nodes.", package_modules()) == NODES
+def test_the_parts_of_the_coordinator_import_what_the_table_says() -> None:
+    """The packages of nodes have theirs in docs/architecture.md, see test_document_places."""
     assert inside("shadowsync.nodes.coordinator.", package_modules()) == COORDINATOR
 
 

@@ -24,8 +24,7 @@ ROOT = Path(shadowsync.__file__).resolve().parent
 NEEDED_SETUPTOOLS = 77
 # Neither of these is part of a checkout.
 NOT_IN_THE_TREE = (".*", "__pycache__", "runs", "demo-data", "build", "dist", "*.egg-info")
-# Opens the files that the page has beside its modules, through what is installed. The lab's only one is for
-# an extra; it is in the wheel, as every file is.
+# Opens the files that the page has beside its modules, through what is installed.
 OPEN_FILES = """
 import json, shadowsync
 from shadowsync.watch.page.files import page_files

@@ -47,14 +47,7 @@ class Scaling:
             self._check(role, count)
             if role == "trainer":
                 await self._await_start()
-            if request.why:
-                self._server.event("coordinator", request.why)
-            try:
-                joined, left = await self._change(role, count)
-            except ClusterError as error:
-                if request.why:
-                    self._server.event("coordinator", f"that was not possible: {error.what}")
-                raise
+            joined, left = await self._change(role, count)
             return ScaleReply(tuple(joined), tuple(left), len(self._staying(role)))
 
     async def _await_start(self) -> None:

@@ -294,14 +294,10 @@ class Scale(Request["ScaleReply"]):
     """Change the number of nodes of a role.
 
     The reply comes when the missing nodes have joined, or the surplus ones have left.
-
-    Attributes:
-        why: what becomes an event of the job, if not empty.
     """
 
     role: str
     count: Count
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import CheckpointError, ExitCode
-from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model
+from shadowsync.pipeline.models.training.flat import FlatLayout
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster

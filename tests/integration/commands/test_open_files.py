@@ -99,7 +99,6 @@ REFUSED = {
     "top": ("top", "--join", "tcp://127.0.0.1:1"),
     "hub": ("hub",),
     "compare": ("compare", "JOB", "--algorithms", "easgd,ma"),
-    "tune": ("tune", "JOB", "--search", "trainer.lr=1e-3,1e-2"),
     "chaos": ("chaos", "JOB", "--kills", "1", "--out", "OUT"),
 }
 DONE = {

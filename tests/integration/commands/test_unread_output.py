@@ -98,7 +98,7 @@ def test_a_comparison_that_nobody_reads(job_file: JobMaker, tmp_path: Path, brok
     command = [*CLI, "compare", "--resume", str(folder)]
     done = subprocess.run(command, stdout=broken, stderr=broken, timeout=ENOUGH_SECONDS, check=False)
     assert done.returncode == ExitCode.OK
-    assert (folder / "virtual.html").is_file()
+    assert (folder / "virtual.md").is_file()
 
 
 @pytest.mark.parametrize("given", [["key", "token", "job.key"], ["--version"]], ids=" ".join)

@@ -44,8 +44,8 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
         first.wait()
         own = folder / "runs" / "small-compare"
         broken = read_record(own)
-        page = (own / "compare.html").read_text(encoding="utf-8")
-        assert "INCOMPLETE: 2 of 3 runs have not been made." in page
+        paper = (own / "compare.md").read_text(encoding="utf-8")
+        assert "INCOMPLETE: 2 of 3 runs have not been made." in paper
         second = starter.spawn("compare", "--resume", str(own))
         second.wait()
     return Compared(own, first, broken, second)
@@ -96,17 +96,15 @@ def test_the_network_was_slow(compared: Compared) -> None:
 
 @pytest.mark.matrix
 def test_what_is_told(compared: Compared) -> None:
-    page = (compared.folder / "compare.html").read_text(encoding="utf-8")
     paper = (compared.folder / "compare.md").read_text(encoding="utf-8")
     ne = compared.whole.of(EASGD)[0].figures
     assert ne is not None
     assert ne.ne is not None
-    for text in (page, paper, compared.second.text()):
+    for text in (paper, compared.second.text()):
         assert f"{ne.ne:.4f}" in text
         assert "INCOMPLETE" not in text
-    assert "by relay: a delay of 10 ms one way, on the links of synchronization" in page
-    assert str(compared.folder / "compare.html") in compared.second.text()
-    assert "://" not in page
+    assert "by relay: a delay of 10 ms one way, on the links of synchronization" in paper
+    assert str(compared.folder / "compare.md") in compared.second.text()
 
 
 @pytest.mark.matrix

@@ -11,10 +11,8 @@ from click.testing import CliRunner
 from shadowsync.attached.hub.folder import make_hub_folder
 from shadowsync.cli import main
 from shadowsync.lab.comparison.plan import make_plan
-from shadowsync.lab.comparison.record import write_json, write_record
+from shadowsync.lab.comparison.record import write_record
 from shadowsync.lab.comparison.variants import parse_variants
-from shadowsync.lab.tuning.study import StudyRules
-from shadowsync.lab.tuning.tune import TuneRecord
 from shadowsync.lab.virtual.plan import make_virtual_plan, write_plan
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.nodes.runtime.settings import NodeSettings
@@ -227,18 +225,6 @@ def test_a_virtual_comparison_of_somebody_else(evil_job: Job, files: Path, tmp_p
     for one in (folder / "jobs").iterdir():
         one.write_text(one.read_text("utf-8").replace('"ma"', f'"{files}/own.py:Own"'), encoding="utf-8")
     assert refused(files, "compare", "--resume", str(folder))
-
-
-def test_a_study_of_somebody_else(evil_job: Job, files: Path, tmp_path: Path) -> None:
-    for number, (algorithm, search) in enumerate(
-        [(evil_job.sync.algorithm, "sync.gap=1..4"), ("ma", f"sync.algorithm={files}/own.py:Own,ma")]
-    ):
-        folder = tmp_path / f"study-{number}"
-        folder.mkdir()
-        job = evil_job.model_copy(update={"sync": evil_job.sync.model_copy(update={"algorithm": algorithm})})
-        (folder / "job.json").write_text(job.model_dump_json(), encoding="utf-8")
-        write_json(folder / "tune.json", TuneRecord(search=[search], trials=1, rules=StudyRules()))
-        assert refused(files, "tune", "--resume", str(folder))
 
 
 def test_a_hub_of_somebody_else(evil_job: Job, files: Path, tmp_path: Path) -> None:

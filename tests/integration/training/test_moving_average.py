@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from shadowsync.benchmarks.quality.plain_loop import plain_loop
+from shadowsync.benchmarks.quality.data_sets.plain_loop import plain_loop
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.checkpoint.manifest import AVERAGE, DENSE, open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.models.optimizers import EMA_EVERY
+from shadowsync.pipeline.models.training.optimizers import EMA_EVERY
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.models.attention import ListBlocks, attend
-from shadowsync.pipeline.models.sequences import Embeddings, JaggedSequence
+from shadowsync.pipeline.models.layers.attention import ListBlocks, attend
+from shadowsync.pipeline.models.layers.sequences import Embeddings, JaggedSequence
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel

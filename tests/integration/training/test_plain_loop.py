@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.benchmarks.quality.plain_loop import plain_loop
+from shadowsync.benchmarks.quality.data_sets.plain_loop import plain_loop
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.nodes.sync_rules import with_sync_nodes

@@ -19,8 +19,8 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.optimizers import EPSILON
 from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, Embeddings
 from shadowsync.pipeline.models.registry import build_model
-from shadowsync.pipeline.models.sequences import EmbeddedSequence, Embeddings
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster

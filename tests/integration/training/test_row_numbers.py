@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.models.own_loss import LossBatch
+from shadowsync.pipeline.models.own.loss import LossBatch
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.resumed import finished

@@ -33,9 +33,9 @@ THREADS = dict.fromkeys(
 # Only what hangs takes so long, also on a machine that is busy with much else.
 ENOUGH_SECONDS = 120.0
 # What the server without torch forks; the other one forks the rest.
-WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile", "tune")
+WITHOUT_TORCH = ("coordinator", "reader", "run", "resume", "compare", "profile")
 # These start fork servers: commands, or scripts by their first argument.
-STARTERS = ("run", "resume", "profile", "tune", "supervisor", "block")
+STARTERS = ("run", "resume", "profile", "block")
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shadowsync.pipeline.models.built_in import WideDeep
+from shadowsync.pipeline.models.built_in.wide_deep import WideDeep
 
 SECONDS = 0.1
 

@@ -15,7 +15,7 @@ from shadowsync.attached.hub.state import HubState, first_difference
 from shadowsync.attached.job import loop_job, require_settings
 from shadowsync.nodes.control.membership import Member
 from shadowsync.pipeline.errors import ClusterError, JobFileError
-from shadowsync.pipeline.models.flat import FlatLayout
+from shadowsync.pipeline.models.training.flat import FlatLayout
 from shadowsync.pipeline.wire.control.loops import ParameterShape
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
 from shadowsync.pipeline.wire.field_checks import Counts

@@ -46,7 +46,6 @@ def test_commands() -> None:
         "simulate",
         "stop",
         "top",
-        "tune",
     ]
     assert (
         sorted(["algos", "chaos", "compare", "coordinator", "eval", "generate", "run", *ROLES, *other])

@@ -19,7 +19,7 @@ INTERRUPTED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "shadowsync/commands/lab/tune", "rich/console", "pydantic", "torch", "pyarrow"]
+    "module", ["click", "shadowsync/commands/lab/simulate", "rich/console", "pydantic", "torch", "pyarrow"]
 )
 def test_an_interrupted_import_is_no_traceback(tmp_path: Path, module: str) -> None:
     """A module of that name in front of the others is interrupted by itself."""

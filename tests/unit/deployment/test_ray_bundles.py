@@ -10,7 +10,6 @@ from shadowsync.deployment.ray.bundles import (
     Bundle,
     another_bundle,
     bundles_of,
-    groups_of,
     on_machines,
     shortage,
 )
@@ -43,14 +42,6 @@ def test_a_bundle_for_each_node_but_the_coordinator() -> None:
     assert [name for name, own in bundles.items() if own.get("GPU")] == ["trainer-0", "trainer-1"]
     assert bundles["reader-0"]["memory"] == GIB + GIB / 2
     assert another_bundle(job, "trainer", 7) == Bundle("trainer", 7, bundles["trainer-0"])
-
-
-def test_trainers_that_may_leave_have_groups_of_their_own() -> None:
-    job = a_job(trainer={"count": 3}, sync={"nodes": 1})
-    groups = [[one.name for one in own] for own in groups_of(job, autoscaled=True)]
-    assert groups == [["reader-0", "embedding-0", "sync-0"], ["trainer-0"], ["trainer-1"], ["trainer-2"]]
-    # The control.
-    assert groups_of(job, autoscaled=False) == [bundles_of(job)]
 
 
 def test_memory_follows_the_rows() -> None:

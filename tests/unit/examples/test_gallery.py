@@ -21,16 +21,16 @@ from shadowsync.pipeline.jobfile.load import load_job
 if not (Path(shadowsync.__file__).resolve().parent / "benchmarks").is_dir():
     pytest.skip("an installed package has no gallery beside it", allow_module_level=True)
 
-from shadowsync.benchmarks.quality.floors import (
+from shadowsync.benchmarks.quality.data_sets.floors import (
     Floor,
     Rows,
     boosted_trees,
     floor_quality,
     logistic_regression,
 )
-from shadowsync.benchmarks.quality.gallery import table
-from shadowsync.benchmarks.quality.plain_loop import plain_loop
-from shadowsync.benchmarks.quality.tasks import fetched
+from shadowsync.benchmarks.quality.data_sets.gallery import table
+from shadowsync.benchmarks.quality.data_sets.plain_loop import plain_loop
+from shadowsync.benchmarks.quality.data_sets.tasks import fetched
 from shadowsync.examples.gallery import fetch
 
 NEEDS_FLOORS = pytest.mark.skipif(find_spec("sklearn") is None, reason="floors are those of scikit-learn")

@@ -83,7 +83,10 @@ def test_all_runs_are_made_in_their_order(comparison: tuple[Path, Comparison], s
     assert found.complete
     assert [run.folder for run in found.runs] == [f"runs/{run.name}" for run in found.runs]
     assert {row["label"]: row["ne"] for row in found.summary}["easgd"] == 0.8
-    assert {path.name for path in folder.glob("compare.*")} == {"compare.html", "compare.json", "compare.md"}
+    assert {path.name for path in folder.glob("compare.*")} == {"compare.json", "compare.md"}
+    shown = re.findall(r"\]\((.+\.png)\)", (folder / "compare.md").read_text(encoding="utf-8"))
+    assert len(shown) == 5
+    assert {path.name for path in folder.glob("*.png")} == set(shown)
 
 
 def test_a_run_that_fails_does_not_stop_the_others(comparison: tuple[Path, Comparison], stand: Stand) -> None:
@@ -137,7 +140,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     found = read_record(folder)
     assert [run.status for run in found.runs] == ["finished", "failed", "finished"] + 3 * ["waiting"]
     assert not found.complete
-    assert "INCOMPLETE: 3 of 6 runs" in (folder / "compare.html").read_text(encoding="utf-8")
+    assert "INCOMPLETE: 3 of 6 runs" in (folder / "compare.md").read_text(encoding="utf-8")
     stand.made.clear()
     stand.interrupt_at = 0
     stand.endings["none"] = stand.endings["easgd"]
@@ -146,7 +149,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     # The run that was interrupted has left a folder; its figures are those of the next.
     one = found.runs[3]
     assert one.folder == f"runs/{one.name}-2"
-    assert "INCOMPLETE" not in (folder / "compare.html").read_text(encoding="utf-8")
+    assert "INCOMPLETE" not in (folder / "compare.md").read_text(encoding="utf-8")
 
 
 def test_a_folder_that_is_no_comparison(tmp_path: Path) -> None:

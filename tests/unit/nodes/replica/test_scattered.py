@@ -11,7 +11,7 @@ import torch
 from shadowsync.nodes.replica.buffer import FlatReplica
 from shadowsync.nodes.replica.cuda import DeviceReplica
 from shadowsync.nodes.replica.scattered import ScatteredBuffer
-from shadowsync.pipeline.models.flat import FlatLayout
+from shadowsync.pipeline.models.training.flat import FlatLayout
 from shadowsync.sync_algos.base import Slice
 from shadowsync.tests.support.fake_streams import FakeStreams
 from torch import nn

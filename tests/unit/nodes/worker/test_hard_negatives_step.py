@@ -14,8 +14,8 @@ from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics.pass_sums import PassSums
-from shadowsync.pipeline.models.layers import THIN_ELEMENTS
-from shadowsync.pipeline.models.sequences import EmbeddedSequence, JaggedSequence, with_lengths
+from shadowsync.pipeline.models.layers.dense import THIN_ELEMENTS
+from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, JaggedSequence, with_lengths
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device

@@ -13,7 +13,7 @@ from shadowsync.nodes.worker.step import JAGGED_SIZES, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.metrics.pass_sums import PassSums
-from shadowsync.pipeline.models.sequences import EmbeddedSequence, Embeddings, JaggedSequence
+from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, Embeddings, JaggedSequence
 from shadowsync.pipeline.models.state_check import check_stateless
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery

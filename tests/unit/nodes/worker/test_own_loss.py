@@ -14,7 +14,7 @@ from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.models.own_loss import DETACHED, NOT_SCALAR, LossBatch
+from shadowsync.pipeline.models.own.loss import DETACHED, NOT_SCALAR, LossBatch
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
 from shadowsync.tests.unit.nodes.worker import test_captured_steps as plain
 from torch import nn

@@ -13,7 +13,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.models.sequences import with_lengths
+from shadowsync.pipeline.models.layers.sequences import with_lengths
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device

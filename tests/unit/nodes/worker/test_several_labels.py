@@ -16,7 +16,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.models.layers import mean_log_loss
+from shadowsync.pipeline.models.layers.dense import mean_log_loss
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device

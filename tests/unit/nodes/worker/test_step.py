@@ -20,7 +20,7 @@ from shadowsync.pipeline.config.model import EmbeddingSection
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.models.layers import THIN_ELEMENTS
+from shadowsync.pipeline.models.layers.dense import THIN_ELEMENTS
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice
@@ -314,13 +314,12 @@ def _state(shared: TrainerContext) -> dict[str, torch.Tensor]:
     return state | {"flat": shared.replica.flat.clone()}
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
 @pytest.mark.parametrize("kind", ["loss", "dense", "rows", "fine"])
 @pytest.mark.parametrize("where", ["host", "device", "device, launched ahead"])
-def test_what_is_not_finite_changes_nothing(
-    where: str, kind: str, optimizer: str, weight_decay: float
-) -> None:
+def test_what_is_not_finite_changes_nothing(where: str, kind: str, optimizer: str) -> None:
+    """With a decay of weights, which would change them even where a gradient is 0."""
+    weight_decay = 0.01
     shared = _unruly(kind, optimizer=optimizer, weight_decay=weight_decay, clip_norm=1.0)
     if kind == "fine":
         shared = build_shared(_job(optimizer=optimizer, weight_decay=weight_decay, clip_norm=1.0))

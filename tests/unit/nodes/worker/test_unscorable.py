@@ -16,7 +16,7 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.metrics.pass_sums import PassSums
-from shadowsync.pipeline.models.own_metrics import OwnMetrics
+from shadowsync.pipeline.models.own.metrics import OwnMetrics
 from shadowsync.pipeline.saved_model import evaluate as offline_eval
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery

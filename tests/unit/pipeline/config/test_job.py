@@ -128,7 +128,7 @@ OTHER: dict[str, Any] = {
     "codecs.peers_up": "topk",
     "codecs.peers_down": "bfloat16",
     "codecs.vectors": "bfloat16",
-    "codecs.gradients": "float16",
+    "codecs.gradients": "bfloat16",
     "codecs.int8_block": 256,
     "codecs.topk_fraction": 0.25,
     "codecs.topk_bits": 4,
@@ -364,5 +364,5 @@ def test_codecs_of_each_link_with_their_options(load: Load) -> None:
     center = codecs.center()
     assert center.up.encode(values).nbytes == 1024 + 4 * 4
     assert codecs.peers().up.encode(values).nbytes == 4 + 256 + 1024 // 8
-    rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float16").codecs.embedding()
-    assert names(rows) == ("float16", "bfloat16")
+    rows = load("", "codecs.vectors=bfloat16", "codecs.gradients=float32").codecs.embedding()
+    assert names(rows) == ("float32", "bfloat16")

@@ -133,7 +133,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         (
             "codecs.center_down",
             '"bf"',
-            "'bf' is not a codec; give one of float32, sparse, bfloat16, float16, int8, int4, int2, topk",
+            "'bf' is not a codec; give one of float32, sparse, bfloat16, int8, int4, int2, topk",
         ),
         ("codecs.peers_up", '"top_k"', "'top_k' is not a codec; did you mean 'topk'?"),
         ("codecs.peers_down", '""', "'' is not a codec; give one of float32"),
@@ -235,11 +235,17 @@ def test_no_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
     assert str(caught.value).startswith(f"{name}: {said}")
 
 
-@pytest.mark.parametrize("way", ["center_up", "center_down", "peers_up", "peers_down"])
-def test_a_codec_that_is_gone(refusal: Refusal, way: str) -> None:
-    said = refusal(f'{DATA}[codecs]\n{way} = "auto"')
-    assert said.startswith(f'codecs.{way}: "auto" was removed: ')
-    assert 'give "int8" or "int4" there' in said
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("auto", 'give "int8" or "int4" there'), ("float16", '"bfloat16", which has as many')],
+)
+@pytest.mark.parametrize(
+    "way", ["center_up", "center_down", "peers_up", "peers_down", "vectors", "gradients"]
+)
+def test_a_codec_that_is_gone(refusal: Refusal, way: str, name: str, instead: str) -> None:
+    said = refusal(f'{DATA}[codecs]\n{way} = "{name}"')
+    assert said.startswith(f'codecs.{way}: "{name}" was removed: ')
+    assert instead in said
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.models.input_axes import canonical_name, copy_matching, input_axes
+from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, Embeddings
 from shadowsync.pipeline.models.registry import build_model
-from shadowsync.pipeline.models.sequences import EmbeddedSequence, Embeddings
 from torch import nn
 
 DIM, BATCH = 4, 16

@@ -9,9 +9,9 @@ import pytest
 import torch
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.models.built_in import DLRM
-from shadowsync.pipeline.models.flat import FlatLayout
+from shadowsync.pipeline.models.built_in.dlrm import DLRM
 from shadowsync.pipeline.models.registry import build_model, find_model
+from shadowsync.pipeline.models.training.flat import FlatLayout
 
 MakeJob = Callable[..., Job]
 WriteModule = Callable[[str], str]

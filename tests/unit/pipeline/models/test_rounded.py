@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from shadowsync.pipeline.models.flat import BFloat16Weights, FlatLayout
+from shadowsync.pipeline.models.training.flat import BFloat16Weights, FlatLayout
 from torch import nn
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.model import TOWER_MODELS
-from shadowsync.pipeline.models.own_loss import scoring
+from shadowsync.pipeline.models.own.loss import scoring
 from shadowsync.pipeline.models.precision import DenseScorer
 from shadowsync.pipeline.models.registry import MODELS, build_model
 from torch import nn

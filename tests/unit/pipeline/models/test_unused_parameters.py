@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.trainer import TrainerSection
-from shadowsync.pipeline.models.constants import Constants
-from shadowsync.pipeline.models.flat import BFloat16Weights, FlatLayout, GradientWatch
-from shadowsync.pipeline.models.optimizers import SharedOptimizer
+from shadowsync.pipeline.models.training.constants import Constants
+from shadowsync.pipeline.models.training.flat import BFloat16Weights, FlatLayout, GradientWatch
+from shadowsync.pipeline.models.training.optimizers import SharedOptimizer
 from torch import nn
 
 Name = Literal["sgd", "adagrad", "adam", "adamw"]

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.models.autoint import AutoInt
-from shadowsync.pipeline.models.built_in import DLRM, DCNv2, WideDeep
-from shadowsync.pipeline.models.deepfm import DeepFM
-from shadowsync.pipeline.models.din import DIN
-from shadowsync.pipeline.models.finalmlp import FinalMLP
-from shadowsync.pipeline.models.multi_task import PLE
-from shadowsync.pipeline.models.own_loss import ScoringModule
-from shadowsync.pipeline.models.sequences import EmbeddedSequence, ModelInput
-from shadowsync.pipeline.models.two_tower import TowerInputs, TwoTower
+from shadowsync.pipeline.models.built_in.autoint import AutoInt
+from shadowsync.pipeline.models.built_in.dcn_v2 import DCNv2
+from shadowsync.pipeline.models.built_in.deepfm import DeepFM
+from shadowsync.pipeline.models.built_in.din import DIN
+from shadowsync.pipeline.models.built_in.dlrm import DLRM
+from shadowsync.pipeline.models.built_in.finalmlp import FinalMLP
+from shadowsync.pipeline.models.built_in.multi_task import PLE
+from shadowsync.pipeline.models.built_in.two_tower import TowerInputs, TwoTower
+from shadowsync.pipeline.models.built_in.wide_deep import WideDeep
+from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, ModelInput
+from shadowsync.pipeline.models.own.loss import ScoringModule
 from shadowsync.pipeline.saved_model import dense_export
 from shadowsync.pipeline.saved_model.dense_export import Format, export_dense
 from torch import nn

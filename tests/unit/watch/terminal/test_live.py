@@ -174,7 +174,7 @@ def test_the_dead_and_what_happened_are_shown() -> None:
     assert re.search(r"trainer-9 +✗ died", text)
     assert "incident 5" in text
     assert "incident 1" not in text
-    # A decision of autoscale has its reason at its end.
+    # A long text has its reason at its end.
     long = Incident(number=6, seconds=6, node="trainer-9", what=f"{'figure ' * WIDTH}and its reason")
     changes["incidents"] = [long]
     assert "and its reason" in " ".join(drawn(status.model_copy(update=changes)))

@@ -123,7 +123,7 @@ def test_a_deterministic_job_looks_at_no_clock(log: Path, monkeypatch: pytest.Mo
 
 def test_what_trainers_ask_for_is_what_is_charged(log: Path) -> None:
     alike: dict[str, dict[str, Any]] = {"run": {"deterministic": True}, "sync": {"algorithm": "none"}}
-    coded = {"vectors": "bfloat16", "gradients": "float16"}
+    coded = {"vectors": "bfloat16", "gradients": "bfloat16"}
 
     def costs(trainer: dict[str, Any], codecs: dict[str, Any]) -> list[TableCost]:
         job = job_of(log, trainer={"count": 1, **trainer}, codecs=codecs, **alike)

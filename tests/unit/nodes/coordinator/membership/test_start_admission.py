@@ -174,17 +174,17 @@ def test_trainers_are_scaled_once_all_of_the_beginning_train(tmp_path: Path) -> 
 
     async def work(server: FakeServer) -> None:
         with pytest.raises(ClusterError, match="still goes through the start of 50,000 examples alone"):
-            await scaling(server).scale(Scale("trainer", 3, ""))
-        reply = await scaling(server).scale(Scale("reader", 1, ""))
+            await scaling(server).scale(Scale("trainer", 3))
+        reply = await scaling(server).scale(Scale("reader", 1))
         assert reply.count == 1, "readers are"
         end_start(server)
         for trainer in server.state.lone_start.waiting():
             trainer.begin()
-        reply = await scaling(server).scale(Scale("trainer", 3, ""))
+        reply = await scaling(server).scale(Scale("trainer", 3))
         assert reply.count == 3, "the control"
         # Which batches the shard lacks is known once all trainers have reported their pushes.
         server.state.ledger.owed.lose_shard(0)
         with pytest.raises(ClusterError, match="trainer-2 cannot leave now"):
-            await scaling(server).scale(Scale("trainer", 2, ""))
+            await scaling(server).scale(Scale("trainer", 2))
 
     played(tmp_path, work, start_timeout_seconds=0.1)

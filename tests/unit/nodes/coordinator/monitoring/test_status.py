@@ -137,7 +137,7 @@ def test_training_that_waits_for_a_validation_is_not_called_training(tmp_path: P
 def test_training_with_workers_that_have_not_begun_is_not_called_training(
     tmp_path: Path, warmup_iterations: int, phase: str
 ) -> None:
-    """Its speed says nothing of the number of trainers, for which `--autoscale` asks."""
+    """Its speed says nothing of the number of trainers, which a user may be about to change."""
     warmup = {"warmup_iterations": warmup_iterations}
     settings: dict[str, Any] = {"trainer": {"workers": 3}, "embedding": warmup}
     nodes = [fake_coordinator.member(role, 0) for role in ("trainer", "embedding", "reader")]

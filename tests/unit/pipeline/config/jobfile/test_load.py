@@ -252,7 +252,7 @@ def test_the_file_of_an_algorithm_is_made_absolute(write_job: Write, given: str,
 def test_a_saved_job_whose_codecs_are_gone_is_read_without_them(load: Load, tmp_path: Path) -> None:
     job = load("", "codecs.vectors=bfloat16")
     tree = json.loads(job.model_dump_json())
-    tree["codecs"] |= {"center_up": "auto", "center_down": "auto"}
+    tree["codecs"] |= {"center_up": "auto", "center_down": "auto", "gradients": "float16"}
     file = tmp_path / "job.json"
     file.write_text(json.dumps(tree), encoding="utf-8")
     assert load_resolved(file) == job

@@ -18,7 +18,6 @@ from shadowsync.pipeline.codecs.formats import (
     Codec,
     CodecError,
     CodecOptions,
-    Float16,
     Payload,
     make_codec,
 )
@@ -121,20 +120,6 @@ def test_bfloat16_rounds_ties_to_even_over_a_block_border() -> None:
     assert decoded[-1] == -np.inf
     # Truncation would give 1 + step for the second.
     assert decoded[-3] != one + step
-
-
-@given(vectors)
-def test_float16_is_numpys_but_saturates(values: Float32Array) -> None:
-    decoded = round_trip(Float16(), values)
-    inside = np.abs(values) <= 65504
-    np.testing.assert_array_equal(decoded[inside], values[inside].astype(np.float16).astype(np.float32))
-    np.testing.assert_array_equal(decoded[~inside], np.copysign(np.float32(65504), values[~inside]))
-
-
-def test_float16_keeps_what_is_no_number() -> None:
-    values = np.array([np.inf, -np.inf, np.nan, 1e30, -65520.0], np.float32)
-    decoded = round_trip(Float16(), values)
-    np.testing.assert_array_equal(decoded, np.array([np.inf, -np.inf, np.nan, 65504, -65504], np.float32))
 
 
 BLOCKS: dict[str, tuple[BlockCodec, int, float]] = {
@@ -240,7 +225,7 @@ def test_what_is_not_finite_is_refused(name: str, bad: float, place: int) -> Non
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("bfloat16", 2.0), ("float16", 2.0), ("int8", 3.9), ("int4", 7.5), ("int2", 14.2), ("topk", 60.0)],
+    [("bfloat16", 2.0), ("int8", 3.9), ("int4", 7.5), ("int2", 14.2), ("topk", 60.0)],
 )
 def test_how_much_smaller_a_chunk_gets(name: str, least: float) -> None:
     values = np.random.default_rng(1).normal(size=1 << 16).astype(np.float32)
@@ -359,9 +344,7 @@ def test_int8_refuses_a_level_that_it_never_writes() -> None:
 def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"'bfloat' is not a codec; did you mean 'bfloat16'\?"):
         make_codec("bfloat")
-    with pytest.raises(
-        ValueError, match="give one of float32, sparse, bfloat16, float16, int8, int4, int2, topk"
-    ):
+    with pytest.raises(ValueError, match="give one of float32, sparse, bfloat16, int8, int4, int2, topk"):
         make_codec("zstd")
 
 

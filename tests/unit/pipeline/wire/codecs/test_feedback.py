@@ -187,7 +187,7 @@ def test_what_arrived_is_what_was_sent_but_for_the_residual(
             codec, encode_chunk(codec, owed[at : at + size].astype(np.float32)).payload, len(part), coded=True
         )
         np.testing.assert_allclose(got, reference, atol=1e-2 * np.abs(owed).max() + 1e-5)
-    bound = {"bfloat16": 0.05, "float16": 0.01, "int8": 0.1, "int4": 1.0, "int2": 6.0}.get(name, 40.0)
+    bound = {"bfloat16": 0.05, "int8": 0.1, "int4": 1.0, "int2": 6.0}.get(name, 40.0)
     assert np.abs(owed).max() < bound
 
 
@@ -229,9 +229,8 @@ def test_memory_is_told_and_a_lossless_codec_needs_none(
     assert make(make_codec("int8"), 1000).memory_bytes == 4000
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_a_hostile_number_that_is_none_does_not_get_into_a_reference(name: str) -> None:
-    codec = make_codec(name)
+def test_a_hostile_number_that_is_none_does_not_get_into_a_reference() -> None:
+    codec = make_codec("bfloat16")
     payload = codec.encode(np.array([1.0, np.nan], np.float32))
     with pytest.raises(CodecError, match="not finite"):
         decode_chunk(codec, payload, 2, coded=True)

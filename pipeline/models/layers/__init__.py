@@ -1,0 +1,1 @@
+"""What models are built of: dense layers, attention, sequences, counts of items."""

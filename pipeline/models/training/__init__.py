@@ -1,0 +1,1 @@
+"""What a model is trained with: the flat buffer, optimizers, the loss."""

@@ -1,0 +1,67 @@
+"""The layers of an MLP, and which of them autocast rounds."""
+
+from __future__ import annotations
+
+import torch
+from shadowsync.pipeline.models.layers.dense import mlp, regularize_
+from torch import nn
+
+
+def _made() -> tuple[nn.Sequential, nn.Linear, torch.Tensor]:
+    """The layers, the last of them, and inputs."""
+    torch.manual_seed(4)
+    layers = mlp([64, 128, 1], last_relu=False)
+    thin = layers[2]
+    assert isinstance(thin, nn.Linear)
+    return layers, thin, torch.randn(32, 64)
+
+
+def test_a_thin_layer_is_multiplied_in_float32_under_autocast() -> None:
+    layers, thin, inputs = _made()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = layers[:2](inputs)
+        result = thin(hidden)
+    assert (hidden.dtype, result.dtype) == (torch.bfloat16, torch.float32), "the wide one is the control"
+    torch.testing.assert_close(result, hidden.float() @ thin.weight.t() + thin.bias)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = nn.functional.linear(hidden, thin.weight, thin.bias)
+    assert not torch.equal(rounded.float(), result), "the control: as autocast does it"
+
+
+def test_without_autocast_it_is_any_linear_layer() -> None:
+    layers, thin, inputs = _made()
+    expected = nn.functional.linear(layers[:2](inputs), thin.weight, thin.bias)
+    assert torch.equal(layers(inputs), expected)
+
+
+def test_layers_are_normalized_before_their_activation() -> None:
+    layers, _, inputs = _made()
+    plain = layers(inputs)
+    regularize_(layers, dropout=0.0, layer_norm=True)
+    hidden = nn.functional.linear(inputs, layers[0].weight, layers[0].bias)  # type: ignore[arg-type]
+    centered = hidden - hidden.mean(dim=1, keepdim=True)
+    normalized = centered / (centered.square().mean(dim=1, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(layers(inputs), layers[2](normalized.relu()), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(layers(inputs), plain, atol=1e-3), "the control"
+
+
+def test_dropout_is_in_training_alone_and_after_hidden_layers() -> None:
+    layers, thin, inputs = _made()
+    plain, hidden = layers(inputs), layers[:2](inputs)
+    regularize_(layers, dropout=0.25, layer_norm=False)
+    dropped = layers[:2](inputs) / hidden
+    share = float((dropped[hidden > 0] == 0).float().mean())
+    assert abs(share - 0.25) < 0.05
+    kept = dropped[(hidden > 0) & (dropped != 0)]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / 0.75))
+    assert layers[2] is thin, "the output is never dropped"
+    assert torch.equal(layers.eval()(inputs), plain)
+
+
+def test_without_either_the_names_stay() -> None:
+    layers, _, _ = _made()
+    before = list(layers.state_dict())
+    regularize_(layers, dropout=0.0, layer_norm=False)
+    assert list(layers.state_dict()) == before
+    regularize_(layers, dropout=0.5, layer_norm=True)
+    assert list(layers.state_dict()) != before, "the control"
