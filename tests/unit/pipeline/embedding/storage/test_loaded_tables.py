@@ -108,5 +108,5 @@ def test_tables_that_do_not_fit_lie_in_a_file(
     for name in whole.names:
         np.testing.assert_array_equal(whole.table(name), mapped.table(name))
     elsewhere = [replace(table, folder=str(tmp_path / "nowhere")) for table in TABLES]
-    with pytest.raises(ResourceError, match="cannot be reserved in .*nowhere: No such file"):
+    with pytest.raises(ResourceError, match=r"cannot be reserved in .*nowhere: No such file"):
         LoadedTables(saved, elsewhere)
