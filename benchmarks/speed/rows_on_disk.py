@@ -153,7 +153,8 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {"hardware": describe_hardware().model_dump(), "versions": versions()}
     for kind in options.kinds:
-        data, job = options.work / f"{kind}.parquet", options.work / f"{kind}-{options.rows}.toml"
+        name = f"{kind}-{options.rows}-{options.examples}"
+        data, job = options.work / f"{name}.parquet", options.work / f"{name}.toml"
         if not data.exists():
             write_input(data, options.examples, options.rows, kind)
         write_job(job, data, options.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
@@ -323,6 +323,23 @@ def table_settings(
             table = replace(table, rows=rows_within(table, section.max_bytes))
         tables.append(table)
     return tuple(tables)
+
+
+def bytes_in_memory(tables: Iterable[tuple[TableSettings, int]], memory_bytes: int, nodes: int = 1) -> int:
+    """Return the most bytes of memory that the rows of tables take; others lie on disk.
+
+    Args:
+        tables: each table with the bytes of its rows, over so many embedding nodes.
+        memory_bytes: `embedding.memory_bytes`, of a node.
+        nodes: number of nodes.
+    """
+    together = own = 0
+    for table, whole in tables:
+        if table.memory_bytes is None:
+            together += whole
+        else:
+            own += min(whole, table.memory_bytes * nodes or whole)
+    return own + min(together, memory_bytes * nodes or together)
 
 
 def table_names(columns: Sequence[InputColumn]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import NonNegativeInt, field_validator
 
 from ..config.job import Job
+from ..config.tables import bytes_in_memory
 from ..types import ResultModel
 
 # Numbers of nodes, workers, credit and the schedule of rounds are not among them: a plan chooses or follows
@@ -71,14 +72,8 @@ def rows_bytes(job: Job) -> int:
 
     Rows on disk take none, so the limits of `memory_bytes` are the most that a node has.
     """
-    together = own = 0
-    for table in job.tables:
-        whole = table.rows * table.row_bytes
-        if table.memory_bytes is None:
-            together += whole
-        else:
-            own += min(whole, table.memory_bytes * job.embedding.nodes or whole)
-    return own + min(together, job.embedding.memory_bytes * job.embedding.nodes or together)
+    tables = [(table, table.rows * table.row_bytes) for table in job.tables]
+    return bytes_in_memory(tables, job.embedding.memory_bytes, job.embedding.nodes)
 
 
 def model_digest(job: Job) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...config.row_bytes import STORAGE_BYTES, row_bytes, state_floats
-from ...config.tables import TableSettings
+from ...config.tables import bytes_in_memory
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
@@ -408,7 +408,7 @@ def check_memory(plan: TablePlan, node: int, fraction: float, memory_bytes: int 
     pieces = [(plan.tables[piece.table], len(piece)) for piece in plan.pieces_of(node)]
     rows = sum(count for _, count in pieces)
     needed = sum(count * table.row_bytes for table, count in pieces)
-    limited = _limited_bytes(pieces, memory_bytes)
+    limited = bytes_in_memory([(table, count * table.row_bytes) for table, count in pieces], memory_bytes)
     if limited < needed:
         _check_limited(limited, node, fraction)
         return
@@ -431,18 +431,6 @@ def check_memory(plan: TablePlan, node: int, fraction: float, memory_bytes: int 
             remedy=f"raise embedding.nodes on more hosts, {narrower}lower model.table_rows or "
             "model.embedding_dim, or let rows lie on disk: embedding.memory_bytes",
         )
-
-
-def _limited_bytes(pieces: Sequence[tuple[TableSettings, int]], memory_bytes: int) -> int:
-    """Return the most bytes of memory that rows may take, by the limits of all tables and of single ones."""
-    together = own = 0
-    for table, count in pieces:
-        whole = count * table.row_bytes
-        if table.memory_bytes is None:
-            together += whole
-        else:
-            own += min(whole, table.memory_bytes or whole)
-    return own + min(together, memory_bytes or together)
 
 
 def _check_limited(limited: int, node: int, fraction: float) -> None:
