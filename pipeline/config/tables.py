@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from ..text.sizes import parse_size
+from ..text.sizes import SIZE_HINT, parse_size
 from .row_bytes import DIRECTORY_BYTES, TIME_BYTES, row_bytes
 from .sections import STRICT
 
@@ -19,9 +20,18 @@ RowsSetting: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 RowDecayRate: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-MemoryBytes: TypeAlias = Annotated[
-    int, Field(ge=0), BeforeValidator(lambda value: parse_size(value) if isinstance(value, str) else value)
-]
+
+
+def _bytes_of(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_size(value)
+    except ValueError:
+        raise PydanticCustomError("size", SIZE_HINT) from None
+
+
+MemoryBytes: TypeAlias = Annotated[int, Field(ge=0), BeforeValidator(_bytes_of)]
 """A number of bytes, or a size such as "4GiB"."""
 TableKind: TypeAlias = Literal["hashed", "growing"]
 Eviction: TypeAlias = Literal["least_recent", "never"]

@@ -17,6 +17,7 @@ _UNITS: Final = {
     "GIB": 2.0**30,
     "TIB": 2.0**40,
 }
+SIZE_HINT: Final = "write a size and its unit, such as 64GiB or 500GB"
 
 
 def parse_size(text: str) -> int:
@@ -26,8 +27,8 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", text.strip())
     if found is None or found[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} given; write a size and its unit, such as 64GiB or 500GB")
+        raise ValueError(f"{text!r} given; {SIZE_HINT}")
     size = float(found[1]) * _UNITS[found[2].upper()]
     if not math.isfinite(size):
-        raise ValueError(f"{text!r} given, which is no size")
+        raise ValueError(f"{text!r} given; {SIZE_HINT}")
     return int(size)
