@@ -112,7 +112,11 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("embedding.lr", "-1.0", "-1.0 given; input should be greater than 0"),
         ("embedding.weight_decay", "-0.1", "-0.1 given; input should be greater than or equal to 0"),
         ("embedding.weight_decay", "inf", "inf given; input should be a finite number"),
-        ("embedding.memory_bytes", "4Gb4", "'4Gb4' given; write a size and its unit, such as 64GiB or 500GB"),
+        (
+            "embedding.memory_bytes",
+            '"4Gb4"',
+            "'4Gb4' given; write a size and its unit, such as 64GiB or 500GB",
+        ),
         ("embedding.memory_bytes", "-1", "-1 given; input should be greater than or equal to 0"),
         ("embedding.memory_fraction", "1.1", "1.1 given; input should be less than or equal to 1"),
         ("sync.algorithm", "3", "3 given; input should be a valid string"),
