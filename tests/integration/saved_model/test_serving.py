@@ -298,9 +298,9 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
         looks.append(True)
         return look(model)
 
-    def count_opened(*given: Any, trust: bool) -> SavedModel:
+    def count_opened(*given: Any, **options: Any) -> SavedModel:
         opened.append(True)
-        return open_model(*given, trust=trust)
+        return open_model(*given, **options)
 
     monkeypatch.setattr(FollowedModel, "_newest_manifest", count_looks)
     monkeypatch.setattr(SavedModel, "open", count_opened)
