@@ -79,6 +79,8 @@ def watched(
         "data": {"epochs": 500},
         "watch": {"web": "0", "tensorboard": True, "metrics_port": port},
         "tables": {"C1": {"kind": "growing"}},
+        # Half of the rows, so that others lie on disk.
+        "embedding": {"memory_bytes": "1MB"},
     }
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), more)
     with starting(folder) as starter:
@@ -119,6 +121,7 @@ def figures_of(status: Status) -> list[float | None]:
         *(status.quality.ne, status.quality.ne_recent, status.speed.now, status.speed.mean),
         *(status.sync.gap_mean, status.sync.sent_bytes_per_second, status.sync.divergence),
         *(status.embedding.lookups_per_second, status.embedding.pushes_per_second),
+        *(status.embedding.memory_share, status.embedding.disk_wait_share),
         *(status.embedding.staleness_mean, *(figure for pair in trainers for figure in pair)),
     ]
 
