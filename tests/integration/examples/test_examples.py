@@ -31,11 +31,16 @@ def _rows(path: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
+SECONDS = 280.0
+
+
 def _run(starter: Starter, folder: Path, name: str, *settings: str) -> Report:
     """Runs an example as a user would; gives its report."""
-    options = [text for setting in (f"run.directory={folder}/runs", *settings) for text in ("--set", setting)]
+    # Of low priority, the scores at the end would starve beside other tests.
+    more = (f"run.directory={folder}/runs", "run.background_priority=normal", *settings)
+    options = [text for setting in more for text in ("--set", setting)]
     process = starter.fork("run", str(EXAMPLES / f"{name}.toml"), *options)
-    assert process.wait() == 0, process.text()
+    assert process.wait(SECONDS) == 0, process.text()
     report = RunFolder(folder / "runs" / load_job(EXAMPLES / f"{name}.toml").run.name).report
     assert report.ledger.adds_up
     counted = report.examples
