@@ -157,13 +157,15 @@ class GrowingBank(RowBank):
         if not len(absent):
             places, request = self.places_of(rows)
             return BankPart(self, share, places, lengths, request=request)
-        known = np.flatnonzero(rows != ABSENT)
-        # Any place for the others, since its values are replaced.
-        places = np.zeros(len(rows), np.int32)
-        places[known], request = self.places_of(rows[known])
+        request = 0
+        if self.cached is not None:
+            known = np.flatnonzero(rows != ABSENT)
+            rows[known], request = self.places_of(rows[known])
+        # Any place, since its values are replaced.
+        rows[absent] = 0
         owners = np.searchsorted(np.cumsum(self._of_parts(counts)), absent, side="right")
         first = FirstValues(absent, self._values_of_keys(keys[absent], owners))
-        return BankPart(self, share, places, lengths, first=first, request=request)
+        return BankPart(self, share, rows, lengths, first=first, request=request)
 
     def push_part(
         self, share: BankShare, keys: Uint64Array, counts: Sequence[int], lengths: Int32Array

@@ -109,8 +109,12 @@ class ShardStore:
             shares[group] = share
         return shares
 
+    def _pieces_of(self, numbers: Sequence[int]) -> list[Piece]:
+        """Return this node's pieces in banks of these numbers."""
+        return [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
+
     def _bank_size(self, numbers: Sequence[int]) -> BankSize:
-        pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
+        pieces = self._pieces_of(numbers)
         bank = self.plan.banks[numbers[0]]
         floats_bytes = row_bytes(bank.optimizer, bank.dim, bank.storage)
         tables = [self.plan.tables[piece.table] for piece in pieces]
@@ -120,7 +124,7 @@ class ShardStore:
     def _make_bank(self, numbers: list[int], disk: DiskShare | None) -> tuple[RowBank, dict[int, int]]:
         """Return the bank of these numbers, and where the rows of each begin."""
         bank = self.plan.banks[numbers[0]]
-        pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
+        pieces = self._pieces_of(numbers)
         if not bank.growing:
             return RowBank(self.node, sum(map(len, pieces)), bank, disk), {numbers[0]: 0}
         begins, rows = {}, 0

@@ -6,7 +6,7 @@ A row that was never trained is in neither: it has its first values, which are c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,29 +15,15 @@ from ....errors import ResourceError
 from ....types import Float32Array, IndexArray, Int32Array
 from ...placement.ranges import WEIGHTS
 from ..bf16_rows import WidenedRows, nearest_bits
+from ..row_storage import RowMemory
 from .row_cache import ABSENT, CacheTooSmallError, RowCache
 from .row_file import RowFile
-
-
-class Memory(Protocol):
-    """Values of rows in memory, by place; see `RowMemory`."""
-
-    values: NDArray[Any]
-
-    def take(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return copies of the values at places."""
-        ...
-
-    def put(self, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
-        """Write values to distinct places."""
-        ...
-
 
 FirstValuesOf = Callable[[Int32Array], Float32Array]
 """Returns the first values of rows int32 [N], float32 [N, dim]."""
 
 
-def record_type(memories: Mapping[str, Memory]) -> np.dtype[Any]:
+def record_type(memories: Mapping[str, RowMemory[Any]]) -> np.dtype[Any]:
     """Return the structured type of a row's record: its weights and state, as they are in memory."""
     fields = [(name, memory.values.dtype, memory.values.shape[1:]) for name, memory in memories.items()]
     return np.dtype(fields)
@@ -65,7 +51,7 @@ class CachedRows:
 
     def __init__(
         self,
-        memories: Mapping[str, Memory],
+        memories: Mapping[str, RowMemory[Any]],
         file: RowFile,
         first_values: FirstValuesOf,
         where: str,
@@ -146,11 +132,8 @@ class CachedRows:
         here: IndexArray = np.flatnonzero(places != ABSENT)
         out[here] = memory.take(places[here])
         elsewhere: IndexArray = np.flatnonzero(places == ABSENT)
-        stored = self.file.has(rows[elsewhere])
-        in_file, new = elsewhere[stored], elsewhere[~stored]
-        out[in_file] = self.file.read(rows[in_file])[name]
-        if name == WEIGHTS and len(new):
-            out[new] = self._stored(self._first_values(rows[new]))
+        if len(elsewhere):
+            out[elsewhere] = self._records_of(rows[elsewhere], with_weights=name == WEIGHTS)[name]
         return out
 
     def write(self, name: str, rows: Int32Array, values: NDArray[Any]) -> None:
@@ -181,25 +164,26 @@ class CachedRows:
         self.file.write(rows, records)
 
     def _load(self, rows: Int32Array, places: Int32Array) -> None:
-        stored = self.file.has(rows)
-        records = self.file.read(rows[stored])
-        new_rows, places_of_new = rows[~stored], places[~stored].astype(np.int64)
-        places_of_stored = places[stored].astype(np.int64)
+        records, targets = self._records_of(rows), places.astype(np.int64)
         for name, memory in self._memories.items():
-            memory.put(places_of_stored, np.ascontiguousarray(records[name]))
-            if len(new_rows):
-                shape = (len(new_rows), *memory.values.shape[1:])
-                values = (
-                    self._stored(self._first_values(new_rows))
-                    if name == WEIGHTS
-                    else np.zeros(shape, memory.values.dtype)
-                )
-                memory.put(places_of_new, values)
+            memory.put(targets, np.ascontiguousarray(records[name]))
         self._changed[places] = False
 
-    def _stored(self, values: Float32Array) -> NDArray[Any]:
-        """Return weights as memory has them."""
-        return nearest_bits(values) if self._memories[WEIGHTS].values.dtype == np.uint16 else values
+    def _records_of(self, rows: Int32Array, *, with_weights: bool = True) -> NDArray[Any]:
+        """Return the records of rows that are not in memory; of those not in the file the first values.
+
+        The latter take time: without weights, their place in such a record is zero.
+        """
+        stored = self.file.has(rows)
+        if stored.all():
+            return self.file.read(rows)
+        records = np.zeros(len(rows), self._record)
+        records[stored] = self.file.read(rows[stored])
+        if with_weights:
+            values = self._first_values(rows[~stored])
+            is_rounded = self.dtype_of(WEIGHTS) == np.uint16
+            records[WEIGHTS][~stored] = nearest_bits(values) if is_rounded else values
+        return records
 
 
 class CachedArray:

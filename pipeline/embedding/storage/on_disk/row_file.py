@@ -75,10 +75,7 @@ class RowFile:
             log.warning("%s; give a folder on a local disk", unfit)
         self._descriptor = _reserve(folder, size)
         self._closed = weakref.finalize(self, os.close, self._descriptor)
-        self._map = mmap.mmap(self._descriptor, size)
-        # Neighbours of a row are no more likely to be needed than others.
-        self._map.madvise(mmap.MADV_RANDOM)
-        self._records: NDArray[Any] = np.frombuffer(self._map, record)
+        self._records: NDArray[Any] = np.frombuffer(_mapped(self._descriptor, size), record)
         # As single values of all their bytes, which NumPy copies fast.
         self._whole = self._records.view(np.dtype((np.void, record.itemsize)))
         self._written: NDArray[np.uint8] = np.zeros(-(-rows // 8), np.uint8)
@@ -164,11 +161,16 @@ def mapped_floats(folder: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
         return np.zeros(shape, np.float32)
     descriptor = _reserve(folder, size)
     try:
-        mapped = mmap.mmap(descriptor, size)
+        return np.frombuffer(_mapped(descriptor, size), np.float32).reshape(shape)
     finally:
         os.close(descriptor)
+
+
+def _mapped(descriptor: int, size: int) -> mmap.mmap:
+    mapped = mmap.mmap(descriptor, size)
+    # Neighbours of a row are no more likely to be needed than others.
     mapped.madvise(mmap.MADV_RANDOM)
-    return np.frombuffer(mapped, np.float32).reshape(shape)
+    return mapped
 
 
 def _reserve(folder: Path, size: int) -> int:
