@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -93,28 +92,26 @@ class ScatteredBuffer:
     def add_(self, start: int, stop: int, delta: torch.Tensor, scale: float) -> None:
         """Add `scale * delta`, float32 [stop - start] on the parameters' device."""
         pieces, values = self._beside(start, stop, delta)
-        with self._changing():
-            if pieces:
-                torch._foreach_add_(pieces, values, alpha=scale)
+        self._change(pieces, lambda changed: torch._foreach_add_(changed, values, alpha=scale))
 
     def lerp_(self, start: int, stop: int, target: torch.Tensor, rate: float) -> None:
         """Move toward `target`, float32 [stop - start] on the parameters' device, by `rate`."""
         pieces, values = self._beside(start, stop, target)
-        with self._changing():
-            if pieces:
-                torch._foreach_lerp_(pieces, values, rate)
+        self._change(pieces, lambda changed: torch._foreach_lerp_(changed, values, rate))
 
     def watch(self) -> None:
         """Look from now on whether anybody but `add_` and `lerp_` changes values.
 
-        Each change then reads all values twice.
+        Each change then reads all values, and is made of a copy, too.
         """
         with self._watching:
-            self._seen = self._digest()
+            self._seen = _digest(self._values)
 
     def unwatch(self) -> None:
         """Look no longer."""
-        self._seen = None
+        if self._seen is not None:
+            with self._watching:
+                self._seen = None
 
     def look(self) -> bool:
         """Return whether somebody else has changed a value since `watch`."""
@@ -130,20 +127,22 @@ class ScatteredBuffer:
             self._pieces.clear()
 
     def _look(self) -> None:
-        if self._seen is not None and self._seen != self._digest():
+        if self._seen is not None and self._seen != _digest(self._values):
             self._was_changed = True
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _change(self, pieces: list[torch.Tensor], change: Callable[[list[torch.Tensor]], object]) -> None:
         with self._watching:
-            self._look()
-            yield
+            if pieces and self._seen is not None:
+                # What the change does to a copy: the user may change the values themselves meanwhile, and
+                # that must be seen later.
+                copies = [piece.clone() for piece in pieces]
+                self._look()
+                self._seen -= _digest(copies)
+                change(copies)
+                self._seen += _digest(copies)
+            if pieces:
+                change(pieces)
             self.changes += 1
-            if self._seen is not None:
-                self._seen = self._digest()
-
-    def _digest(self) -> int:
-        return sum(int(value.view(torch.int32).sum(dtype=torch.int64)) for value in self._values)
 
     def _beside(
         self, start: int, stop: int, flat: torch.Tensor
@@ -188,6 +187,10 @@ class ScatteredBuffer:
             if first < last:
                 chosen = value.reshape(-1)[first - span.start : last - span.start : stride]
                 yield (first - start) // stride, chosen
+
+
+def _digest(values: Sequence[torch.Tensor]) -> int:
+    return sum(int(value.view(torch.int32).sum(dtype=torch.int64)) for value in values)
 
 
 def _blocks(value: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:

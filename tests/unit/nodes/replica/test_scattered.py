@@ -136,6 +136,58 @@ def test_who_changed_the_values(who: str) -> None:
     assert buffer.look() == (who == "user")
 
 
+@pytest.mark.parametrize("who", ["nobody", "in place", "elsewhere"])
+@pytest.mark.parametrize("operation", ["_foreach_add_", "_foreach_lerp_"])
+def test_what_the_user_changes_as_a_round_does_is_seen(
+    monkeypatch: pytest.MonkeyPatch, operation: str, who: str
+) -> None:
+    """Before and after each of the round's own operations; moved values may be found at once."""
+    own = getattr(torch, operation)
+    # The number of the place at which the user comes, of all in a change.
+    for when in range(4):
+        module, place = nn.Linear(3, 2), 0
+        _, buffer = scattered(module)
+
+        def user(buffer: ScatteredBuffer = buffer, module: nn.Module = module, when: int = when) -> None:
+            nonlocal place
+            if place == when and who == "in place":
+                module.weight.data -= 0.1
+            elif place == when and who == "elsewhere":
+                module.weight.data = module.weight.data - 0.1
+                buffer.refresh()
+            place += 1
+
+        def between(*arguments: Any, **more: Any) -> None:
+            user()
+            own(*arguments, **more)
+            user()
+
+        buffer.watch()
+        monkeypatch.setattr(torch, operation, between)
+        if operation == "_foreach_add_":
+            buffer.add_(0, buffer.numel(), torch.ones(buffer.numel()), 0.1)
+        else:
+            buffer.lerp_(0, buffer.numel(), torch.ones(buffer.numel()), 0.1)
+        assert place == 4
+        assert buffer.look() == (who != "nobody"), when
+
+
+def test_rounds_alone_change_nothing_behind_the_users_back() -> None:
+    """Of every shape and stride, a change of a copy has the bits of one of the values."""
+    module = Shapes()
+    layout, buffer = scattered(module)
+    draws = torch.Generator().manual_seed(5)
+    buffer.watch()
+    for number in range(50):
+        start = number * 3
+        given = torch.randn(layout.numel - start, generator=draws)
+        buffer.add_(start, layout.numel, given, 0.37)
+        buffer.lerp_(start, layout.numel, given, 0.01 * number)
+        assert not buffer.look()
+    module.image.data[0, 0, 0, 0] += 1e-3
+    assert buffer.look()
+
+
 def test_a_device_awaits_what_the_loop_has_enqueued_and_keeps_what_it_uses() -> None:
     streams, module = FakeStreams(), nn.Linear(3, 2)
     used: list[int] = []
