@@ -56,7 +56,7 @@ def test_top_page_and_metrics_show_the_loops(tmp_path: Path) -> None:
             assert status.page == own.page
 
             shown = CliRunner().invoke(main, ["top", "--join", own.endpoint, "--once"])
-            assert f"{sync.steps} steps = " in shown.output
+            assert f"{sync.steps:,} steps = " in shown.output
 
             def page_has_it() -> bool:
                 page = read_status(json.loads(got(f"{own.page}status.json")))
