@@ -16,6 +16,7 @@ from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
 from .bf16_rows import RowNumbers
+from .changed_rows import EpochsInMemory, RowChanges
 from .first_values import FirstRowValues, row_values
 from .on_disk.cached_rows import CachedRows, record_type
 from .on_disk.row_file import RowFile
@@ -146,7 +147,7 @@ class RowBank:
         rows: number of rows; may be 0.
         bank: dim, optimizer, rate, decay and storage.
         disk: where rows lie that do not fit; None if all are in memory. What is said of rows below then
-            holds for their places in memory, see `places_of`, but for `rows`, `changed_at` and `arrays`.
+            holds for their places in memory, see `places_of`, but for `rows`, `changes` and `arrays`.
 
     Raises:
         JobFileError: an unknown optimizer.
@@ -154,7 +155,7 @@ class RowBank:
 
     Attributes:
         change_epoch: the current change epoch, at least 1, which `apply` notes for the rows that it changes.
-        changed_at: uint8 [rows], the change epoch of each row's last change; 0 for no change.
+        changes: the change epoch of each row's last change.
         state_floats: floats of a row's optimizer state.
         cached: the rows if they lie in a file; None if all are in memory.
     """
@@ -163,8 +164,6 @@ class RowBank:
         self.node, self.rows, self.dim = node, rows, bank.dim
         self.change_epoch = 1
         self.state_floats = state_floats(bank.optimizer, bank.dim)
-        # A byte a row, not a bit, because threads change neighbouring rows at the same time.
-        self.changed_at = np.zeros(rows, np.uint8)
         self._is_rounded = bank.storage == "bfloat16"
         places = rows if disk is None else disk.places
         self._storage = make_row_storage(bank.storage, places, bank.dim)
@@ -172,10 +171,14 @@ class RowBank:
         self._decay = RowDecay(bank.lr, bank.weight_decay)
         self._first_values = FirstRowValues(bank.dim)
         self.cached: CachedRows | None = None
-        if disk is not None:
+        self.changes: RowChanges
+        if disk is None:
+            self.changes = EpochsInMemory(rows)
+        else:
             memories = {WEIGHTS: self._storage.memory, **self._optimizer.memories}
             file = RowFile(disk.folder, rows, record_type(memories))
             self.cached = CachedRows(memories, file, self._first_values, f"embedding node {node}")
+            self.changes = self.cached.changes
 
     def arrays(self) -> dict[str, RowArray]:
         """Return "weights" [rows, dim] and the optimizer's state [rows, ...], by name.
@@ -206,9 +209,10 @@ class RowBank:
             self.cached.finish(part.request)
 
     def _mark_changed(self, places: IndexArray) -> None:
-        self.changed_at[self.rows_at(places)] = self.change_epoch
-        if self.cached is not None:
-            self.cached.mark_changed(places)
+        if self.cached is None:
+            self.changes.mark(places, self.change_epoch)
+        else:
+            self.cached.mark_changed(places, self.change_epoch)
 
     def arrays_of(self, table: TableSettings) -> dict[str, RowArray]:  # noqa: ARG002
         """Return those of `arrays` that a checkpoint has of a table.

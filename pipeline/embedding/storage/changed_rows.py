@@ -1,20 +1,21 @@
-"""The rows of a table's piece that changed after a change epoch, see `RowBank.changed_at`."""
+"""The rows of a bank that changed after a change epoch, see `RowBank.change_epoch`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...types import IndexArray, Int32Array
 from ..placement.plan import Piece
 from .row_storage import RowArray
 
-# Their change epochs, and what is computed from them, stay in the cache.
-_BLOCK_ROWS: Final = 1 << 18
+BLOCK_ROWS: Final = 1 << 18
+"""Rows whose change epochs, and what is computed from them, stay in the cache."""
 
 Fetch: TypeAlias = Callable[[Callable[[], NDArray[Any]]], NDArray[Any]]
 """Runs a short step on the thread that owns a store, for another thread, and returns its result."""
@@ -34,33 +35,55 @@ class ChangedRows:
     arrays: dict[str, RowArray]
 
 
-def changed_bytes(changed_at: NDArray[np.uint8], change_epoch: int, arrays: Mapping[str, RowArray]) -> int:
-    """Return the bytes that a piece's changed rows take in a file.
+class RowChanges(Protocol):
+    """The change epoch of each row's last change; 0 for none."""
 
-    They are those of rows and state, in float32, and of the rows' numbers. `changed_at` is uint8
-    [rows]; `arrays` are those of the piece.
+    def mark(self, rows: IndexArray | Int32Array, change_epoch: int) -> None:
+        """Note a change of rows int32 or int64 [N]; called by the thread that owns the store."""
+        ...
+
+    def forget(self) -> None:
+        """Have no changed rows."""
+        ...
+
+    def count(self, change_epoch: int) -> int:
+        """Return how many rows changed after `change_epoch`, or a few more."""
+        ...
+
+    def rows(self, change_epoch: int, fetch: Fetch) -> NDArray[np.int64]:
+        """Return the rows that changed after `change_epoch`, int64 [N], ascending, distinct.
+
+        Each step takes about a millisecond. Rows that change between two steps may be among those found.
+        """
+        ...
+
+
+class EpochsInMemory:
+    """The change epochs of rows that are all in memory.
+
+    A byte a row, not a bit, because threads change neighbouring rows at the same time.
     """
-    count = sum(int(np.count_nonzero(block > change_epoch)) for _, block in _blocks(changed_at))
-    row_bytes: int = sum(values.nbytes // max(1, len(values)) for values in arrays.values())
-    return count * (row_bytes + np.dtype(np.int64).itemsize)
+
+    def __init__(self, rows: int) -> None:
+        self._changed_at = np.zeros(rows, np.uint8)
+
+    def mark(self, rows: IndexArray | Int32Array, change_epoch: int) -> None:
+        self._changed_at[rows] = change_epoch
+
+    def forget(self) -> None:
+        self._changed_at.fill(0)
+
+    def count(self, change_epoch: int) -> int:
+        return sum(int(np.count_nonzero(block > change_epoch)) for _, block in self._blocks())
+
+    def rows(self, change_epoch: int, fetch: Fetch) -> NDArray[np.int64]:
+        found = [fetch(partial(_above, block, change_epoch)) + start for start, block in self._blocks()]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def _blocks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        for start in range(0, len(self._changed_at), BLOCK_ROWS):
+            yield start, self._changed_at[start : start + BLOCK_ROWS]
 
 
-def changed_rows(changed_at: NDArray[np.uint8], change_epoch: int, fetch: Fetch) -> NDArray[np.int64]:
-    """Return the numbers of a piece's changed rows, int64 [N], ascending.
-
-    `changed_at` is uint8 [rows]. Each step takes about a millisecond. Rows that change between two steps may
-    be among those found.
-    """
-    blocks = [
-        fetch(partial(_rows_above, block, change_epoch)) + start for start, block in _blocks(changed_at)
-    ]
-    return np.concatenate(blocks) if blocks else np.zeros(0, np.int64)
-
-
-def _blocks(changed_at: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    for start in range(0, len(changed_at), _BLOCK_ROWS):
-        yield start, changed_at[start : start + _BLOCK_ROWS]
-
-
-def _rows_above(changed_at: NDArray[np.uint8], change_epoch: int) -> NDArray[np.int64]:
+def _above(changed_at: NDArray[np.uint8], change_epoch: int) -> NDArray[np.int64]:
     return np.flatnonzero(changed_at > change_epoch)

@@ -175,9 +175,9 @@ class GrowingBank(RowBank):
         Gradients of ids that have none then are left out. The arguments are those of `lookup_part`.
         """
         use = self.directory.use(keys, self._of_parts(counts))
-        self.changed_at[use.evicted] = self.change_epoch
+        self.changes.mark(use.evicted, self.change_epoch)
         if use.renumbered:
-            self.changed_at[self.directory.used_at > 0] = self.change_epoch
+            self.changes.mark(np.flatnonzero(self.directory.used_at > 0), self.change_epoch)
         if self.cached is not None:
             self.cached.forget(use.evicted)
         known = np.flatnonzero(use.rows != ABSENT)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...config.row_bytes import STORAGE_BYTES, row_bytes, state_floats
 from ...config.tables import bytes_in_memory
@@ -19,7 +18,7 @@ from ..lookup.request import NO_BAG_LENGTHS, NO_KEYS, bank_shares, count_floats
 from ..lookup.vectors import FloatBuffer, flat_floats
 from ..placement.plan import Piece, TablePlan
 from .bank import BankRequest, RequestArrays, RowBank
-from .changed_rows import ChangedRows, Fetch, changed_bytes, changed_rows
+from .changed_rows import ChangedRows, Fetch
 from .first_values import mixed_key
 from .growing_bank import GrowingBank, GrowingPiece
 from .on_disk.shares import BankSize, DiskShare, divide_memory
@@ -30,7 +29,7 @@ from .shard_work import LookupWork, PushWork
 FIRST_BATCH = BatchId(0, 0, 0, 0)
 # Far above the factors of schedules, 0 to 1, and small enough that a rate times a gradient is a float32.
 LARGEST_LR_SCALE = 1000.0
-# The largest number that `RowBank.changed_at` can hold.
+# The largest number that `RowBank.changes` can hold.
 LAST_CHANGE_EPOCH = 255
 
 
@@ -346,7 +345,7 @@ class ShardStore:
         Only the owning thread may call.
         """
         for bank, _ in self._groups:
-            bank.changed_at.fill(0)
+            bank.changes.forget()
         self._begin_change_epoch(1)
 
     def _begin_change_epoch(self, change_epoch: int) -> None:
@@ -355,13 +354,17 @@ class ShardStore:
             bank.change_epoch = change_epoch
 
     def changed_bytes(self, change_epoch: int) -> int:
-        """Return the bytes of rows that changed after `change_epoch` ended, as `changed_since` gives them.
+        """Return the bytes of rows that changed after `change_epoch` ended, or a few more.
 
         They are those in a file, in float32. Takes about a millisecond for ten million rows. Only the owning
         thread may call.
         """
-        pieces = ((self._changed_at(piece), arrays) for piece, arrays in self.pieces())
-        return sum(changed_bytes(changed_at, change_epoch, arrays) for changed_at, arrays in pieces)
+        row_bytes: dict[RowBank, int] = {}
+        for piece, arrays in self.pieces():
+            bytes_of = [values.nbytes // max(1, len(values)) for values in arrays.values()]
+            bank, _ = self._rows_of(piece)
+            row_bytes[bank] = max(row_bytes.get(bank, 0), sum(bytes_of) + np.dtype(np.int64).itemsize)
+        return sum(bank.changes.count(change_epoch) * size for bank, size in row_bytes.items())
 
     def changed_since(self, change_epoch: int, fetch: Fetch = lambda step: step()) -> list[ChangedRows]:
         """Return the rows that changed after `change_epoch` ended.
@@ -369,17 +372,14 @@ class ShardStore:
         Only the owning thread may call, or another one whose `fetch` runs each step, of about a millisecond,
         on the owning thread. Rows that change between the steps may be among them.
         """
+        changed = {bank: bank.changes.rows(change_epoch, fetch) for bank, _ in self._groups}
         changes = []
         for piece, arrays in self.pieces():
-            rows = changed_rows(self._changed_at(piece), change_epoch, fetch)
-            if len(rows):
-                changes.append(ChangedRows(piece, rows, arrays))
+            bank, span = self._rows_of(piece)
+            first, last = np.searchsorted(changed[bank], [span.start, span.stop])
+            if first < last:
+                changes.append(ChangedRows(piece, changed[bank][first:last] - span.start, arrays))
         return changes
-
-    def _changed_at(self, piece: Piece) -> NDArray[np.uint8]:
-        """Return `RowBank.changed_at` of a piece."""
-        bank, rows = self._rows_of(piece)
-        return bank.changed_at[rows]
 
     def restore(self, saved: SavedTables) -> list[str]:
         """Load rows and optimizer state from a checkpoint, by tables' names.

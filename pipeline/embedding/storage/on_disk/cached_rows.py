@@ -16,6 +16,7 @@ from ....types import Float32Array, IndexArray, Int32Array
 from ...placement.ranges import WEIGHTS
 from ..bf16_rows import WidenedRows, nearest_bits
 from ..row_storage import RowMemory
+from .cached_changes import CachedChanges
 from .row_cache import ABSENT, CacheTooSmallError, RowCache
 from .row_file import RowFile
 
@@ -45,6 +46,7 @@ class CachedRows:
     Attributes:
         requested: rows of all lookups and pushes.
         missed: distinct rows of a request that were not in memory, summed over all.
+        changes: of all rows.
         wait_idle: called before a place is taken from a row whose work may not have ended; returns once it
             has. By default work ends before the next `take`.
     """
@@ -59,7 +61,7 @@ class CachedRows:
         self._memories, self.file, self._first_values, self._where = memories, file, first_values, where
         places = len(memories[WEIGHTS].values)
         self._cache = RowCache(places)
-        self._changed = np.zeros(places, np.bool_)
+        self.changes = CachedChanges(file.rows, self._cache.row_of)
         self._record = record_type(memories)
         self._finished = 0
         self.requested = self.missed = 0
@@ -112,9 +114,9 @@ class CachedRows:
         """Note that the work of this request, and of those before it, has ended."""
         self._finished = max(self._finished, request)
 
-    def mark_changed(self, places: NDArray[Any]) -> None:
+    def mark_changed(self, places: NDArray[Any], change_epoch: int) -> None:
         """Note that memory has newer values than the file; called by the thread of these rows."""
-        self._changed[places] = True
+        self.changes.changed_at[places] = change_epoch
 
     def forget(self, rows: Int32Array) -> None:
         """Have no record of rows int32 [N], distinct, any more: nobody will ask for their values."""
@@ -154,10 +156,12 @@ class CachedRows:
         return shape
 
     def _spill(self, rows: Int32Array, places: Int32Array) -> None:
-        changed = self._changed[places]
+        epochs = self.changes.changed_at[places]
+        changed = epochs > 0
         rows, places = rows[changed], places[changed]
         if not len(rows):
             return
+        self.changes.replaced.add(rows, epochs[changed])
         records = np.empty(len(rows), self._record)
         for name, memory in self._memories.items():
             records[name] = memory.take(places)
@@ -167,7 +171,7 @@ class CachedRows:
         records, targets = self._records_of(rows), places.astype(np.int64)
         for name, memory in self._memories.items():
             memory.put(targets, np.ascontiguousarray(records[name]))
-        self._changed[places] = False
+        self.changes.changed_at[places] = 0
 
     def _records_of(self, rows: Int32Array, *, with_weights: bool = True) -> NDArray[Any]:
         """Return the records of rows that are not in memory; of those not in the file the first values.

@@ -12,10 +12,11 @@ from ....text.format import data_size
 from .row_cache import PLACE_BYTES, WAYS
 
 PLACE_OVERHEAD_BYTES: Final = PLACE_BYTES + 1
-"""Bytes of a place beside its row: those of the cache, and whether the file has the same values."""
+"""Bytes of a place beside its row: those of the cache, and the epoch of the row's last change."""
 
-ROW_OVERHEAD_BYTES: Final = 1 + 1 / 8
-"""Bytes of memory for each row, wherever it is: the epoch of its last change, and whether the file has it."""
+ROW_OVERHEAD_BYTES: Final = 3 / 8
+"""Bytes of memory for each row, wherever it is: whether the file has it, and at most two bits for whether it
+changed before it made way."""
 
 FEWEST_PLACES: Final = 64 * WAYS
 """Places below which even small batches would not fit."""
