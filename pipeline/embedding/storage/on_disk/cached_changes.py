@@ -120,7 +120,8 @@ class CachedChanges:
     def _in_block(self, start: int, change_epoch: int) -> Int32Array:
         stop = start + BLOCK_ROWS
         rows = self._row_of[start:stop][self.changed_at[start:stop] > change_epoch]
-        return rows[rows != ABSENT]
+        found: Int32Array = rows[rows != ABSENT]
+        return found
 
 
 def _rows_of_bits(bits: NDArray[np.uint8]) -> Int32Array:

@@ -148,7 +148,7 @@ def test_what_the_user_changes_as_a_round_does_is_seen(
         module, place = nn.Linear(3, 2), 0
         _, buffer = scattered(module)
 
-        def user(buffer: ScatteredBuffer = buffer, module: nn.Module = module, when: int = when) -> None:
+        def user(buffer: ScatteredBuffer = buffer, module: nn.Linear = module, when: int = when) -> None:
             nonlocal place
             if place == when and who == "in place":
                 module.weight.data -= 0.1
