@@ -11,6 +11,7 @@ from ...control.server import REQUEST_SECONDS
 from ..server import DRAIN_SECONDS, CoordinatorServer
 from ..state.changes import GroupFormed, NodeLeaves
 from ..state.outcome import Stop
+from ..state.phases import JobPhase
 
 
 class Departures:
@@ -29,7 +30,9 @@ class Departures:
         """Let a node leave, or interrupt the job if it cannot continue."""
         if member.leaves:
             return
-        if self._state.lifecycle.is_training and member in self._state.lone_start.waiting():
+        if self._is_starting and member.info.role in ("reader", "trainer"):
+            self._server.spawn(self._leave_once_started(member))
+        elif self._state.lifecycle.is_training and member in self._state.lone_start.waiting():
             self._server.spawn(self._leave_waiting(member))
         elif self._state.lifecycle.is_training and not member.begun:
             self._server.mark_dead(member.info.token, "was stopped before it became active")
@@ -47,6 +50,17 @@ class Departures:
             self._prepare(member)
             await self._dismiss(member)
             return member.left
+
+    @property
+    def _is_starting(self) -> bool:
+        lifecycle = self._state.lifecycle
+        return lifecycle.phase is JobPhase.STARTING and lifecycle.stop is None
+
+    async def _leave_once_started(self, member: Member) -> None:
+        """Let a node leave that was told to as the job began: others may train already, and can go on."""
+        await self._server.wait_for(lambda: not (member.alive and self._is_starting))
+        if member.alive:
+            self.request(member)
 
     def _prepare(self, member: Member) -> None:
         member.prepare_to_leave()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from shadowsync.nodes.control.membership import Member
+from shadowsync.nodes.coordinator.membership.departure import Departures
+from shadowsync.nodes.embedding.role import EmbeddingRole
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.control.orders import Begin
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
@@ -71,6 +77,40 @@ def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm
     if (merges := own.run.report.sync.merges) is not None:
         assert sum(one.examples for one in merges.trainers.values()) == EPOCHS * EXAMPLES
         assert merges.trainers["trainer-1"].unmerged_examples == 0
+
+
+@pytest.mark.parametrize("name", ["trainer-1", "reader-1"])
+def test_it_leaves_as_the_job_begins(in_process: Callable[..., InProcessCluster], name: str) -> None:
+    """Trainers train already, but not all nodes have begun."""
+    begins, may_begin, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def late(patch: pytest.MonkeyPatch) -> None:
+        handle, request = EmbeddingRole.handle, Departures.request
+
+        async def begins_late(self: EmbeddingRole, message: Any) -> Any:
+            if isinstance(message, Begin):
+                begins.set()
+                await asyncio.to_thread(may_begin.wait, SECONDS)
+            return await handle(self, message)
+
+        def requested(self: Departures, member: Member) -> None:
+            request(self, member)
+            asked.set()
+
+        patch.setattr(EmbeddingRole, "handle", begins_late)
+        patch.setattr(Departures, "request", requested)
+
+    slowed = Slowed(1)
+    own = in_process(CHANGES | {"trainer": {"count": 2}}, faults=(late, slowed)).start()
+    assert begins.wait(SECONDS)
+    own.node(name).terminate()
+    assert asked.wait(SECONDS)
+    assert own.coordinator.poll() is None
+    may_begin.set()
+    assert own.node(name).wait(SECONDS) == ExitCode.OK, own.node(name).text()
+    slowed.release()
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    _require_whole(own.run, name)
 
 
 @pytest.mark.matrix
