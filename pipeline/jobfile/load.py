@@ -99,15 +99,15 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     return _resolve(tree, file.resolve().parent, file.stem, overrides, str(file))
 
 
-def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
+def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = (), folder: Path | None = None) -> Job:
     """Validate the job that a dict of sections describes.
 
-    `tree` is treated as the content of a job file in the working directory.
+    `tree` is treated as the content of a job file in `folder`, by default the working directory.
 
     Raises:
         JobFileError, DataError: see `load_job`.
     """
-    return _resolve(copy.deepcopy(dict(tree)), Path.cwd(), "job", overrides, "the job")
+    return _resolve(copy.deepcopy(dict(tree)), folder or Path.cwd(), "job", overrides, "the job")
 
 
 def load_resolved(path: str | Path) -> Job:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ....config.row_bytes import row_bytes
 from ....errors import ResourceError
 from ....text.format import data_size
+from ...placement.plan import Piece, TablePlan
 from .row_cache import PLACE_BYTES, WAYS
 
 PLACE_OVERHEAD_BYTES: Final = PLACE_BYTES + 1
@@ -104,3 +106,42 @@ def divide_memory(banks: Sequence[BankSize], memory_bytes: int, where: str) -> l
             part = bank.whole_bytes
         left, parts = left - part, parts - 1
     return shares
+
+
+def disk_shares(plan: TablePlan, node: int, memory_bytes: int) -> list[DiskShare | None]:
+    """Return where the rows of each of the plan's groups of banks lie on a node; None: all in memory.
+
+    `memory_bytes` is `embedding.memory_bytes`, which tables with a limit of their own do not share. Raises
+    ResourceError as `divide_memory` does.
+    """
+    groups = plan.bank_groups
+    shares: list[DiskShare | None] = [None] * len(groups)
+    together = []
+    for group, numbers in enumerate(groups):
+        own_bytes = plan.banks[numbers[0]].memory_bytes
+        if own_bytes is None:
+            together.append(group)
+        else:
+            # Tables of equal settings are stored together, and have the sum of what each may take.
+            names = sorted({plan.tables[piece.table].name for piece in _pieces_of(plan, node, numbers)})
+            where = f"embedding node {node}: tables.{', '.join(names)}"
+            size = _bank_size(plan, node, numbers)
+            (shares[group],) = divide_memory([size], own_bytes * len(names), where)
+    sizes = [_bank_size(plan, node, groups[group]) for group in together]
+    divided = divide_memory(sizes, memory_bytes, f"embedding node {node}: embedding")
+    for group, share in zip(together, divided, strict=True):
+        shares[group] = share
+    return shares
+
+
+def _bank_size(plan: TablePlan, node: int, numbers: Sequence[int]) -> BankSize:
+    pieces = _pieces_of(plan, node, numbers)
+    bank = plan.banks[numbers[0]]
+    floats_bytes = row_bytes(bank.optimizer, bank.dim, bank.storage)
+    tables = [plan.tables[piece.table] for piece in pieces]
+    search_bytes = max((table.row_bytes - floats_bytes for table in tables), default=0)
+    return BankSize(sum(map(len, pieces)), floats_bytes, search_bytes, bank.folder)
+
+
+def _pieces_of(plan: TablePlan, node: int, numbers: Sequence[int]) -> list[Piece]:
+    return [piece for piece in plan.pieces_of(node) if piece.bank in numbers]
