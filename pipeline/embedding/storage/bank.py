@@ -175,7 +175,7 @@ class RowBank:
         if disk is not None:
             memories = {WEIGHTS: self._storage.memory, **self._optimizer.memories}
             file = RowFile(disk.folder, rows, record_type(memories))
-            self.cached = CachedRows(memories, file, self._first_values, f"embedding node {node}")
+            self.cached = CachedRows(memories, file, self._first_values, disk.setting)
 
     def arrays(self) -> dict[str, RowArray]:
         """Return "weights" [rows, dim] and the optimizer's state [rows, ...], by name.

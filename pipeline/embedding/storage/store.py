@@ -127,6 +127,11 @@ class ShardStore:
             for what, count in counts.items()
         }
 
+    def unfit_folders(self) -> list[str]:
+        """Say of each folder with rows why they should not lie there, if so."""
+        files = [bank.cached.file for bank, _ in self._groups if bank.cached is not None]
+        return sorted({f"{file.unfit}; give a folder on a local disk" for file in files if file.unfit})
+
     def disk_counts(self) -> dict[str, int | float]:
         """Return counts of rows that lie in files, see `DiskRows`; any thread may call.
 

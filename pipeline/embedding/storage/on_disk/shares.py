@@ -28,10 +28,14 @@ DEFAULT_FOLDER: Final = "/var/tmp"
 
 @dataclass(frozen=True, slots=True)
 class DiskShare:
-    """Where the rows of a bank lie, and how many of them have places in memory."""
+    """Where the rows of a bank lie, and how many of them have places in memory.
+
+    `setting` is the key of the job file that says how much memory, with its node, for errors.
+    """
 
     folder: Path
     places: int
+    setting: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ def divide_memory(banks: Sequence[BankSize], memory_bytes: int, where: str) -> l
     shares: list[DiskShare | None] = [None] * len(banks)
     if not memory_bytes:
         return shares
-    left, parts = memory_bytes, len(banks)
+    left, parts, setting = memory_bytes, len(banks), f"{where}.memory_bytes"
     for number in sorted(range(len(banks)), key=lambda number: banks[number].whole_bytes):
         bank, part = banks[number], left // parts
         if bank.whole_bytes > part:
@@ -95,12 +99,13 @@ def divide_memory(banks: Sequence[BankSize], memory_bytes: int, where: str) -> l
             if places < FEWEST_PLACES:
                 least = sum(bank.least_bytes for bank in banks)
                 raise ResourceError(
-                    f"{data_size(memory_bytes)} of memory are too few: of the {bank.rows:,} rows of a table"
-                    f" {max(0, places):,} would be in memory",
-                    where=f"{where}.memory_bytes",
+                    f"{data_size(memory_bytes)} of memory are too few: {bank.rows:,} rows take"
+                    f" {data_size(bank.fixed_bytes)} beside their values, so {max(0, places):,} of them would"
+                    " have room",
+                    where=setting,
                     remedy=f"give at least {data_size(2 * least)}, or raise embedding.nodes",
                 )
-            shares[number] = DiskShare(Path(bank.folder or DEFAULT_FOLDER), places)
+            shares[number] = DiskShare(Path(bank.folder or DEFAULT_FOLDER), places, setting)
             part = bank.fixed_bytes + places * bank.place_bytes
         else:
             part = bank.whole_bytes

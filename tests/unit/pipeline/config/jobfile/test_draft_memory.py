@@ -13,7 +13,7 @@ from shadowsync.pipeline.embedding.storage.on_disk.shares import disk_shares
 from shadowsync.pipeline.jobfile.draft import draft as drafts
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.performance.plan_basis import rows_bytes
-from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import write
+from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import Columns, write
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of 40,000 users: a growing table of 131,072 rows of 78 bytes, 10.2 MB."""
     ids = [row * 7919 % 40_000 for row in range(80_000)]
-    columns = {"user": [f"u{number}" for number in ids], "clicked": [number % 2 for number in ids]}
+    columns: Columns = {"user": [f"u{number}" for number in ids], "clicked": [number % 2 for number in ids]}
     return write(tmp_path_factory.mktemp("log") / "log.csv", columns)
 
 
@@ -79,7 +79,7 @@ def test_a_table_is_halved_where_what_finds_its_ids_leaves_no_memory_for_rows(
 def test_a_machine_that_nothing_helps_has_a_draft_all_the_same(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = {
+    columns: Columns = {
         "color": [f"c{row % 400}" for row in range(20_000)],
         "clicked": [row % 2 for row in range(20_000)],
     }
