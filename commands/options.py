@@ -64,8 +64,9 @@ def memory_option(command: F) -> F:
         "memory_bytes",
         type=Size(),
         metavar="SIZE",
-        help="Most memory for the tables, such as 4GiB. Larger ones are read from a file on disk, in"
-        " embedding.folder or /var/tmp. [default: what is available]",
+        help="Most memory for the tables, such as 4GiB; 0 for none. Larger ones are read from a file on disk,"
+        " in the job's embedding.folder if this machine has it, else in /var/tmp. [default: what is"
+        " available]",
     )(command)
 
 

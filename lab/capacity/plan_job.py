@@ -8,6 +8,7 @@ from typing import Final
 from ...pipeline.config.job import Job
 from ...pipeline.errors import DataError
 from ...pipeline.performance.document import PROFILE_JSON, Profile, read_profile
+from ...pipeline.performance.reasons import disk_share
 from ...pipeline.performance.worker_time import worker_threads
 from ...pipeline.text.format import parse_rate
 from .demands import demands_of, require_same_model
@@ -81,6 +82,11 @@ def _notes(profile: Profile, machine: Machine, machines: int) -> list[str]:
         notes.append(
             "The profiled nodes were on one machine, where vectors pass in shared memory: what messages"
             " between machines cost in CPU time is not in the plan."
+        )
+    if disk_share(measured):
+        notes.append(
+            "Rows lie on disk: what nodes wait for their disks is not in the plan, and all rows take as much"
+            " memory as in the profile."
         )
     workers = list(worker_threads(measured))
     waited, ran = (

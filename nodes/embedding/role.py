@@ -20,7 +20,7 @@ from ...pipeline.embedding.storage.store import ShardStore
 from ...pipeline.errors import CheckpointError
 from ...pipeline.types import BatchId
 from ...pipeline.wire.control.base import Done, Reply, Request
-from ...pipeline.wire.control.messages import NodeFacts
+from ...pipeline.wire.control.messages import EVENT_CHARACTERS, NodeFacts, ReportEvent
 from ...pipeline.wire.control.orders import (
     MAX_RANGES,
     BatchRanges,
@@ -99,6 +99,10 @@ class EmbeddingRole(ServingRole[ShardService]):
         self._checkpoints = ShardCheckpoints(self._service, self._job.embedding.memory_fraction)
         widths = ", ".join(str(dim) for dim in sorted(set(store.dims)))
         log.info("holds %d rows of %s floats", store.rows, widths)
+        for unfit in store.unfit_folders():
+            log.warning("%s", unfit)
+            event = ReportEvent(f"embedding.folder: {unfit}"[:EVENT_CHARACTERS])
+            await node.coordinator.call(event, timeout_seconds=node.patience_seconds)
         pieces = store.plan.pieces_of(store.node)
         self._facts = NodeFacts(
             rows=store.rows,

@@ -18,7 +18,7 @@ from ...pipeline.models.state_check import check_stateless
 from ...pipeline.models.training.flat import digest_of
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
-from ...pipeline.wire.control.messages import NodeFacts, ReportEvent, ReportReader
+from ...pipeline.wire.control.messages import EVENT_CHARACTERS, NodeFacts, ReportEvent, ReportReader
 from ...pipeline.wire.control.orders import (
     TOP_PIECE_BYTES,
     Begin,
@@ -73,8 +73,6 @@ DRAIN_SECONDS = 5.0
 # For a round at an interrupt.
 ROUND_SECONDS = 1.0
 END_SECONDS = 3.0
-# Of an error in a user's model.
-EVENT_CHARACTERS = 500
 
 log = logging.getLogger(__name__)
 

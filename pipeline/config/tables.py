@@ -23,6 +23,8 @@ RowDecayRate: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _bytes_of(value: Any) -> Any:
+    if isinstance(value, float):
+        raise PydanticCustomError("size", SIZE_HINT)
     if not isinstance(value, str):
         return value
     try:

@@ -71,11 +71,11 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
 
     Each `section.key=value` of `overrides` is applied before the validation.
 
-    Relative paths of input files, checkpoints, algorithms and models ("./mine.py:Class") are relative to the
-    folder of the job file; those in `overrides` are relative to the working directory, as in a shell.
-    `run.name` defaults to the file's stem. With `data.prepared`, keys that the file leaves out come from the
-    folder's manifest. Patterns of `data.columns` are replaced by the names that they match, and buckets by
-    quantiles get their boundaries.
+    Relative paths of input files, checkpoints, algorithms and models ("./mine.py:Class"), and of folders of
+    rows, are relative to the folder of the job file; those in `overrides` are relative to the working
+    directory, as in a shell. `run.name` defaults to the file's stem. With `data.prepared`, keys that the file
+    leaves out come from the folder's manifest. Patterns of `data.columns` are replaced by the names that they
+    match, and buckets by quantiles get their boundaries.
 
     Raises:
         JobFileError: the file does not exist, is not TOML, has a wrong key or value, or disagrees with its
@@ -99,15 +99,15 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     return _resolve(tree, file.resolve().parent, file.stem, overrides, str(file))
 
 
-def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
+def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = (), folder: Path | None = None) -> Job:
     """Validate the job that a dict of sections describes.
 
-    `tree` is treated as the content of a job file in the working directory.
+    `tree` is treated as the content of a job file in `folder`, by default the working directory.
 
     Raises:
         JobFileError, DataError: see `load_job`.
     """
-    return _resolve(copy.deepcopy(dict(tree)), Path.cwd(), "job", overrides, "the job")
+    return _resolve(copy.deepcopy(dict(tree)), folder or Path.cwd(), "job", overrides, "the job")
 
 
 def load_resolved(path: str | Path) -> Job:
@@ -352,6 +352,10 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
     items = validation.get("items") if isinstance(validation, dict) else None
     if isinstance(validation, dict) and isinstance(items, str) and items and items != TRAINING_ITEMS:
         validation["items"] = _absolute(base, items)
+    tables = tree.get("tables")
+    for section in (tree.get("embedding"), *(tables.values() if isinstance(tables, dict) else ())):
+        if isinstance(section, dict) and isinstance(section.get("folder"), str) and section["folder"]:
+            section["folder"] = str(base / section["folder"])
     data = tree.get("data")
     if not isinstance(data, dict):
         return

@@ -98,4 +98,10 @@ def cost_settings(job: Job) -> dict[str, str]:
     if job.sync.mode == "fixed":
         # There the workers' own steps contain the rounds.
         settings["sync.every"] = str(job.sync.every)
+    # Rows on disk cost another time, and on more memory another.
+    if rows_bytes(job) < bytes_in_memory([(table, table.rows * table.row_bytes) for table in job.tables], 0):
+        settings["embedding.memory_bytes"] = str(job.embedding.memory_bytes)
+    for table in job.tables:
+        if table.memory_bytes:
+            settings[f"tables.{table.name}.memory_bytes"] = str(table.memory_bytes)
     return settings

@@ -39,7 +39,13 @@ class DiskRows(ResultModel):
     @property
     def memory_share(self) -> float | None:
         """Return the share of requested rows that were in memory; None if there were none."""
-        return 1.0 - self.missed / self.requested if self.requested else None
+        return share_in_memory([self])
+
+
+def share_in_memory(nodes: Sequence[DiskRows]) -> float | None:
+    """Return the share of requested rows that were in memory, over all nodes; None if there were none."""
+    requested = sum(node.requested for node in nodes)
+    return 1.0 - sum(node.missed for node in nodes) / requested if requested else None
 
 
 def disk_rows(shards: Mapping[str, Mapping[str, Any]]) -> list[DiskRows]:

@@ -293,7 +293,7 @@ def _placement(report: Report) -> list[list[str]]:
             node.name,
             wording.count(node.pieces),
             wording.count(node.rows),
-            wording.data_size(node.bytes),
+            node.memory,
             wording.amount(node.expected_ns),
             wording.count(node.looked_up_rows),
             wording.duration(node.cpu_seconds),

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
+from ..text.format import data_size
 from ..types import ResultModel
 
 Point = tuple[NonNegativeFloat, NonNegativeFloat]
@@ -65,15 +66,24 @@ class PlacedTable(ResultModel):
 class PlacedNode(ResultModel):
     """The rows that an embedding node holds.
 
-    `bytes` counts rows and optimizer state. `expected_ns` is the expected cost of an example to the node, in
-    nanoseconds; None if nothing was measured.
+    `bytes` counts rows and optimizer state, and `memory_bytes` what they take of memory, which is less where
+    rows lie on disk; records of earlier versions have none. `expected_ns` is the expected cost of an example
+    to the node, in nanoseconds; None if nothing was measured.
     """
 
     name: str
     pieces: NonNegativeInt
     rows: NonNegativeInt
     bytes: NonNegativeInt
+    memory_bytes: NonNegativeInt | None = None
     expected_ns: NonNegativeFloat | None = None
+
+    @property
+    def memory(self) -> str:
+        """Say how much memory the rows take, and of what if others lie on disk."""
+        if self.memory_bytes is None or self.memory_bytes >= self.bytes:
+            return data_size(self.bytes)
+        return f"{data_size(self.memory_bytes)} of {data_size(self.bytes)}"
 
 
 class PlanRecord(ResultModel):

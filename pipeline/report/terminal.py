@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..text.format import amount, count, data_size, percent
+from ..text.format import amount, count, percent
 from . import wording
 from .by_label import labels_in_words
+from .disk_rows import DiskRows, share_in_memory
 from .model import LinkTraffic, NodeRecord, Report, Sync
 from .placement import HOW_IN_WORDS, PlacedNode, PlanRecord
 from .sharing import SharedRows
@@ -140,14 +141,15 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
             (f"rows of {table.shown_name}", table.rows_text)
             for table in report.growing_tables[:_TRAINER_ROWS]
         ),
-        *(
-            (f"{node.name} found", f"{percent(node.memory_share, 1)} in memory, others on disk")
-            for node in report.disk_rows[:_TRAINER_ROWS]
-        ),
+        *([("rows in memory", _found(report.disk_rows))] if report.disk_rows else []),
         *([] if (shared := report.shared_rows) is None else [("ids share rows", _sharing(shared))]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),
     ]
+
+
+def _found(nodes: Sequence[DiskRows]) -> str:
+    return f"{percent(share_in_memory(nodes), 1)} of those asked for, others on disk"
 
 
 def _waits(sync: Sync) -> list[tuple[str, str]]:
@@ -255,7 +257,7 @@ def _cells(node: PlacedNode, nodes: list[PlacedNode]) -> tuple[str, ...]:
         node.name,
         count(node.pieces),
         count(node.rows),
-        data_size(node.bytes),
+        node.memory,
         amount(node.expected_ns, missing=""),
         share,
     )

@@ -124,7 +124,7 @@ def place_tables(job: Job, spans: Sequence[Span], saved: TablePlan | None = None
     costs are then always the same. Raises JobFileError like `TablePlan.of_ranges`.
     """
     if saved is not None:
-        return TablePlacement(saved, "kept")
+        return TablePlacement(saved, "kept", memory_bytes=job.embedding.memory_bytes)
     nodes, tables = job.embedding.nodes, job.tables
     if nodes == 1 or job.embedding.placement == "rows":
         return TablePlacement.by_rows(job)
@@ -143,7 +143,11 @@ def place_tables(job: Job, spans: Sequence[Span], saved: TablePlan | None = None
     loads = [profile.load(table) for profile, table in zip(profiles, tables, strict=True)]
     plan = TablePlan.of_ranges(tables, nodes, split_by_cost(tables, loads, nodes))
     return TablePlacement(
-        plan, "counted" if job.run.deterministic else "measured", profiles, counter.examples
+        plan,
+        "counted" if job.run.deterministic else "measured",
+        profiles,
+        counter.examples,
+        job.embedding.memory_bytes,
     )
 
 

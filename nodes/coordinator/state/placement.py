@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from ....pipeline.config.job import Job
-from ....pipeline.config.tables import TableSettings
+from ....pipeline.config.tables import TableSettings, bytes_in_memory
 from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.embedding.placement.row_costs import (
     TableCost,
@@ -39,23 +39,27 @@ class TablePlacement:
     Attributes:
         profiles: one per table; empty if nothing was sampled.
         examples: number of sampled examples.
+        memory_bytes: `embedding.memory_bytes`.
     """
 
     plan: TablePlan
     how: How
     profiles: tuple[TableProfile, ...] = ()
     examples: int = 0
+    memory_bytes: int = 0
 
     @classmethod
     def by_rows(cls, job: Job) -> TablePlacement:
         """Split by the tables' sizes alone; raises JobFileError like `TablePlan.of_ranges`."""
-        return cls(TablePlan.make(job.tables, job.embedding.nodes), "rows")
+        plan = TablePlan.make(job.tables, job.embedding.nodes)
+        return cls(plan, "rows", memory_bytes=job.embedding.memory_bytes)
 
     @classmethod
     def of_before(cls, job: Job, plan: dict[str, Any], how: str) -> TablePlacement:
         """Restore the plan of a dead coordinator."""
         known_plan = TablePlan.from_body(job.tables, job.embedding.nodes, plan)
-        return cls(known_plan, next(known for known in get_args(How) if known == how))
+        known_how = next(known for known in get_args(How) if known == how)
+        return cls(known_plan, known_how, memory_bytes=job.embedding.memory_bytes)
 
     def record(self) -> PlanRecord:
         """Return the content of plan.json."""
@@ -74,11 +78,13 @@ class TablePlacement:
         for piece in pieces if self.profiles else ():
             load = self.profiles[piece.table].load(tables[piece.table])
             cost += load.between(piece.start, piece.stop)
+        sizes = [(tables[piece.table], len(piece) * tables[piece.table].row_bytes) for piece in pieces]
         return PlacedNode(
             name=f"embedding-{number}",
             pieces=len(pieces),
             rows=self.plan.rows_of(number),
-            bytes=sum(len(piece) * tables[piece.table].row_bytes for piece in pieces),
+            bytes=sum(size for _, size in sizes),
+            memory_bytes=bytes_in_memory(sizes, self.memory_bytes),
             expected_ns=cost / 1000 if self.profiles else None,
         )
 

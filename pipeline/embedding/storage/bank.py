@@ -177,7 +177,7 @@ class RowBank:
         else:
             memories = {WEIGHTS: self._storage.memory, **self._optimizer.memories}
             file = RowFile(disk.folder, rows, record_type(memories))
-            self.cached = CachedRows(memories, file, self._first_values, f"embedding node {node}")
+            self.cached = CachedRows(memories, file, self._first_values, disk.setting)
             self.changes = self.cached.changes
 
     def arrays(self) -> dict[str, RowArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -196,7 +197,9 @@ def _rows_of(tables: Sequence[TableSettings], memory_bytes: int | None) -> RowsO
     available = available_memory_bytes() if memory_bytes is None else memory_bytes
     if needed <= available:
         return lambda shape: np.empty(shape, np.float32)
-    folder = next((table.folder for table in tables if table.folder), DEFAULT_FOLDER)
+    # The folder is of the machines that trained; another may have none of that name.
+    there = (table.folder for table in tables if table.folder and os.path.isdir(table.folder))
+    folder = next(there, DEFAULT_FOLDER)
     log.warning(
         "the tables need %s of memory, and %s may be used: they are read from a file in %s",
         data_size(needed),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ...config.row_bytes import STORAGE_BYTES, row_bytes, state_floats
+from ...config.row_bytes import STORAGE_BYTES, state_floats
 from ...config.tables import bytes_in_memory
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
@@ -21,7 +21,7 @@ from .bank import BankRequest, RequestArrays, RowBank
 from .changed_rows import ChangedRows, Fetch
 from .first_values import mixed_key
 from .growing_bank import GrowingBank, GrowingPiece
-from .on_disk.shares import BankSize, DiskShare, divide_memory
+from .on_disk.shares import DiskShare, disk_shares
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import LookupWork, PushWork
@@ -80,7 +80,7 @@ class ShardStore:
         self.bag_pieces = plan.bag_pieces(node)
         check_memory(plan, node, memory_fraction, memory_bytes)
         self._change_epoch = 1
-        shares = self._disk_shares(memory_bytes)
+        shares = disk_shares(plan, node, memory_bytes)
         self._groups = [
             self._make_bank(list(numbers), share)
             for numbers, share in zip(plan.bank_groups, shares, strict=True)
@@ -91,34 +91,9 @@ class ShardStore:
             bank, rows = self._rows_of(piece)
             bank.fill(piece, plan.tables[piece.table], rows, seed)
 
-    def _disk_shares(self, memory_bytes: int) -> list[DiskShare | None]:
-        """Return where the rows of each group of banks lie."""
-        groups = self.plan.bank_groups
-        shares: list[DiskShare | None] = [None] * len(groups)
-        together = []
-        for group, numbers in enumerate(groups):
-            bank, where = self.plan.banks[numbers[0]], f"embedding node {self.node}: tables"
-            if bank.memory_bytes is None:
-                together.append(group)
-            else:
-                (shares[group],) = divide_memory([self._bank_size(numbers)], bank.memory_bytes, where)
-        sizes = [self._bank_size(groups[group]) for group in together]
-        where = f"embedding node {self.node}: embedding"
-        for group, share in zip(together, divide_memory(sizes, memory_bytes, where), strict=True):
-            shares[group] = share
-        return shares
-
     def _pieces_of(self, numbers: Sequence[int]) -> list[Piece]:
         """Return this node's pieces in banks of these numbers."""
         return [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
-
-    def _bank_size(self, numbers: Sequence[int]) -> BankSize:
-        pieces = self._pieces_of(numbers)
-        bank = self.plan.banks[numbers[0]]
-        floats_bytes = row_bytes(bank.optimizer, bank.dim, bank.storage)
-        tables = [self.plan.tables[piece.table] for piece in pieces]
-        search_bytes = max((table.row_bytes - floats_bytes for table in tables), default=0)
-        return BankSize(sum(map(len, pieces)), floats_bytes, search_bytes, bank.folder)
 
     def _make_bank(self, numbers: list[int], disk: DiskShare | None) -> tuple[RowBank, dict[int, int]]:
         """Return the bank of these numbers, and where the rows of each begin."""
@@ -150,6 +125,11 @@ class ShardStore:
             for table, counts in bank.counts().items()
             for what, count in counts.items()
         }
+
+    def unfit_folders(self) -> list[str]:
+        """Say of each folder with rows why they should not lie there, if so."""
+        files = [bank.cached.file for bank, _ in self._groups if bank.cached is not None]
+        return sorted({f"{file.unfit}; give a folder on a local disk" for file in files if file.unfit})
 
     def disk_counts(self) -> dict[str, int | float]:
         """Return counts of rows that lie in files, see `DiskRows`; any thread may call.

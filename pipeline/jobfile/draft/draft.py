@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ...data.files.paths import is_url
-from ...errors import JobFileError
+from ...errors import JobFileError, ResourceError
+from ...performance.memory import total_memory_bytes
 from ...text.format import counted, percent
+from ..load import job_of_tree
 from .columns import draft_columns, has_decimal_commas
 from .entry import DraftColumn, toml_key, toml_value
 from .label import with_test_labels
+from .memory import RowsOnDisk, rows_on_disk
 from .missing import missing_words
 from .sample import InputSample, read_sample
-from .tables import table_lines
+from .tables import table_lines, with_largest_halved
 
 _SMALL_ROWS: Final = 100_000
 _LARGE_ROWS: Final = 2_000_000
@@ -54,7 +57,34 @@ def draft_job(
             "no column looks like an id, a category or a number",
             remedy="write [data.columns] by hand, with at least one",
         )
-    return "\n".join(_lines(source, name, sample, columns, eval_path)) + "\n"
+    return _within_machine(
+        columns,
+        folder,
+        lambda some, disk: "\n".join(_lines(source, name, sample, some, eval_path, disk)) + "\n",
+    )
+
+
+def _within_machine(
+    columns: list[DraftColumn],
+    folder: Path,
+    text_of: Callable[[list[DraftColumn], RowsOnDisk | None], str],
+) -> str:
+    """Return the text of a job that this machine's memory holds, rows on disk where it must.
+
+    Growing tables are halved, the largest first, while not even that helps.
+    """
+    machine_bytes = total_memory_bytes()
+    while True:
+        text = text_of(columns, None)
+        try:
+            disk = rows_on_disk(job_of_tree(tomllib.loads(text), folder=folder.absolute()), machine_bytes)
+        except ResourceError:
+            smaller = with_largest_halved(columns)
+            if smaller == columns:
+                return text
+            columns = smaller
+        else:
+            return text if disk is None else text_of(columns, disk)
 
 
 def _relative(pattern: str, folder: Path) -> str:
@@ -69,7 +99,12 @@ def _relative(pattern: str, folder: Path) -> str:
 
 
 def _lines(
-    source: str, name: str, sample: InputSample, columns: list[DraftColumn], eval_path: str
+    source: str,
+    name: str,
+    sample: InputSample,
+    columns: list[DraftColumn],
+    eval_path: str,
+    disk: RowsOnDisk | None,
 ) -> Iterator[str]:
     rows = counted(sample.rows, "row")
     spread = "from places all over it" if sample.to_end else "none of them near the end: there was no time"
@@ -96,7 +131,7 @@ def _lines(
     yield "[data.columns]"
     yield from _columns(sample, columns)
     yield ""
-    yield from _model(sample, columns)
+    yield from _model(sample, columns, disk)
 
 
 def _data(sample: InputSample, time: DraftColumn | None, eval_path: str, *, by_time: bool) -> Iterator[str]:
@@ -174,7 +209,7 @@ def _parts_of_time(column: DraftColumn) -> Iterator[str]:
         yield f'# {key} = {{ kind = "categorical", {of} }}  # its {part}, in UTC'
 
 
-def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
+def _model(sample: InputSample, columns: list[DraftColumn], disk: RowsOnDisk | None) -> Iterator[str]:
     small, large = sample.rows < _SMALL_ROWS, sample.rows > _LARGE_ROWS
     dim = 8 if small else 16
     top = 32 if small else 128
@@ -193,6 +228,9 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     if not large:
         yield "lookups_ahead = 0  # small tables: vectors requested ahead of time would be outdated"
     yield ""
+    if disk is not None:
+        yield from disk.lines()
+        yield ""
     yield "[validation]"
     yield "every_epochs = 1" if small else f"every_examples = {max(10_000, sample.rows // 10)}"
     yield f"patience = {2 if small else 3}  # stops after so many validations without a better one"

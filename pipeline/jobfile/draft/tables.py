@@ -48,18 +48,22 @@ def draft_table(name: str, ids: pl.Series, sample: InputSample) -> DraftTable:
 def within_memory(columns: Sequence[DraftColumn]) -> list[DraftColumn]:
     """Halve growing tables, the largest first, until all have LARGEST_TOTAL rows."""
     kept = list(columns)
-    sizes = {
-        number: column.table.rows
-        for number, column in enumerate(kept)
-        if column.table is not None and column.table.growing
-    }
-    while sum(sizes.values()) > LARGEST_TOTAL:
-        sizes[max(sizes, key=lambda number: sizes[number])] //= 2
-    for number, rows in sizes.items():
-        table = kept[number].table
-        assert table is not None
-        kept[number] = replace(kept[number], table=replace(table, rows=rows))
+    while sum(table.rows for table in _growing(kept)) > LARGEST_TOTAL:
+        kept = with_largest_halved(kept)
     return kept
+
+
+def with_largest_halved(columns: Sequence[DraftColumn]) -> list[DraftColumn]:
+    """Return the columns with half of the rows in the largest growing table; unchanged if none has two."""
+    largest = max(_growing(columns), key=lambda table: table.rows, default=None)
+    if largest is None or largest.rows < 2:
+        return list(columns)
+    smaller = replace(largest, rows=largest.rows // 2)
+    return [replace(one, table=smaller) if one.table is largest else one for one in columns]
+
+
+def _growing(columns: Sequence[DraftColumn]) -> list[DraftTable]:
+    return [one.table for one in columns if one.table is not None and one.table.growing]
 
 
 def table_lines(table: DraftTable) -> list[str]:

@@ -20,6 +20,9 @@ DeliveryKey: TypeAlias = tuple[str, Count, Count]
 # Journals of before 2026-11-29 do not say of which delivery an acknowledgement is.
 UNKNOWN_DELIVERY: Final[DeliveryKey] = ("", 0, 0)
 
+EVENT_CHARACTERS: Final = 500
+"""Most characters of an event; an error in a user's model may have more."""
+
 # Sums over many messages of these stay finite.
 MOST_SUM: Final = 1e48
 Sum = Annotated[float, Bounds(0.0, MOST_SUM)]
@@ -235,7 +238,10 @@ class ReportReader(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class ReportEvent(Request[Done]):
-    """A trainer has something to say in the events of the job."""
+    """A trainer or an embedding node has something to say in the events of the job.
+
+    `what` has at most EVENT_CHARACTERS.
+    """
 
     what: str
 

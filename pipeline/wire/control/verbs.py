@@ -88,6 +88,7 @@ from .profile import Measure, MeasureReply, Trace, TraceReply
 _COORDINATOR: Final = frozenset({"coordinator"})
 _HUB: Final = frozenset({"hub"})
 _READER: Final = frozenset({"reader"})
+_EMBEDDING: Final = frozenset({"embedding"})
 _TRAINER: Final = frozenset({"trainer"})
 _NODE: Final = frozenset({"reader", "trainer", "embedding", "sync"})
 _WATCHER: Final = frozenset({"watcher"})
@@ -102,7 +103,7 @@ CONTROL_VERBS: Final = VerbTable(
         "trained": Verb(TrainedBatches, Done, _TRAINER, _COORDINATOR),
         "return_batches": Verb(ReturnBatches, ReturnBatchesReply, _READER, _COORDINATOR),
         "report_slow_peer": Verb(ReportSlowPeer, Done, _TRAINER, _COORDINATOR),
-        "report_event": Verb(ReportEvent, Done, _TRAINER, _COORDINATOR),
+        "report_event": Verb(ReportEvent, Done, _TRAINER | _EMBEDDING, _COORDINATOR),
         "report_reader": Verb(ReportReader, Done, _TRAINER, _COORDINATOR),
         "rejoin_group": Verb(RejoinGroup, Done, _TRAINER, _COORDINATOR),
         "failed": Verb(NodeFailed, Done, _NODE, _COORDINATOR),

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.pipeline.jobfile.draft import draft
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.support.jobs import resumed
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
 
 ClusterMaker = Callable[..., InProcessCluster]
 
@@ -101,6 +102,27 @@ def test_a_model_is_scored_from_a_file_as_from_memory(
             assert done.exit_code == 0, done.output
             scores.append(out.read_text())
         assert scores[0] == scores[1]
+
+
+def test_a_draft_for_a_machine_of_little_memory_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full, its table needs 5.11 MB; rows may use 5.03 MB of a machine of 6 MiB, and 5.87 MB of 7 MiB."""
+    users = [row * 7919 % 20_000 for row in range(40_000)]
+    lines = "".join(f"u{user},{user % 2}\n" for user in users)
+    (tmp_path / "log.csv").write_text(f"user,clicked\n{lines}")
+    monkeypatch.chdir(tmp_path)
+    for machine_mib, on_disk in ((6, True), (7, False)):
+        monkeypatch.setattr(draft, "total_memory_bytes", lambda size=machine_mib << 20: size)
+        done = CliRunner().invoke(main, ["init", "log.csv", "--force"])
+        assert done.exit_code == 0, done.output
+        job = Path("job.toml")
+        job.write_text(
+            job.read_text().replace("epochs = 10", "epochs = 1").replace("batch = 64", "batch = 256")
+        )
+        with in_process_clusters() as make:
+            own = make(job).start()
+            assert own.wait() == 0, own.coordinator.text()
+            disk_rows = resumed.folder_of(own).report.disk_rows
+        assert [node.reads > 1000 for node in disk_rows] == [True] * on_disk
 
 
 def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class CachedRows:
         memories: weights and state by name, with a row for each place.
         file: has a record for each row.
         first_values: of rows without a record.
-        where: the node, for errors.
+        setting: the node, and the key of the job file that says how much memory, for errors.
 
     Attributes:
         requested: rows of all lookups and pushes.
@@ -56,9 +56,9 @@ class CachedRows:
         memories: Mapping[str, RowMemory[Any]],
         file: RowFile,
         first_values: FirstValuesOf,
-        where: str,
+        setting: str,
     ) -> None:
-        self._memories, self.file, self._first_values, self._where = memories, file, first_values, where
+        self._memories, self.file, self._first_values, self._setting = memories, file, first_values, setting
         places = len(memories[WEIGHTS].values)
         self._cache = RowCache(places)
         self.changes = CachedChanges(file.rows, self._cache.row_of)
@@ -98,8 +98,8 @@ class CachedRows:
             raise ResourceError(
                 f"{len(rows):,} rows of one request do not fit into memory, which has"
                 f" {len(self._cache):,} places",
-                where=f"{self._where}: embedding.memory_bytes",
-                remedy="raise embedding.memory_bytes, or lower trainer.batch",
+                where=self._setting,
+                remedy="raise it, or lower trainer.batch",
             ) from error
         if len(placement.loaded):
             self.missed += len(placement.loaded)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import mmap
 import os
@@ -23,8 +22,6 @@ from ....errors import ResourceError
 from ....text.format import data_size
 from ....types import Int32Array, Mask
 from .file_system import unfit_for_rows
-
-log = logging.getLogger(__name__)
 
 READERS: Final = 16
 """Threads that read: a disk answers so many at once. More read no more rows a second of the disk that was
@@ -66,13 +63,13 @@ class RowFile:
     Attributes:
         rows: number of rows.
         count: how many of them have a record.
+        unfit: why rows should not lie in the folder; "" if nothing is known.
         counts: what was read and written.
     """
 
     def __init__(self, folder: Path, rows: int, record: np.dtype[Any]) -> None:
         size = rows * record.itemsize
-        if unfit := unfit_for_rows(folder):
-            log.warning("%s; give a folder on a local disk", unfit)
+        self.unfit = unfit_for_rows(folder)
         self._descriptor = _reserve(folder, size)
         self._closed = weakref.finalize(self, os.close, self._descriptor)
         self._records: NDArray[Any] = np.frombuffer(_mapped(self._descriptor, size), record)

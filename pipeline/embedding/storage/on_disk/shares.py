@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ....config.row_bytes import row_bytes
 from ....errors import ResourceError
 from ....text.format import data_size
+from ...placement.plan import Piece, TablePlan
 from .row_cache import PLACE_BYTES, WAYS
 
 PLACE_OVERHEAD_BYTES: Final = PLACE_BYTES + 1
@@ -27,10 +29,14 @@ DEFAULT_FOLDER: Final = "/var/tmp"
 
 @dataclass(frozen=True, slots=True)
 class DiskShare:
-    """Where the rows of a bank lie, and how many of them have places in memory."""
+    """Where the rows of a bank lie, and how many of them have places in memory.
+
+    `setting` is the key of the job file that says how much memory, with its node, for errors.
+    """
 
     folder: Path
     places: int
+    setting: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ def divide_memory(banks: Sequence[BankSize], memory_bytes: int, where: str) -> l
     shares: list[DiskShare | None] = [None] * len(banks)
     if not memory_bytes:
         return shares
-    left, parts = memory_bytes, len(banks)
+    left, parts, setting = memory_bytes, len(banks), f"{where}.memory_bytes"
     for number in sorted(range(len(banks)), key=lambda number: banks[number].whole_bytes):
         bank, part = banks[number], left // parts
         if bank.whole_bytes > part:
@@ -94,14 +100,54 @@ def divide_memory(banks: Sequence[BankSize], memory_bytes: int, where: str) -> l
             if places < FEWEST_PLACES:
                 least = sum(bank.least_bytes for bank in banks)
                 raise ResourceError(
-                    f"{data_size(memory_bytes)} of memory are too few: of the {bank.rows:,} rows of a table"
-                    f" {max(0, places):,} would be in memory",
-                    where=f"{where}.memory_bytes",
+                    f"{data_size(memory_bytes)} of memory are too few: {bank.rows:,} rows take"
+                    f" {data_size(bank.fixed_bytes)} beside their values, so {max(0, places):,} of them would"
+                    " have room",
+                    where=setting,
                     remedy=f"give at least {data_size(2 * least)}, or raise embedding.nodes",
                 )
-            shares[number] = DiskShare(Path(bank.folder or DEFAULT_FOLDER), places)
+            shares[number] = DiskShare(Path(bank.folder or DEFAULT_FOLDER), places, setting)
             part = bank.fixed_bytes + places * bank.place_bytes
         else:
             part = bank.whole_bytes
         left, parts = left - part, parts - 1
     return shares
+
+
+def disk_shares(plan: TablePlan, node: int, memory_bytes: int) -> list[DiskShare | None]:
+    """Return where the rows of each of the plan's groups of banks lie on a node; None: all in memory.
+
+    `memory_bytes` is `embedding.memory_bytes`, which tables with a limit of their own do not share. Raises
+    ResourceError as `divide_memory` does.
+    """
+    groups = plan.bank_groups
+    shares: list[DiskShare | None] = [None] * len(groups)
+    together = []
+    for group, numbers in enumerate(groups):
+        own_bytes = plan.banks[numbers[0]].memory_bytes
+        if own_bytes is None:
+            together.append(group)
+        else:
+            # Tables of equal settings are stored together, and have the sum of what each may take.
+            names = sorted({plan.tables[piece.table].name for piece in _pieces_of(plan, node, numbers)})
+            where = f"embedding node {node}: tables.{', '.join(names)}"
+            size = _bank_size(plan, node, numbers)
+            (shares[group],) = divide_memory([size], own_bytes * len(names), where)
+    sizes = [_bank_size(plan, node, groups[group]) for group in together]
+    divided = divide_memory(sizes, memory_bytes, f"embedding node {node}: embedding")
+    for group, share in zip(together, divided, strict=True):
+        shares[group] = share
+    return shares
+
+
+def _bank_size(plan: TablePlan, node: int, numbers: Sequence[int]) -> BankSize:
+    pieces = _pieces_of(plan, node, numbers)
+    bank = plan.banks[numbers[0]]
+    floats_bytes = row_bytes(bank.optimizer, bank.dim, bank.storage)
+    tables = [plan.tables[piece.table] for piece in pieces]
+    search_bytes = max((table.row_bytes - floats_bytes for table in tables), default=0)
+    return BankSize(sum(map(len, pieces)), floats_bytes, search_bytes, bank.folder)
+
+
+def _pieces_of(plan: TablePlan, node: int, numbers: Sequence[int]) -> list[Piece]:
+    return [piece for piece in plan.pieces_of(node) if piece.bank in numbers]

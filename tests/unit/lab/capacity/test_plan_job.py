@@ -138,6 +138,15 @@ def test_a_profile_of_another_model_is_refused(run: Path) -> None:
     (run / "fixed" / "profile.json").write_text(made_fixed, encoding="utf-8")
     with pytest.raises(JobFileError, match=r"made with sync\.every = 30, and the job has none, which"):
         plan_job(load_job("job.toml"), run / "fixed", machines=1)
+    on_disk = load_job("job.toml", ["embedding.memory_bytes=10000"])
+    with pytest.raises(JobFileError, match=r"made without embedding\.memory_bytes, and the job has 10000"):
+        plan_job(on_disk, run, machines=1)
+    in_memory = load_job("job.toml", ["embedding.memory_bytes=1TiB"])
+    assert plan_job(in_memory, run, machines=1).machines == 1, "the control: nothing lies on disk"
+    one = next(table.name for table in in_memory.tables)
+    own = load_job("job.toml", [f"tables.{one}.memory_bytes=10000"])
+    with pytest.raises(JobFileError, match=rf"made without tables\.{one}\.memory_bytes, and the job has"):
+        plan_job(own, run, machines=1)
     several = ["trainer.count=7", "embedding.nodes=3", "sync.duty=0.05"]
     with pytest.raises(JobFileError, match=r"sync\.algorithm = easgd, and the job has bmuf"):
         plan_job(load_job("job.toml", several), run, machines=1)

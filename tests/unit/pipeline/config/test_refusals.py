@@ -9,6 +9,7 @@ import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.text.sizes import SIZE_HINT
 
 Refusal = Callable[..., str]
 
@@ -116,6 +117,11 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
             "embedding.memory_bytes",
             '"4Gb4"',
             "'4Gb4' given; write a size and its unit, such as 64GiB or 500GB",
+        ),
+        (
+            "embedding.memory_bytes",
+            "1e9",
+            f"1000000000.0 given; {SIZE_HINT}",
         ),
         ("embedding.memory_bytes", "-1", "-1 given; input should be greater than or equal to 0"),
         ("embedding.memory_fraction", "1.1", "1.1 given; input should be less than or equal to 1"),

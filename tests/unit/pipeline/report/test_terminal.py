@@ -7,6 +7,7 @@ import re
 
 import pytest
 from rich.console import Console
+from shadowsync.pipeline.report.disk_rows import DiskRows
 from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import Event, NodeRecord, Report
 from shadowsync.pipeline.report.terminal import print_report
@@ -49,6 +50,17 @@ def _crowded(report: Report) -> Report:
             "throughput": report.throughput.model_copy(update={"per_trainer": speeds}),
         }
     )
+
+
+def test_rows_on_disk_are_one_line_for_all_nodes(minimal_report: Report) -> None:
+    counts = {"memory_rows": 5, "file_rows": 9, "reads": 1, "writes": 1, "bytes": 8, "wait_seconds": 0.5}
+    nodes = [
+        DiskRows(name=f"embedding-{n}", requested=1000 * (n + 1), missed=100, **counts) for n in range(4)
+    ]
+    text = _printed(minimal_report.model_copy(update={"disk_rows": nodes}))
+    assert re.search(r"rows in memory +96\.0% of those asked for, others on disk", text)
+    # The control: a job whose rows are all in memory says nothing.
+    assert "rows in memory" not in _printed(minimal_report)
 
 
 def test_a_long_reason_of_a_node_is_told_once(minimal_report: Report) -> None:

@@ -227,6 +227,9 @@ def test_the_plan_on_the_terminal(log: Path) -> None:
     assert " 1.0" in text
     assert "by rows" in printed(TablePlacement.by_rows(job_of(log)).record())
     assert printed(TablePlacement.by_rows(job_of(log, embedding={"nodes": 1})).record()) == ""
+    assert " of " not in text.replace("of the mean", "")
+    limited = printed(TablePlacement.by_rows(job_of(log, embedding={"memory_bytes": 50_000})).record())
+    assert limited.count("50.0 kB of ") == 2
     many = printed(TablePlacement.by_rows(job_of(log, embedding={"nodes": 20})).record())
     assert "4 more nodes in plan.json" in many
 

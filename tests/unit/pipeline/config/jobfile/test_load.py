@@ -42,6 +42,15 @@ def test_globs_lie_beside_the_job_file(write_job: Write) -> None:
     assert job == load_job(Path("../jobs/nightly.toml")), "a relative path to the job file"
 
 
+def test_folders_of_rows_lie_beside_the_job_file(load: Load, tmp_path: Path) -> None:
+    """Nodes and later commands have other working directories."""
+    job = load('[embedding]\nfolder = "rows"\n[tables.C1]\nfolder = "/fast"', "tables.C2.folder=mine")
+    assert job.embedding.folder == str(tmp_path / "jobs" / "rows")
+    folders = {table.name: table.folder for table in job.tables}
+    assert (folders["C1"], folders["C2"]) == ("/fast", str(tmp_path / "work" / "mine"))
+    assert load().embedding.folder == ""
+
+
 def test_a_resumed_run_has_the_default_algorithm_of_its_new_number_of_trainers(load: Load) -> None:
     def resumed(*settings: str) -> Job:
         tree = json.loads(load("", "sync.gap=4", *settings).model_dump_json())

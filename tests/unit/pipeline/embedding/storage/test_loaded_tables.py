@@ -13,7 +13,7 @@ import torch
 from shadowsync.pipeline.embedding.storage import loaded_tables
 from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.errors import CheckpointError, ResourceError
+from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.tests.support.tables.embedding_cluster import EmbeddingCluster, draw_rows
 from shadowsync.tests.support.tables.saved_shards import save_shards
 from shadowsync.tests.support.tables.tables import make_table
@@ -108,5 +108,9 @@ def test_tables_that_do_not_fit_lie_in_a_file(
     for name in whole.names:
         np.testing.assert_array_equal(whole.table(name), mapped.table(name))
     elsewhere = [replace(table, folder=str(tmp_path / "nowhere")) for table in TABLES]
-    with pytest.raises(ResourceError, match=r"cannot be reserved in .*nowhere: No such file"):
-        LoadedTables(saved, elsewhere)
+    caplog.clear()
+    LoadedTables(saved, elsewhere)
+    assert "they are read from a file in /var/tmp" in caplog.text
+    here = [replace(table, folder=str(tmp_path)) for table in TABLES]
+    LoadedTables(saved, here)
+    assert f"they are read from a file in {tmp_path}" in caplog.text

@@ -12,12 +12,14 @@ import pytest
 from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.embedding.storage.on_disk.cached_rows import CachedRows
 from shadowsync.pipeline.embedding.storage.on_disk.shares import (
     FEWEST_PLACES,
     PLACE_OVERHEAD_BYTES,
     ROW_OVERHEAD_BYTES,
+    disk_shares,
 )
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
@@ -229,7 +231,7 @@ def test_rows_whose_work_has_not_ended_keep_their_places(threads: int, tmp_path:
 def test_a_batch_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     cluster = on_disk(KINDS["float32"], tmp_path)
     rows = np.arange(2 * FEWEST_PLACES, dtype=np.int32)
-    with pytest.raises(ResourceError, match=r"4,096 rows of one request .* raise embedding.memory_bytes"):
+    with pytest.raises(ResourceError, match=r"embedding.memory_bytes: 4,096 rows of one request .* raise it"):
         cluster.stores[0].lookup(rows, np.empty(4 * len(rows), np.float32))
 
 
@@ -238,6 +240,33 @@ def test_too_little_memory_is_refused_with_what_is_enough() -> None:
     with pytest.raises(ResourceError, match=r"1\.00 kB of memory are too few.* give at least \d") as caught:
         EmbeddingCluster(tables, 1, memory_bytes=1000)
     assert "embedding node 0: embedding.memory_bytes: " in str(caught.value)
+    assert f"{sum(table.rows for table in tables):,} rows take " in str(caught.value)
+
+
+def test_an_error_names_the_table_whose_own_memory_is_too_small(tmp_path: Path) -> None:
+    one, two = KINDS["float32"]
+    own = replace(one, folder=str(tmp_path), memory_bytes=1000)
+    with pytest.raises(ResourceError, match=rf"tables\.{one.name}\.memory_bytes: 1\.00 kB of memory"):
+        EmbeddingCluster((own, two), 1)
+    cluster = EmbeddingCluster((replace(own, memory_bytes=memory_for((one,))), two), 1)
+    rows = np.arange(2 * FEWEST_PLACES, dtype=np.int32)
+    bank = next(number for number, at in enumerate(cluster.plan.banks) if at.memory_bytes)
+    cached = cluster.stores[0]._groups[bank][0].cached
+    assert cached is not None
+    with pytest.raises(ResourceError, match=rf"tables\.{one.name}\.memory_bytes: 4,096 rows of one request"):
+        cached.take(rows)
+
+
+def test_tables_of_equal_settings_have_the_sum_of_their_memory(tmp_path: Path) -> None:
+    """As `bytes_in_memory` counts them, though their rows are stored together."""
+    one, _ = KINDS["float32"]
+    own = replace(one, folder=str(tmp_path), memory_bytes=memory_for((one,)))
+    (alone,) = disk_shares(TablePlan.make((own,), 1), 0, 0)
+    (both,) = disk_shares(TablePlan.make((own, replace(own, name="other")), 1), 0, 0)
+    assert alone is not None
+    assert both is not None
+    assert 1.9 * alone.places < both.places <= 2.1 * alone.places
+    assert both.setting == f"embedding node 0: tables.{', '.join(sorted((own.name, 'other')))}.memory_bytes"
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
