@@ -36,7 +36,7 @@ EPOCHS: Final = 1
 KINDS: Final = ("hashed", "growing")
 # Most rows have no place in memory. Of a growing one the search for ids takes most, and ids lose their rows.
 TABLE_ROWS: Final = {"hashed": 2000, "growing": 600}
-MEMORY_BYTES: Final = {"hashed": 350_000, "growing": 500_000}
+MEMORY_BYTES: Final = {"hashed": 350_000, "growing": 560_000}
 # Up to which time of passing a point the node may be killed there.
 LATEST: Final = {"restore": 20, "read": 60, "write": 200, "score": 10}
 # What a job that scores as chance does: its bias is drawn, so one whose rows are those of the start is worse.

@@ -10,12 +10,14 @@ from typing import Final
 from ....errors import ResourceError
 from ....text.format import data_size
 from .row_cache import PLACE_BYTES, WAYS
+from .row_slots import MOVING_SLOT_BYTES
 
 PLACE_OVERHEAD_BYTES: Final = PLACE_BYTES + 1
 """Bytes of a place beside its row: those of the cache, and whether the file has the same values."""
 
 ROW_OVERHEAD_BYTES: Final = 1 + 1 / 8
-"""Bytes of memory for each row, wherever it is: the epoch of its last change, and whether the file has it."""
+"""Bytes of memory for each row, wherever it is: the epoch of its last change, and whether the file has it. In
+growing tables it also has a slot."""
 
 FEWEST_PLACES: Final = 64 * WAYS
 """Places below which even small batches would not fit."""
@@ -56,7 +58,8 @@ class BankSize:
     @property
     def fixed_bytes(self) -> int:
         """Return the bytes of memory that a bank takes beside places, if its rows lie in a file."""
-        return int(self.rows * (ROW_OVERHEAD_BYTES + self.search_bytes))
+        slot_bytes = MOVING_SLOT_BYTES if self.search_bytes else 0
+        return int(self.rows * (ROW_OVERHEAD_BYTES + slot_bytes + self.search_bytes))
 
     @property
     def least_bytes(self) -> int:

@@ -13,7 +13,8 @@ from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
-from shadowsync.pipeline.embedding.storage.on_disk.cached_rows import CachedRows
+from shadowsync.pipeline.embedding.storage.on_disk.row_file import RowFile
+from shadowsync.pipeline.embedding.storage.on_disk.row_slots import MOVING_SLOT_BYTES
 from shadowsync.pipeline.embedding.storage.on_disk.shares import FEWEST_PLACES
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
@@ -63,7 +64,8 @@ def memory_for(tables: tuple[TableSettings, ...], places: int = FEWEST_PLACES) -
     """Bytes of memory in which so many of the tables' rows have places."""
     rows = sum(table.rows for table in tables)
     search = tables[0].growth.row_bytes if tables[0].growth else 0
-    return int(rows * (1 + 1 / 8 + search) + (places + 40) * (tables[0].row_bytes - search + 9))
+    slots = MOVING_SLOT_BYTES if search else 0
+    return int(rows * (1 + 1 / 8 + slots + search) + (places + 40) * (tables[0].row_bytes - search + 9))
 
 
 def train(cluster: EmbeddingCluster, steps: range) -> list[Float32Array]:
@@ -117,15 +119,15 @@ def test_a_row_that_is_not_written_before_it_makes_way_is_noticed(
 ) -> None:
     """The control: one stale row is enough to fail the test above."""
     tables = KINDS["float32"]
-    spill, dropped = CachedRows._spill, list[int]()
+    write, dropped = RowFile.write, list[int]()
 
-    def forgetful(self: CachedRows, rows: Any, places: Any) -> None:
+    def forgetful(self: RowFile, rows: Any, records: Any) -> None:
         if len(rows) and not dropped:
             dropped.append(int(rows[0]))
-            rows, places = rows[1:], places[1:]
-        spill(self, rows, places)
+            rows, records = rows[1:], records[1:]
+        write(self, rows, records)
 
-    monkeypatch.setattr(CachedRows, "_spill", forgetful)
+    monkeypatch.setattr(RowFile, "write", forgetful)
     plain, spilled = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
     train(plain, range(STEPS))
     train(spilled, range(STEPS))
