@@ -14,7 +14,7 @@ import numpy as np
 from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import CheckpointManifest
 from ...pipeline.checkpoint.store.addresses import part_target
-from ...pipeline.errors import ClusterError, ShadowSyncError
+from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.text.format import counted
 from ...pipeline.wire.control.orders import (
     ComposeModel,
@@ -45,7 +45,8 @@ def checkpoint_failed(
 ) -> ClusterError:
     """Build the error for nodes that did not write `part`.
 
-    The error has the text and exit code of the first node that gave a reason, such as a full disk.
+    The error has the text and exit code of the first node that gave a reason, such as a full disk; without
+    one, that of a death.
     """
     for name in names:
         if (why := refusals.get(name)) is not None:
@@ -55,7 +56,9 @@ def checkpoint_failed(
             error = ClusterError(f"no checkpoint: {name} could not write {part}: {why}{others}")
             error.exit_code = why.exit_code
             return error
-    return ClusterError(f"no checkpoint: {', '.join(names)} did not write {part}")
+    error = ClusterError(f"no checkpoint: {', '.join(names)} did not write {part}")
+    error.exit_code = ExitCode.STOPPED_BY_DEATH
+    return error
 
 
 # At an interrupt a trainer finishes its current batch, and replies after at most five seconds.

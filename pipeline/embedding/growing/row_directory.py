@@ -318,11 +318,18 @@ class RowDirectory:
         None of them is of this batch.
         """
         used_at = self.used_at[table.start : table.stop]
-        in_use = np.flatnonzero((used_at > 0) & (used_at < self.batches))
+        is_older = (used_at > 0) & (used_at < self.batches)
         count = max(needed - table.free_rows, int(len(used_at) * _EVICTED_AT_ONCE))
-        if count < len(in_use):
-            in_use = in_use[np.argpartition(used_at[in_use], count)[:count]]
-        return self._evict(table, in_use)
+        # Times take a third of the memory of positions, and there may be many rows.
+        times = used_at[is_older]
+        if count >= len(times):
+            return self._evict(table, np.flatnonzero(is_older))
+        times.partition(count)
+        oldest_kept = times[count]
+        np.less(used_at, oldest_kept, out=is_older)
+        older = np.flatnonzero(np.logical_and(is_older, used_at > 0, out=is_older))
+        as_old = np.flatnonzero(used_at == oldest_kept)[: count - len(older)]
+        return self._evict(table, np.sort(np.concatenate([older, as_old])))
 
     def _evict(self, table: _TableRows, positions: IndexArray) -> Int32Array:
         rows: Int32Array = (positions + table.start).astype(np.int32)
@@ -331,7 +338,8 @@ class RowDirectory:
             table.evicted += len(rows)
             self.ids[rows] = 0
             self.used_at[rows] = 0
-            table.freed = np.concatenate([table.freed, rows])
+            # Taken from the end, so lower rows come first.
+            table.freed = np.concatenate([table.freed, rows[::-1]])
         return rows
 
 

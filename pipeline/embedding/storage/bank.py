@@ -20,6 +20,7 @@ from .changed_rows import EpochsInMemory, RowChanges
 from .first_values import FirstRowValues, row_values
 from .on_disk.cached_rows import CachedRows, record_type
 from .on_disk.row_file import RowFile
+from .on_disk.row_slots import FixedSlots, MovingSlots
 from .on_disk.shares import DiskShare
 from .optimizers import RowDecay, RowOptimizer
 from .row_storage import RowArray, make_row_storage
@@ -176,7 +177,8 @@ class RowBank:
             self.changes = EpochsInMemory(rows)
         else:
             memories = {WEIGHTS: self._storage.memory, **self._optimizer.memories}
-            file = RowFile(disk.folder, rows, record_type(memories))
+            slots = MovingSlots(rows) if bank.growing else FixedSlots(rows)
+            file = RowFile(disk.folder, rows, record_type(memories), slots)
             self.cached = CachedRows(memories, file, self._first_values, disk.setting)
             self.changes = self.cached.changes
 

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from ....errors import ResourceError
 from ....text.format import data_size
 from ....types import Int32Array, Mask
 from .file_system import unfit_for_rows
+from .row_cache import ABSENT
+from .row_slots import FixedSlots, RowSlots
 
 READERS: Final = 16
 """Threads that read: a disk answers so many at once. More read no more rows a second of the disk that was
@@ -56,30 +59,34 @@ class RowFile:
         folder: a folder on a local disk.
         rows: number of rows.
         record: the structured type of a record.
+        slots: where records lie; by default each at the number of its row.
 
     Raises:
         ResourceError: the folder is absent or not writable, or the disk lacks the space.
 
     Attributes:
         rows: number of rows.
-        count: how many of them have a record.
         unfit: why rows should not lie in the folder; "" if nothing is known.
         counts: what was read and written.
     """
 
-    def __init__(self, folder: Path, rows: int, record: np.dtype[Any]) -> None:
-        size = rows * record.itemsize
+    def __init__(self, folder: Path, rows: int, record: np.dtype[Any], slots: RowSlots | None = None) -> None:
+        self._slots = FixedSlots(rows) if slots is None else slots
+        size = len(self._slots) * record.itemsize
         self.unfit = unfit_for_rows(folder)
         self._descriptor = _reserve(folder, size)
         self._closed = weakref.finalize(self, os.close, self._descriptor)
         self._records: NDArray[Any] = np.frombuffer(_mapped(self._descriptor, size), record)
         # As single values of all their bytes, which NumPy copies fast.
         self._whole = self._records.view(np.dtype((np.void, record.itemsize)))
-        self._written: NDArray[np.uint8] = np.zeros(-(-rows // 8), np.uint8)
         self._threads = ThreadPoolExecutor(READERS, "rows-file")
         self.rows = rows
         self.counts = FileCounts()
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """Return how many rows have a record."""
+        return self._slots.count
 
     @property
     def record_bytes(self) -> int:
@@ -88,15 +95,15 @@ class RowFile:
 
     def has(self, rows: Int32Array) -> Mask:
         """Return which of rows int32 [N] have a record."""
-        found: Mask = (self._written[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
+        found: Mask = self._slots.find(rows) != ABSENT
         return found
 
     def read(self, rows: Int32Array) -> NDArray[Any]:
         """Return the records of rows int32 [N], which have one."""
-        out = np.empty(len(rows), self._whole.dtype)
+        out, slots = np.empty(len(rows), self._whole.dtype), self._slots.find(rows)
 
         def some(start: int, stop: int) -> None:
-            np.take(self._whole, rows[start:stop], out=out[start:stop], mode="clip")
+            np.take(self._whole, slots[start:stop], out=out[start:stop], mode="clip")
 
         self._in_parts(len(rows), some)
         self.counts.reads += len(rows)
@@ -104,36 +111,34 @@ class RowFile:
 
     def write(self, rows: Int32Array, records: NDArray[Any]) -> None:
         """Write the records of rows int32 [N], which are distinct."""
+        if not len(rows):
+            return
         began = time.monotonic()
-        order = np.argsort(rows)
-        values, size = records[order].view(np.uint8).data, self.record_bytes
-        # A call for each row takes half of the CPU time that mapped memory does, whose pages are faulted in.
-        for number, row in enumerate(rows[order].tolist()):
-            record = values[number * size : (number + 1) * size]
-            if os.pwrite(self._descriptor, record, row * size) != size:
-                raise OSError(errno.EIO, "a row was written in part", "the file of rows on disk")
-        self._mark(rows)
+        slots, size = self._slots.move(rows), self.record_bytes
+        order = np.argsort(slots)
+        slots, values = slots[order], records[order].view(np.uint8).data
+        begins = np.flatnonzero(np.r_[True, slots[1:] != slots[:-1] + 1])
+        bounds = [*begins.tolist(), len(slots)]
+        # A call takes half of the CPU time that mapped memory does, whose pages are faulted in.
+        for (begin, end), slot in zip(pairwise(bounds), slots[begins].tolist(), strict=True):
+            run = values[begin * size : end * size]
+            if os.pwrite(self._descriptor, run, slot * size) != len(run):
+                raise OSError(errno.EIO, "rows were written in part", "the file of rows on disk")
         self.counts.writes += len(rows)
         self.counts.seconds += time.monotonic() - began
 
     def write_field(self, name: str, rows: Int32Array, values: NDArray[Any]) -> None:
-        """Write one field of the records of rows int32 [N], which are distinct."""
-        self._records[name][rows] = values
-        self._mark(rows)
+        """Write one field of the records of rows int32 [N], distinct; in a new file others are then zero."""
+        self._records[name][self._slots.place(rows)] = values
 
     def forget(self, rows: Int32Array) -> None:
         """Have no record of rows int32 [N], distinct, any more."""
-        self.count -= int(self.has(rows).sum())
-        np.bitwise_and.at(self._written, rows >> 3, ~(np.uint8(1) << (rows & 7).astype(np.uint8)))
+        self._slots.free(rows)
 
     def close(self) -> None:
         """End the threads; nothing is read or written after."""
         self._threads.shutdown()
         self._closed()
-
-    def _mark(self, rows: Int32Array) -> None:
-        self.count += int(len(rows) - self.has(rows).sum())
-        np.bitwise_or.at(self._written, rows >> 3, np.uint8(1) << (rows & 7).astype(np.uint8))
 
     def _in_parts(self, count: int, some: Callable[[int, int], None]) -> None:
         """Call `some` with parts of `count` rows, on several threads, and wait for them."""

@@ -12,13 +12,14 @@ from ....errors import ResourceError
 from ....text.format import data_size
 from ...placement.plan import Piece, TablePlan
 from .row_cache import PLACE_BYTES, WAYS
+from .row_slots import MOVING_SLOT_BYTES
 
 PLACE_OVERHEAD_BYTES: Final = PLACE_BYTES + 1
 """Bytes of a place beside its row: those of the cache, and the epoch of the row's last change."""
 
 ROW_OVERHEAD_BYTES: Final = 3 / 8
 """Bytes of memory for each row, wherever it is: whether the file has it, and at most two bits for whether it
-changed before it made way."""
+changed before it made way. In growing tables it also has a slot."""
 
 FEWEST_PLACES: Final = 64 * WAYS
 """Places below which even small batches would not fit."""
@@ -63,7 +64,8 @@ class BankSize:
     @property
     def fixed_bytes(self) -> int:
         """Return the bytes of memory that a bank takes beside places, if its rows lie in a file."""
-        return int(self.rows * (ROW_OVERHEAD_BYTES + self.search_bytes))
+        slot_bytes = MOVING_SLOT_BYTES if self.search_bytes else 0
+        return int(self.rows * (ROW_OVERHEAD_BYTES + slot_bytes + self.search_bytes))
 
     @property
     def least_bytes(self) -> int:

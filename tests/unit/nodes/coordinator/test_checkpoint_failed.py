@@ -16,7 +16,7 @@ def test_a_full_disk_is_told_as_one() -> None:
     )
 
 
-def test_without_a_reason_it_is_the_clusters() -> None:
+def test_without_a_reason_it_is_a_death() -> None:
     error = checkpoint_failed(["trainer-0"], "the model", {"embedding-1": ResourceError("another's")})
-    assert error.exit_code == ExitCode.CLUSTER
+    assert error.exit_code == ExitCode.STOPPED_BY_DEATH
     assert str(error) == "no checkpoint: trainer-0 did not write the model"

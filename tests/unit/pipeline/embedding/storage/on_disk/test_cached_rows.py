@@ -14,7 +14,8 @@ from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
-from shadowsync.pipeline.embedding.storage.on_disk.cached_rows import CachedRows
+from shadowsync.pipeline.embedding.storage.on_disk.row_file import RowFile
+from shadowsync.pipeline.embedding.storage.on_disk.row_slots import MOVING_SLOT_BYTES
 from shadowsync.pipeline.embedding.storage.on_disk.shares import (
     FEWEST_PLACES,
     PLACE_OVERHEAD_BYTES,
@@ -69,8 +70,9 @@ def memory_for(tables: tuple[TableSettings, ...], places: int = FEWEST_PLACES) -
     """Bytes of memory in which so many of the tables' rows have places."""
     rows = sum(table.rows for table in tables)
     search = tables[0].growth.row_bytes if tables[0].growth else 0
+    slots = MOVING_SLOT_BYTES if search else 0
     place_bytes = tables[0].row_bytes - search + PLACE_OVERHEAD_BYTES
-    return int(rows * (ROW_OVERHEAD_BYTES + search) + (places + 40) * place_bytes)
+    return int(rows * (ROW_OVERHEAD_BYTES + slots + search) + (places + 40) * place_bytes)
 
 
 def train(cluster: EmbeddingCluster, steps: range) -> list[Float32Array]:
@@ -124,15 +126,15 @@ def test_a_row_that_is_not_written_before_it_makes_way_is_noticed(
 ) -> None:
     """The control: one stale row is enough to fail the test above."""
     tables = KINDS["float32"]
-    spill, dropped = CachedRows._spill, list[int]()
+    write, dropped = RowFile.write, list[int]()
 
-    def forgetful(self: CachedRows, rows: Any, places: Any) -> None:
+    def forgetful(self: RowFile, rows: Any, records: Any) -> None:
         if len(rows) and not dropped:
             dropped.append(int(rows[0]))
-            rows, places = rows[1:], places[1:]
-        spill(self, rows, places)
+            rows, records = rows[1:], records[1:]
+        write(self, rows, records)
 
-    monkeypatch.setattr(CachedRows, "_spill", forgetful)
+    monkeypatch.setattr(RowFile, "write", forgetful)
     plain, spilled = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
     train(plain, range(STEPS))
     train(spilled, range(STEPS))
