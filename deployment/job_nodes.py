@@ -10,7 +10,7 @@ from typing import Final
 
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
-from ..pipeline.performance.plan_basis import rows_bytes
+from ..pipeline.performance.plan_basis import files_of_rows, rows_bytes
 
 COORDINATOR: Final = "coordinator"
 WITHOUT_TORCH: Final = (COORDINATOR, "reader")
@@ -35,6 +35,7 @@ class RoleNodes:
         cpus: cores that a node keeps busy.
         memory_bytes: memory to ask for; for an embedding node its rows and some room.
         gpus: GPUs of a node.
+        disk_bytes: room on the disk of its machine, for rows and some more.
     """
 
     role: str
@@ -42,6 +43,7 @@ class RoleNodes:
     cpus: int
     memory_bytes: int
     gpus: int = 0
+    disk_bytes: int = 0
 
     @property
     def needs_torch(self) -> bool:
@@ -65,8 +67,16 @@ def nodes_of(job: Job, dense_parameters: int = 0) -> list[RoleNodes]:
         "embedding": int(_SPARE * rows_bytes(job) / job.embedding.nodes),
     }
     gpus = {"trainer": int(job.trainer.device.startswith("cuda"))}
+    disk = {"embedding": int(_SPARE * sum(files_of_rows(job).values()) / job.embedding.nodes)}
     return [
-        RoleNodes(role, count, cpus.get(role, 1), PROCESS_BYTES + holds_bytes.get(role, 0), gpus.get(role, 0))
+        RoleNodes(
+            role,
+            count,
+            cpus.get(role, 1),
+            PROCESS_BYTES + holds_bytes.get(role, 0),
+            gpus.get(role, 0),
+            disk.get(role, 0),
+        )
         for role, count in {COORDINATOR: 1, **job.expected}.items()
         if count
     ]

@@ -22,6 +22,7 @@ from .pods import (
     labels_of,
     pod_of,
     queued_metadata,
+    rows_volumes,
     runs_volume,
     storage_access,
 )
@@ -104,12 +105,13 @@ def _submitter(options: KubernetesOptions) -> Manifest:
 
 def _group(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
     """Return the pods of one role; each fits the bundle of one node."""
-    volumes = [runs_volume(job, nodes.role, options)]
+    volumes = [runs_volume(job, nodes.role, options), *rows_volumes(job, nodes.role)]
     if not nodes.needs_torch:
         volumes += data_volume(options)
     requests = {
         "cpu": str(nodes.cpus),
         "memory": _mebibytes(nodes.memory_bytes + RAY_BYTES + STORE_BYTES),
+        **({"ephemeral-storage": _mebibytes(nodes.disk_bytes)} if nodes.disk_bytes else {}),
     }
     limits: Manifest = {"memory": requests["memory"]}
     container = {

@@ -27,6 +27,7 @@ from .pods import (
     metadata_of,
     pod_of,
     queued_metadata,
+    rows_volumes,
     runs_volume,
     selected,
     storage_access,
@@ -148,7 +149,7 @@ def _indexed_job(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Mani
 
 
 def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
-    volumes = [*job_and_key(options), runs_volume(job, nodes.role, options)]
+    volumes = [*job_and_key(options), runs_volume(job, nodes.role, options), *rows_volumes(job, nodes.role)]
     if not nodes.needs_torch:
         volumes += data_volume(options)
     container = {
@@ -187,6 +188,8 @@ def _arguments(nodes: RoleNodes, options: KubernetesOptions) -> Sequence[str]:
 def _resources(nodes: RoleNodes) -> Manifest:
     memory = f"{-(-nodes.memory_bytes >> 20)}Mi"
     requests: Manifest = {"cpu": str(nodes.cpus), "memory": memory}
+    if nodes.disk_bytes:
+        requests["ephemeral-storage"] = f"{-(-nodes.disk_bytes >> 20)}Mi"
     limits: Manifest = {"nvidia.com/gpu": nodes.gpus} if nodes.gpus else {}
     if nodes.role == "embedding":
         # It checks its rows against the limit, and is not the first that the kernel kills.

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
+from ..pipeline.performance.plan_basis import files_of_rows
 from .job_nodes import COORDINATOR, require_paths_below
 
 Manifest = dict[str, Any]
@@ -231,6 +232,12 @@ def runs_volume(job: Job, role: str, options: KubernetesOptions) -> Volume:
     own = job.run.storage and (role != COORDINATOR or not options.runs_claim)
     claim: Manifest = {"persistentVolumeClaim": {"claimName": options.runs_claim}}
     return "runs", RUNS, False, {"emptyDir": {}} if own else claim
+
+
+def rows_volumes(job: Job, role: str) -> list[Volume]:
+    """Return the volumes of an embedding node's rows on disk, on the disk of its machine."""
+    folders = sorted(files_of_rows(job)) if role == "embedding" else []
+    return [(f"rows-{number}", folder, False, {"emptyDir": {}}) for number, folder in enumerate(folders)]
 
 
 def storage_access(options: KubernetesOptions) -> Manifest:

@@ -35,6 +35,8 @@ def _bytes_of(value: Any) -> Any:
 
 MemoryBytes: TypeAlias = Annotated[int, Field(ge=0), BeforeValidator(_bytes_of)]
 """A number of bytes, or a size such as "4GiB"."""
+DEFAULT_FOLDER: Final = "/var/tmp"
+"""The usual folder of large temporary files, which is on a disk: of rows on disk, where none is given."""
 TableKind: TypeAlias = Literal["hashed", "growing"]
 Eviction: TypeAlias = Literal["least_recent", "never"]
 
@@ -352,6 +354,23 @@ def bytes_in_memory(tables: Iterable[tuple[TableSettings, int]], memory_bytes: i
         else:
             own += min(whole, table.memory_bytes * nodes or whole)
     return own + min(together, memory_bytes * nodes or together)
+
+
+def tables_on_disk(
+    tables: Iterable[tuple[TableSettings, int]], memory_bytes: int, nodes: int = 1
+) -> list[TableSettings]:
+    """Return the tables of which rows may lie on disk; the arguments are those of `bytes_in_memory`."""
+    sizes = list(tables)
+    together = sum(whole for table, whole in sizes if table.memory_bytes is None)
+
+    def is_on_disk(table: TableSettings, whole: int) -> bool:
+        if table.memory_bytes is None:
+            whole, most = together, memory_bytes * nodes
+        else:
+            most = table.memory_bytes * nodes
+        return 0 < most < whole
+
+    return [table for table, whole in sizes if is_on_disk(table, whole)]
 
 
 def table_names(columns: Sequence[InputColumn]) -> list[str]:

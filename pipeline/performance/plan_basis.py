@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import NonNegativeInt, field_validator
 
 from ..config.job import Job
-from ..config.tables import bytes_in_memory
+from ..config.tables import DEFAULT_FOLDER, TableSettings, bytes_in_memory, tables_on_disk
 from ..types import ResultModel
 
 # Numbers of nodes, workers, credit and the schedule of rounds are not among them: a plan chooses or follows
@@ -72,8 +72,21 @@ def rows_bytes(job: Job) -> int:
 
     Rows on disk take none, so the limits of `memory_bytes` are the most that a node has.
     """
-    tables = [(table, table.rows * table.row_bytes) for table in job.tables]
-    return bytes_in_memory(tables, job.embedding.memory_bytes, job.embedding.nodes)
+    return bytes_in_memory(_sizes(job), job.embedding.memory_bytes, job.embedding.nodes)
+
+
+def files_of_rows(job: Job) -> dict[str, int]:
+    """Return the folders in which rows lie, with the bytes of the files there, over all embedding nodes."""
+    sizes = dict(_sizes(job))
+    files: dict[str, int] = {}
+    for table in tables_on_disk(sizes.items(), job.embedding.memory_bytes, job.embedding.nodes):
+        folder = table.folder or DEFAULT_FOLDER
+        files[folder] = files.get(folder, 0) + sizes[table]
+    return files
+
+
+def _sizes(job: Job) -> list[tuple[TableSettings, int]]:
+    return [(table, table.rows * table.row_bytes) for table in job.tables]
 
 
 def model_digest(job: Job) -> str:
@@ -98,10 +111,10 @@ def cost_settings(job: Job) -> dict[str, str]:
     if job.sync.mode == "fixed":
         # There the workers' own steps contain the rounds.
         settings["sync.every"] = str(job.sync.every)
-    # Rows on disk cost another time, and on more memory another.
-    if rows_bytes(job) < bytes_in_memory([(table, table.rows * table.row_bytes) for table in job.tables], 0):
-        settings["embedding.memory_bytes"] = str(job.embedding.memory_bytes)
-    for table in job.tables:
-        if table.memory_bytes:
+    # Rows on disk cost other times, by how many are in memory.
+    for table in tables_on_disk(_sizes(job), job.embedding.memory_bytes, job.embedding.nodes):
+        if table.memory_bytes is None:
+            settings["embedding.memory_bytes"] = str(job.embedding.memory_bytes)
+        else:
             settings[f"tables.{table.name}.memory_bytes"] = str(table.memory_bytes)
     return settings

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from ..atomic_file import atomic_file
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
@@ -156,6 +156,7 @@ def _by_trainer(title: str, unit: str, curves: Mapping[str, Sequence[Point]], mi
     for name, points in drawn.items():
         _line(axes, points, name)
     axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     _legend(axes)
     return figure
 

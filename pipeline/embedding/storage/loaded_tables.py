@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...config.tables import TableColumn, TableSettings
+from ...config.tables import DEFAULT_FOLDER, TableColumn, TableSettings
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import Float32Array, Int32Array, Uint64Array
@@ -21,7 +21,6 @@ from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
 from .grown_rows import GrownRows, RowsOf
 from .on_disk.row_file import mapped_floats
-from .on_disk.shares import DEFAULT_FOLDER
 from .saved_changes import RowChanges, SavedChanges
 from .saved_tables import SavedTables
 from .shard_work import sum_bags

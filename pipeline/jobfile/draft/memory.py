@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ...config.job import Job
-from ...config.tables import bytes_in_memory
+from ...config.tables import DEFAULT_FOLDER, bytes_in_memory
 from ...embedding.placement.plan import TablePlan
-from ...embedding.storage.on_disk.shares import DEFAULT_FOLDER, disk_shares
+from ...embedding.storage.on_disk.shares import disk_shares
 from ...errors import ResourceError
 from ...performance.plan_basis import rows_bytes
 from ...text.format import data_size
 
-SHARE: Final = 0.5
+SHARE: Final = 0.6
 """Of the machine's memory for rows where others lie on disk; all nodes of a draft are on one machine."""
 
 # Rows of so many batches have places in memory: they are looked up, pushed and looked up ahead.

@@ -105,12 +105,12 @@ def test_a_model_is_scored_from_a_file_as_from_memory(
 
 
 def test_a_draft_for_a_machine_of_little_memory_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full, its table needs 5.11 MB; rows may use 5.03 MB of a machine of 6 MiB, and 5.87 MB of 7 MiB."""
-    users = [row * 7919 % 20_000 for row in range(40_000)]
+    """Full, its table needs 10.2 MB; rows may use 10.1 MB of a machine of 12 MiB, and 10.9 MB of 13 MiB."""
+    users = [row * 7919 % 40_000 for row in range(80_000)]
     lines = "".join(f"u{user},{user % 2}\n" for user in users)
     (tmp_path / "log.csv").write_text(f"user,clicked\n{lines}")
     monkeypatch.chdir(tmp_path)
-    for machine_mib, on_disk in ((6, True), (7, False)):
+    for machine_mib, on_disk in ((12, True), (13, False)):
         monkeypatch.setattr(draft, "total_memory_bytes", lambda size=machine_mib << 20: size)
         done = CliRunner().invoke(main, ["init", "log.csv", "--force"])
         assert done.exit_code == 0, done.output

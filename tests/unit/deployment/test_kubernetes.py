@@ -135,6 +135,28 @@ def test_an_embedding_node_asks_for_the_memory_of_its_rows() -> None:
     assert resources["limits"]["memory"] == resources["requests"]["memory"]
 
 
+def test_rows_on_disk_have_a_folder_that_can_be_written() -> None:
+    """Only /tmp can be written to of a container's own."""
+    tables = {"C1": {"memory_bytes": 1000, "folder": "/mnt/nvme"}, "C2": {"memory_bytes": "1TiB"}}
+    job = job_of(
+        embedding={"nodes": 2, "memory_bytes": 300_000}, tables=tables, model={"table_rows": 100_000}
+    )
+    found = containers(kubernetes_manifests(job, OPTIONS))
+    folders = {
+        role: {mount["mountPath"] for mount in one["volumeMounts"]} & {"/var/tmp", "/mnt/nvme"}
+        for role, one in found.items()
+    }
+    assert folders.pop("embedding") == {"/var/tmp", "/mnt/nvme"}
+    assert not any(folders.values())
+    on_disk = sum(table.rows * table.row_bytes for table in job.tables if table.name != "C2") / 2 / 2**20
+    room = found["embedding"]["resources"]["requests"]["ephemeral-storage"]
+    assert on_disk < int(room.removesuffix("Mi")) < 2 * on_disk
+    # The control: all rows are in memory.
+    whole = containers(kubernetes_manifests(job_of(), OPTIONS))["embedding"]
+    assert "ephemeral-storage" not in whole["resources"]["requests"]
+    assert not any(mount["mountPath"] == "/var/tmp" for mount in whole["volumeMounts"])
+
+
 def test_roles_without_nodes_and_what_is_not_given_are_left_out() -> None:
     job = job_of(sync={"algorithm": "ma", "nodes": 0}, data={"path": ["s3://bucket/day.parquet"]})
     bare = replace(OPTIONS, namespace="", data_claim="", queue="")

@@ -9,9 +9,9 @@ const [EARLY, FAR, ENOUGH] = [0.1, 3, 8];
 const PAUSE = 3;
 const CHARTS = {
   ne: { curves: (name) => name === "ne" || isValidation(name), x: "examples", digits: 4, zero: false },
-  throughput: { curves: (name) => name.startsWith("throughput/"), x: "s", digits: 0, zero: true },
-  gap: { curves: (name) => name.startsWith("gap/"), x: "s", digits: 1, zero: true },
-  divergence: { curves: (name) => name === "divergence", x: "s", digits: 4, zero: true },
+  throughput: { curves: (name) => name.startsWith("throughput/"), x: "seconds", digits: 0, zero: true },
+  gap: { curves: (name) => name.startsWith("gap/"), x: "seconds", digits: 1, zero: true },
+  divergence: { curves: (name) => name === "divergence", x: "seconds", digits: 4, zero: true },
 };
 const NAMES = { ne: "training", validation: "validation", divergence: "divergence" };
 

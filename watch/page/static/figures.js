@@ -68,7 +68,7 @@ export function showFigures(status) {
           [
             "Rows found in memory",
             share(embedding.memory_share, 1),
-            `${count(embedding.disk_reads_per_second)} rows/s of the disk, waits ${share(embedding.disk_wait_share)}`,
+            `${count(embedding.disk_reads_per_second)} rows/s from disk; nodes wait for it ${share(embedding.disk_wait_share)} of the time`,
           ],
         ]),
     ["Ids that share rows", share(embedding.sharing_examples, 1), `of examples; none where a table is "growing"`],

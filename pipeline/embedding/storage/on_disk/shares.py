@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ....config.row_bytes import row_bytes
+from ....config.tables import DEFAULT_FOLDER
 from ....errors import ResourceError
 from ....text.format import data_size
 from ...placement.plan import Piece, TablePlan
@@ -23,9 +24,6 @@ changed before it made way. In growing tables it also has a slot."""
 
 FEWEST_PLACES: Final = 64 * WAYS
 """Places below which even small batches would not fit."""
-
-DEFAULT_FOLDER: Final = "/var/tmp"
-"""The usual folder of large temporary files, which is on a disk."""
 
 
 @dataclass(frozen=True, slots=True)

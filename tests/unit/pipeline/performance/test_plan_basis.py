@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.performance.plan_basis import rows_bytes
+from shadowsync.pipeline.performance.plan_basis import cost_settings, files_of_rows, rows_bytes
 
 # Two tables of 100 rows of 16 floats and one of state: 6,800 bytes each.
 COLUMNS = {"one": "categorical", "two": "categorical", "label": "label"}
@@ -33,3 +33,6 @@ def test_rows_on_disk_take_no_memory(embedding: dict[str, Any], table: dict[str,
         }
     )
     assert rows_bytes(job) == expected
+    # Where rows lie on disk, and only there, a plan and a pod know of it.
+    assert bool(files_of_rows(job)) == (expected < 13_600)
+    assert any("memory_bytes" in key for key in cost_settings(job)) == (expected < 13_600)

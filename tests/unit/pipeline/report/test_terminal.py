@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -53,7 +54,7 @@ def _crowded(report: Report) -> Report:
 
 
 def test_rows_on_disk_are_one_line_for_all_nodes(minimal_report: Report) -> None:
-    counts = {"memory_rows": 5, "file_rows": 9, "reads": 1, "writes": 1, "bytes": 8, "wait_seconds": 0.5}
+    counts: dict[str, Any] = {"memory_rows": 5, "file_rows": 9, "reads": 1, "writes": 1, "bytes": 8, "wait_seconds": 0.5}
     nodes = [
         DiskRows(name=f"embedding-{n}", requested=1000 * (n + 1), missed=100, **counts) for n in range(4)
     ]
