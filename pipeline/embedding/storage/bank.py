@@ -16,7 +16,7 @@ from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
 from .bf16_rows import RowNumbers
-from .changed_rows import EpochsInMemory, RowChanges
+from .changed_rows import EpochsInMemory, ChangeEpochs
 from .first_values import FirstRowValues, row_values
 from .on_disk.cached_rows import CachedRows, record_type
 from .on_disk.row_file import RowFile
@@ -172,7 +172,7 @@ class RowBank:
         self._decay = RowDecay(bank.lr, bank.weight_decay)
         self._first_values = FirstRowValues(bank.dim)
         self.cached: CachedRows | None = None
-        self.changes: RowChanges
+        self.changes: ChangeEpochs
         if disk is None:
             self.changes = EpochsInMemory(rows)
         else:

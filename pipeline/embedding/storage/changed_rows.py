@@ -35,7 +35,7 @@ class ChangedRows:
     arrays: dict[str, RowArray]
 
 
-class RowChanges(Protocol):
+class ChangeEpochs(Protocol):
     """The change epoch of each row's last change; 0 for none."""
 
     def mark(self, rows: IndexArray | Int32Array, change_epoch: int) -> None:

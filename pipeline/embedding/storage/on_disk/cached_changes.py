@@ -81,7 +81,7 @@ class ReplacedChanges:
 
 
 class CachedChanges:
-    """The change epochs of cached rows; see `RowChanges`.
+    """The change epochs of cached rows; see `ChangeEpochs`.
 
     Args:
         rows: number of rows.
