@@ -29,21 +29,24 @@ class RowsOnDisk:
     Attributes:
         needed_bytes: memory of all rows in full tables, with optimizer state and the search for ids.
         machine_bytes: memory of the machine.
+        allowed_bytes: what rows may take of it.
         memory_bytes: the draft's `embedding.memory_bytes`.
         narrow_bytes: as `needed_bytes`, with `embedding.storage = "bfloat16"`; 0 if they do not fit either.
     """
 
     needed_bytes: int
     machine_bytes: int
+    allowed_bytes: int
     memory_bytes: int
     narrow_bytes: int
 
     def lines(self) -> list[str]:
         """Return the section of the job file."""
-        need, have = data_size(self.needed_bytes), data_size(self.machine_bytes)
+        need, most, have = map(data_size, (self.needed_bytes, self.allowed_bytes, self.machine_bytes))
         lines = [
             "[embedding]",
-            f"# Full tables need {need} of memory with optimizer state, and this machine has {have}.",
+            f"# Full tables need {need} of memory with optimizer state: more than the {most}",
+            f"# that rows may take of this machine's {have} (memory_fraction).",
             f'memory_bytes = "{_size(self.memory_bytes)}"'
             "  # of memory for rows; others lie in a file on disk, and come into memory when they are used",
             f'# folder = "/mnt/nvme"  # where that file is, on a local disk; {DEFAULT_FOLDER} by default',
@@ -68,7 +71,8 @@ def rows_on_disk(job: Job, machine_bytes: int) -> RowsOnDisk | None:
     _require_places(job, memory_bytes)
     narrow = [replace(table, storage="bfloat16") for table in job.tables]
     narrow_bytes = bytes_in_memory([(table, table.rows * table.row_bytes) for table in narrow], 0)
-    return RowsOnDisk(needed, machine_bytes, memory_bytes, narrow_bytes if narrow_bytes <= allowed else 0)
+    narrow_bytes = narrow_bytes if narrow_bytes <= allowed else 0
+    return RowsOnDisk(needed, machine_bytes, allowed, memory_bytes, narrow_bytes)
 
 
 def _require_places(job: Job, memory_bytes: int) -> None:

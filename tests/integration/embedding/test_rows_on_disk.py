@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.pipeline.embedding.storage.on_disk import row_file
 from shadowsync.pipeline.jobfile.draft import draft
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.support.jobs import resumed
@@ -123,6 +124,18 @@ def test_a_draft_for_a_machine_of_little_memory_runs(tmp_path: Path, monkeypatch
             assert own.wait() == 0, own.coordinator.text()
             disk_rows = resumed.folder_of(own).report.disk_rows
         assert [node.reads > 1000 for node in disk_rows] == [True] * on_disk
+
+
+def test_a_folder_where_rows_should_not_lie_is_an_event(
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk: dict[str, Any] = {"memory_bytes": MEMORY_BYTES, "folder": str(tmp_path)}
+    for why in ("is in memory (tmpfs)", ""):
+        monkeypatch.setattr(row_file, "unfit_for_rows", lambda folder, why=why: why and f"{folder} {why}")
+        run = resumed.finished(cluster, job_of(**on_disk))
+        said = {event.node: event.what for event in run.report.events if "embedding.folder" in event.what}
+        text = f"embedding.folder: {tmp_path} is in memory (tmpfs); give a folder on a local disk"
+        assert said == (dict.fromkeys(("embedding-0", "embedding-1"), text) if why else {})
 
 
 def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -54,9 +53,10 @@ def _crowded(report: Report) -> Report:
 
 
 def test_rows_on_disk_are_one_line_for_all_nodes(minimal_report: Report) -> None:
-    counts: dict[str, Any] = {"memory_rows": 5, "file_rows": 9, "reads": 1, "writes": 1, "bytes": 8, "wait_seconds": 0.5}
+    counts = {"memory_rows": 5, "file_rows": 9, "reads": 1, "writes": 1, "bytes": 8}
     nodes = [
-        DiskRows(name=f"embedding-{n}", requested=1000 * (n + 1), missed=100, **counts) for n in range(4)
+        DiskRows(name=f"embedding-{n}", requested=1000 * (n + 1), missed=100, wait_seconds=0.5, **counts)
+        for n in range(4)
     ]
     text = _printed(minimal_report.model_copy(update={"disk_rows": nodes}))
     assert re.search(r"rows in memory +96\.0% of those asked for, others on disk", text)

@@ -258,3 +258,21 @@ def test_scores_without_ne_have_no_cell_of_it(tmp_path: Path, ne: float | None, 
     )
     assert ("NE in training" in names) == (metric != "recall@10")
     assert any(name.endswith(" in validation") for name in names)
+
+
+def test_rows_on_disk_have_a_figure_that_says_who_waits(tmp_path: Path) -> None:
+    whole = a_status().model_dump(mode="json")
+    on_disk = {"memory_share": 0.897, "disk_reads_per_second": 44326.0, "disk_wait_share": 0.33}
+    in_memory = dict.fromkeys(on_disk)
+    shown = []
+    for number, figures in enumerate((on_disk, in_memory)):
+        given = whole | {"embedding": whole["embedding"] | figures}
+        (folder := tmp_path / str(number)).mkdir()
+        texts = on_page(
+            folder,
+            f"""figures.showFigures({json.dumps(given)});
+            return find("figures").children.map((cell) => cell.children.map((one) => one.textContent));""",
+        )
+        shown.append([text for text in texts if text[0] == "Rows found in memory"])
+    words = "44,326 rows/s from disk; nodes wait for it 33% of the time"
+    assert shown == [[["Rows found in memory", "89.7%", words]], []]

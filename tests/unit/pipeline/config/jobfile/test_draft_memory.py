@@ -42,7 +42,8 @@ def test_tables_beyond_the_memory_of_the_machine_lie_on_disk(
     assert job.tables[0].rows == 131_072
     assert job.embedding.memory_bytes == 7 * MIB
     assert job.embedding.folder == ""
-    assert "# Full tables need 10.2 MB of memory with optimizer state, and this machine has 12.6 MB." in text
+    assert "# Full tables need 10.2 MB of memory with optimizer state: more than the 10.1 MB\n" in text
+    assert "# that rows may take of this machine's 12.6 MB (memory_fraction).\n" in text
     assert '\n# folder = "/mnt/nvme"' in text
     (share,) = disk_shares(TablePlan.make(job.tables, 1), 0, job.embedding.memory_bytes)
     assert share is not None
