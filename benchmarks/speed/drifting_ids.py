@@ -127,6 +127,9 @@ def watch(run: Path, ended: threading.Event, seen: list[Look]) -> None:
 
 def parts_of(seen: list[Look], examples: int) -> list[dict[str, float]]:
     """Return the figures of each tenth of the examples."""
+    # Those after the last example are of the checkpoint at the end.
+    last = next((number for number, look in enumerate(seen) if look.examples == examples), len(seen) - 1)
+    seen = seen[: last + 1]
     counts = [look.examples for look in seen]
     bounds = np.linspace(counts[0], examples, PARTS + 1)
     times = np.interp(bounds, counts, [look.at for look in seen])
