@@ -42,6 +42,11 @@ class PickedRows:
         return len(self) * (int(self._values.nbytes) // len(self._values))
 
     @property
+    def read_bytes(self) -> int:
+        """What is read for it."""
+        return len(self) * (read_bytes(self._values) // len(self._values))
+
+    @property
     def held_bytes(self) -> int:
         """Size of a copy."""
         return len(self) * (held_bytes(self._values) // len(self._values))
@@ -84,6 +89,11 @@ class ServedRows:
         """Size in the file."""
         return int(self._values.nbytes)
 
+    @property
+    def read_bytes(self) -> int:
+        """What is read for it."""
+        return read_bytes(self._values)
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -94,6 +104,11 @@ class ServedRows:
         if copy is False:
             raise ValueError("rows of another thread cannot be read without a copy")
         return self._fetch(lambda: np.array(self._values, dtype))
+
+
+def read_bytes(values: Any) -> int:
+    """Return the bytes that are read for an array or a view, see `TensorView`."""
+    return int(getattr(values, "read_bytes", values.nbytes))
 
 
 def held_bytes(values: RowArray | PickedRows) -> int:

@@ -41,7 +41,8 @@ DTYPES: Final = {stored: np.dtype(name) for name, stored in TYPES.items()}
 class TensorView(Protocol):
     """An array whose form in memory differs from its form in the file.
 
-    Converting a slice converts only that part.
+    Converting a slice converts only that part. One that reads more than it gives, such as rows for one number
+    of each, has `read_bytes`, what it reads in all: a few MB of these are converted at a time.
     """
 
     dtype: np.dtype[Any]
@@ -247,7 +248,7 @@ def _arrays(values: Tensor) -> Iterator[NDArray[Any]]:
     if values.nbytes == 0:
         return
     if not isinstance(values, np.ndarray) or not values.flags.c_contiguous:
-        rows = max(1, PIECE_BYTES * len(values) // values.nbytes)
+        rows = max(1, PIECE_BYTES * len(values) // getattr(values, "read_bytes", values.nbytes))
         for start in range(0, len(values), rows):
             yield np.asarray(values[start : start + rows])
         return

@@ -9,12 +9,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
+from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster, replace_embedding_nodes
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
@@ -77,10 +78,11 @@ def validating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation_file:
     }
 
     def start(
-        cluster: ClusterMaker, run: dict[str, float | str] | None = None
+        cluster: ClusterMaker, run: dict[str, float | str] | None = None, **changes: dict[str, Any]
     ) -> tuple[AnyCluster, psutil.Process]:
         own = cluster(
             {
+                **changes,
                 "run": run or {},
                 "data": ENDLESS | {"validation_path": validation_file},
                 "validation": {"every_examples": 5_000},
@@ -256,6 +258,35 @@ def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Va
     best_at, best = min(report.curves.validation, key=lambda point: point[1])
     assert (report.validation.best_examples, report.validation.best) == (best_at, best)
     assert report.validation.count == len(report.curves.validation)
+
+
+@pytest.mark.matrix
+def test_an_embedding_node_dies_while_a_checkpoint_is_scored(
+    cluster: ClusterMaker, validating: Validating, tmp_path: Path
+) -> None:
+    """Its rows are on disk, and so are those of the one that takes its place."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    embedding = {"nodes": 2, "memory_bytes": 350_000, "folder": str(folder)}
+    run: dict[str, float | str] = {"background_priority": "normal", "node_timeout_seconds": 2.0}
+    own, scorer = validating(cluster, run, embedding=embedding)
+    replace_embedding_nodes(own)
+    known = "batches that it lacks will be trained again"
+    wait_until(lambda: own.run.logged(known), known)
+    assert own.run.logged("with the rows of a checkpoint")
+    before = validated(own.run)
+    scorer.resume()
+    own.wait_for_batches(own.run.batches() + 20)
+    wait_until(lambda: validated(own.run) >= before + 2, "this one and the next are scored")
+    own.coordinator.interrupt()
+    assert own.wait() == 130, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.validation is not None
+    assert report.validation.failed == 0
+    assert all(node.reads > 100 and node.writes > 100 for node in report.disk_rows), report.disk_rows
+    open_checkpoint(own.run.folder, verify=True)
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.no_kill

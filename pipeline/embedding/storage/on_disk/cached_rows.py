@@ -6,7 +6,7 @@ A row that was never trained is in neither: it has its first values, which are c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from ..row_storage import RowMemory
 from .cached_changes import CachedChanges
 from .row_cache import ABSENT, CacheTooSmallError, RowCache
 from .row_file import RowFile
+
+READ_BYTES: Final = 4 << 20
+"""Bytes of records that are read at once for a checkpoint."""
 
 FirstValuesOf = Callable[[Int32Array], Float32Array]
 """Returns the first values of rows int32 [N], float32 [N, dim]."""
@@ -134,8 +137,11 @@ class CachedRows:
         here: IndexArray = np.flatnonzero(places != ABSENT)
         out[here] = memory.take(places[here])
         elsewhere: IndexArray = np.flatnonzero(places == ABSENT)
-        if len(elsewhere):
-            out[elsewhere] = self._records_of(rows[elsewhere], with_weights=name == WEIGHTS)[name]
+        # A record may have a hundred times the bytes of what is asked for.
+        step = max(1, READ_BYTES // self.file.record_bytes)
+        for start in range(0, len(elsewhere), step):
+            some = elsewhere[start : start + step]
+            out[some] = self._records_of(rows[some], with_weights=name == WEIGHTS)[name]
         return out
 
     def write(self, name: str, rows: Int32Array, values: NDArray[Any]) -> None:
@@ -205,6 +211,11 @@ class CachedArray:
     def nbytes(self) -> int:
         """Return the bytes of the float32 values, as in a file."""
         return int(np.prod(self.shape)) * self.itemsize
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes of the records, which are read whole; see `TensorView`."""
+        return max(self.nbytes, len(self) * self._rows.file.record_bytes)
 
     def __len__(self) -> int:
         return self._stop - self._start

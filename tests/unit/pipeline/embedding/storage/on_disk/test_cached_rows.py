@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.pipeline.checkpoint import files
 from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.on_disk.cached_rows import CachedArray
 from shadowsync.pipeline.embedding.storage.on_disk.row_file import RowFile
 from shadowsync.pipeline.embedding.storage.on_disk.row_slots import MOVING_SLOT_BYTES
 from shadowsync.pipeline.embedding.storage.on_disk.shares import (
@@ -152,8 +154,8 @@ def test_a_checkpoint_has_the_same_rows_and_restores_to_either(kind: str, tmp_pa
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     store = spilled.stores[0]
-    files = ShardPart.of(store, AppliedBatches()).write(folder)
-    saved = SavedTables(folder, manifest_of_files(files))
+    written = ShardPart.of(store, AppliedBatches()).write(folder)
+    saved = SavedTables(folder, manifest_of_files(written))
     back, again = EmbeddingCluster(tables, 1), on_disk(tables, tmp_path)
     for cluster in (back, again):
         assert cluster.stores[0].restore(saved) == []
@@ -162,6 +164,42 @@ def test_a_checkpoint_has_the_same_rows_and_restores_to_either(kind: str, tmp_pa
     more = range(STEPS, STEPS + 10)
     for left, right in zip(train(back, more), train(again, more), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_checkpoint_reads_few_records_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, changes: bool
+) -> None:
+    """Also for state of one number a row: rows wait for a step, and memory has its records meanwhile."""
+    spilled, most = on_disk(KINDS["growing"], tmp_path), 64
+    train(spilled, range(STEPS))
+    store, read, counts, steps = spilled.stores[0], RowFile.read, list[int](), list[int]()
+    (record_bytes,) = {bank.cached.file.record_bytes for bank, _ in store._groups if bank.cached}
+
+    def noted(self: RowFile, rows: Any) -> Any:
+        counts.append(len(rows))
+        return read(self, rows)
+
+    def fetch(step: Callable[[], Any]) -> Any:
+        values = step()
+        steps.append(len(values))
+        return values
+
+    monkeypatch.setattr(RowFile, "read", noted)
+    monkeypatch.setattr(files, "PIECE_BYTES", most * record_bytes)
+    part = ShardPart.of(store, AppliedBatches())
+    if changes:
+        part = ShardPart.of_changes(store, None, store.changed_since(0), 1)
+    part.served(fetch).write(tmp_path)
+    assert max(counts) > most // 8
+    assert max(counts) <= most
+    # Ids and times of use are in memory.
+    assert sum(count == most for count in steps) > len(steps) // 2
+    # The control: so many are read at once if nobody counts records.
+    counts.clear()
+    monkeypatch.setattr(CachedArray, "read_bytes", CachedArray.nbytes)
+    part.served(fetch).write(tmp_path)
+    assert max(counts) > 4 * most
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "growing"])
