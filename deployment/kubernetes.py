@@ -17,16 +17,15 @@ from ..pipeline.errors import ExitCode, JobFileError
 from .job_nodes import COORDINATOR, RoleNodes, nodes_of
 from .pods import (
     JOB_FILE,
+    KEY_NAME,
     KubernetesOptions,
     Manifest,
     data_volume,
     in_pods,
     job_and_key,
-    key_variable,
     labels_of,
     metadata_of,
     pod_of,
-    queued_metadata,
     runs_volume,
     selected,
     storage_access,
@@ -100,11 +99,14 @@ def _pod_monitor(options: KubernetesOptions) -> Manifest:
 
 
 def _job_set(job: Job, options: KubernetesOptions, dense_parameters: int) -> Manifest:
+    metadata = metadata_of(options, options.name)
+    if options.queue:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
     ttl = {} if options.ttl_seconds is None else {"ttlSecondsAfterFinished": options.ttl_seconds}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": queued_metadata(options),
+        "metadata": metadata,
         "spec": {
             # A node that starts asks for addresses before the other nodes are ready.
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -156,14 +158,17 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
         "image": options.image if nodes.needs_torch else options.control_image,
         "args": _arguments(nodes, options),
         # Nothing but /tmp can be written to there.
-        "env": [*key_variable(), {"name": "HOME", "value": "/tmp"}],
+        "env": [
+            {"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"},
+            {"name": "HOME", "value": "/tmp"},
+        ],
         **storage_access(options),
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
         "resources": _resources(nodes),
         **_probes(job.run.start_timeout_seconds),
     }
     volumes.append(("tmp", "/tmp", False, {"emptyDir": {}}))
-    return {"restartPolicy": "Never"} | pod_of(container, volumes, nodes.role, options, read_only_root=True)
+    return {"restartPolicy": "Never"} | pod_of(container, volumes, nodes.role, options)
 
 
 def coordinator_host(name: str) -> str:
