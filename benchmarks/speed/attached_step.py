@@ -36,8 +36,6 @@ import numpy as np
 import shadowsync
 import torch
 from shadowsync.benchmarks.pairs import save
-from shadowsync.examples.other_areas.character_model import CONTEXT, CharacterModel, loss_of
-from shadowsync.examples.other_areas.digits import small_network
 from shadowsync.nodes.runtime.process import CLI, python
 from shadowsync.pipeline.text.markdown import markdown_table
 from torch import nn
@@ -53,6 +51,8 @@ EMPTY_ROUNDS: Final = 10_000
 DRAWS: Final = 2_000
 HOOK_TRIES, HOOK_CALLS = 20, 200
 CHARACTERS: Final = 100
+CONTEXT: Final = 64
+WIDTH: Final = 64
 Made = tuple[nn.Module, Callable[[], torch.Tensor]]
 
 
@@ -80,15 +80,43 @@ def wide() -> Made:
 
 
 def convolution() -> Made:
-    """Return the small vision model of the examples: 6 thousand parameters."""
-    return _classifier(small_network(), torch.randn(16, 1, 8, 8))
+    """Return a small vision model: 6,090 parameters."""
+    layers = (
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * 4, 10)),
+    )
+    return _classifier(nn.Sequential(*layers), torch.randn(16, 1, 8, 8))
+
+
+class CharacterModel(nn.Module):
+    """A transformer of two layers that predicts the next character."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(CHARACTERS, WIDTH)
+        self.positions = nn.Parameter(torch.zeros(CONTEXT, WIDTH))
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(WIDTH, CHARACTERS)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        """Logits [B, CONTEXT, CHARACTERS] from int64 [B, CONTEXT]."""
+        inner = self.layers(self.tokens(characters) + self.positions, mask=self.mask, is_causal=True)
+        logits: torch.Tensor = self.out(inner)
+        return logits
 
 
 def characters() -> Made:
-    """Return the small language model of the examples: 80 thousand parameters in 30 tensors."""
-    model = CharacterModel(CHARACTERS)
+    """Return a small language model: 80 thousand parameters in 30 tensors."""
+    model = CharacterModel()
     windows = torch.randint(CHARACTERS, (8, CONTEXT + 1))
-    return model, lambda: loss_of(model, windows)
+    return model, lambda: nn.functional.cross_entropy(
+        model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()
+    )
 
 
 MODELS: Final[Mapping[str, Callable[[], Made]]] = {
