@@ -1,10 +1,10 @@
 """The plan's examples/s beside measured ones, for settings that were not profiled.
 
-    python benchmarks/speed/planning.py \\
+    python benchmarks/speed/machines/planning.py \\
         --out benchmarks/speed/results/planning.json  # 10 minutes on two quiet cores
-    python benchmarks/speed/planning.py \\
+    python benchmarks/speed/machines/planning.py \\
         --again benchmarks/speed/results/planning.json  # predict the same runs anew
-    python benchmarks/speed/planning.py --rounds 1 --seconds 6 --only 2        # does it run
+    python benchmarks/speed/machines/planning.py --rounds 1 --seconds 6 --only 2        # does it run
 
 One job is profiled once, and predicts twelve settings of trainers, workers, nodes, batches in flight, rounds
 and cores. Each then runs for about `--seconds`, in alternation, and the median of its examples/s is set

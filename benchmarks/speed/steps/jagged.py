@@ -1,6 +1,6 @@
 """CPU seconds and memory of a step on long lists: jagged beside padded to the longest of the batch.
 
-    python benchmarks/speed/jagged.py --out benchmarks/speed/results/jagged.json
+    python benchmarks/speed/steps/jagged.py --out benchmarks/speed/results/jagged.json
 
 The lengths of a batch are log-uniform, from 1 to 20, 200 or 2,000. A step goes from the nodes' replies to
 their gradients: of `sequence` with its loss (two blocks, one head), and of the gather alone, whose loss is

@@ -2,7 +2,7 @@
 
 All runs are on one machine.
 
-    python benchmarks/speed/pipeline.py --rounds 10 [--peer P2_TORCH.py] \\
+    python benchmarks/speed/machines/pipeline.py --rounds 10 [--peer P2_TORCH.py] \\
         --out benchmarks/speed/results/pipeline.json
 
 All nodes are counted: reader, embedding, sync, coordinator and trainers share the cores that Hogwild has

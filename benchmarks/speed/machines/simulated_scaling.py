@@ -1,7 +1,7 @@
 """Simulated scaling beside the measured 1 to 32 trainers of results/scaling.json, and far beyond.
 
-    python benchmarks/speed/simulated_scaling.py --check                     # seconds
-    python benchmarks/speed/simulated_scaling.py \\
+    python benchmarks/speed/machines/simulated_scaling.py --check                     # seconds
+    python benchmarks/speed/machines/simulated_scaling.py \\
         --out benchmarks/speed/results/simulated_scaling.json  # minutes
 
 The measured trainers computed by a sleep; all of synchronization was real (results.md, "Scaling"). The
@@ -25,7 +25,7 @@ from shadowsync.lab.simulation.sweep import Sweep, draw_sweep, simulate_all, swe
 from shadowsync.pipeline.text.format import number, percent
 from shadowsync.pipeline.text.markdown import markdown_table
 
-MEASURED: Final = Path(__file__).resolve().parent / "results" / "scaling.json"
+MEASURED: Final = Path(__file__).resolve().parents[1] / "results" / "scaling.json"
 EVERY: Final = 5
 WARM_SECONDS: Final = 5.0
 SECONDS: Final = 8.0

@@ -1,6 +1,6 @@
 """Indexes of item vectors, against exact search: CPU to build, CPU of a query, recall, bytes.
 
-    python benchmarks/speed/retrieval_index.py --out benchmarks/speed/results/retrieval_index.json
+    python benchmarks/speed/serving/retrieval_index.py --out benchmarks/speed/results/retrieval_index.json
 
 Vectors have 64 floats and the length 1. `clusters`: 1,000 groups of items that are alike. `towers`: what two
 layers with ReLU make of random inputs, without groups. Queries are near an item, but near no other one on

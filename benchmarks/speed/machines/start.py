@@ -2,8 +2,8 @@
 
 Two ways to start a job are measured, in alternation.
 
-    python benchmarks/speed/start.py --job examples/demo.toml --times 10
-    python benchmarks/speed/start.py --job examples/demo.toml --other ../before/.venv/bin/shadowsync
+    python benchmarks/speed/machines/start.py --job examples/demo.toml --times 10
+    python benchmarks/speed/machines/start.py --job examples/demo.toml --other ../before/.venv/bin/shadowsync
 
 Without `--other` the two ways are the start methods, "forkserver" and "spawn"; with it, this checkout's
 command and another's. Of each run: seconds from the command to the first trained batch in the ledger, seconds

@@ -1,6 +1,6 @@
 """Rate, latency and CPU of `POST /retrieve`, by number of items, exact and by index.
 
-    python benchmarks/speed/retrieval.py --out benchmarks/speed/results/retrieval.json
+    python benchmarks/speed/serving/retrieval.py --out benchmarks/speed/results/retrieval.json
 
 A small job trains two towers of 64 floats; its items are so many ids with their genres. A server on one core
 answers threads of this process, which each have one query and one connection: 10 items of it. The server's

@@ -1,6 +1,6 @@
 """Trainers on a GPU: steps, whole jobs, quality by depth, and the device's busy share.
 
-    python benchmarks/speed/gpu.py [--device cuda] [--seconds 600] [--parts steps loops ...] \\
+    python benchmarks/speed/steps/gpu.py [--device cuda] [--seconds 600] [--parts steps loops ...] \\
         [--out benchmarks/speed/results/gpu.json]
 
 Parts, in this order, each written as it ends; one that would begin after `--seconds` is left out:
@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from shadowsync.benchmarks.job_runs import log_or_generated, on_log, run_job
 from shadowsync.benchmarks.pairs import save
-from shadowsync.benchmarks.speed.gpu_loops import KINDS, examples_per_second
+from shadowsync.benchmarks.speed.steps.gpu_loops import KINDS, examples_per_second
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker import captured_steps
 from shadowsync.nodes.worker.step import Step, Stepper

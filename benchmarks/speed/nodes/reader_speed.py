@@ -1,6 +1,6 @@
 """Rows a second that one core reads into batches, and where the time goes.
 
-    python benchmarks/speed/reader_speed.py --rows 1000000 --rounds 5 \\
+    python benchmarks/speed/nodes/reader_speed.py --rows 1000000 --rounds 5 \\
         --out benchmarks/speed/results/reader_speed.json
 
 One thread of this process does what a reader does, without its sockets: it reads the files, parses and

@@ -1,6 +1,6 @@
 """CPU time of each codec, in microseconds per MB of float32 values.
 
-    python benchmarks/speed/codecs.py --out benchmarks/speed/results/codecs.json
+    python benchmarks/speed/network/codecs.py --out benchmarks/speed/results/codecs.json
 
 One thread, chunks of a megabyte, as links send them; the least of many, since other work only adds.
 """

@@ -1,6 +1,6 @@
 """What a step of two towers costs, beside the same step in plain torch.
 
-    OMP_NUM_THREADS=1 python benchmarks/speed/two_towers.py --out benchmarks/speed/results/two_towers.json
+    OMP_NUM_THREADS=1 python benchmarks/speed/steps/two_towers.py --out two_towers.json
 
 One thread, no sockets, float32, SGD: a worker's step from its vectors to their gradients, with and without
 the correction for frequency, and a loop with `torch.nn.Embedding`, whose tables get sparse gradients. The

@@ -2,7 +2,7 @@
 
 The comparison is the paper's main one.
 
-    python benchmarks/speed/slow_network.py --rounds 10 --out benchmarks/speed/results/slow_network.json
+    python benchmarks/speed/network/slow_network.py --rounds 10 --out slow_network.json
 
 Every round runs every way to synchronize under every delay, in alternation, with a relay between the nodes
 that synchronize (also at 0 ms, and under `none`). Each run is appended to a file of JSON lines beside --out;

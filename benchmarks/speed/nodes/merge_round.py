@@ -1,6 +1,6 @@
 """CPU time of a sync node for a round of all trainers that merge, by its parts and the codec.
 
-    python benchmarks/speed/merge_round.py --out benchmarks/speed/results/merge_round.json
+    python benchmarks/speed/nodes/merge_round.py --out benchmarks/speed/results/merge_round.json
 
 Per MB of the slice in float32, one thread, without sockets: the chunks of 4 trainers, or 8, are decoded,
 merged, and each trainer is answered. The first two rounds, whose answers are float32, do not count. The least

@@ -2,8 +2,8 @@
 
 Two equal loops in one process, one plain and one attached, take turns.
 
-    python benchmarks/speed/attached_step.py --out benchmarks/speed/results/attached_step.json
-    python benchmarks/speed/attached_step.py --table benchmarks/speed/results/attached_step.json
+    python benchmarks/speed/steps/attached_step.py --out benchmarks/speed/results/attached_step.json
+    python benchmarks/speed/steps/attached_step.py --table benchmarks/speed/results/attached_step.json
 
 A pair is a block of up to 20 steps of each, in random order; each gives CPU seconds of the loop's thread, by
 the kernel's clock. Then the attached loop trains alone for some seconds: `beside` is the CPU of all other

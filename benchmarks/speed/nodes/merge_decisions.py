@@ -1,6 +1,6 @@
 """Decisions of a merge's window in a second of CPU time: contributions, each with the question when to close.
 
-    python benchmarks/speed/merge_decisions.py
+    python benchmarks/speed/nodes/merge_decisions.py
 
 Merges of all trainers, whose contributions come over 5 s, in order. It measures the first ones of a merge, in
 which most trainers are waited for.

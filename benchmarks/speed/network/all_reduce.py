@@ -4,7 +4,7 @@ Ours is `meet` and `mean` as an algorithm calls them, into a new tensor; gloo's 
 `torch.distributed.all_reduce` in place, a sum. Both run in the same processes of one machine, by turns.
 The time is that of the slowest process, from the moment that all were told to start; CPU is the mean of all.
 
-Use: python benchmarks/speed/all_reduce.py [--processes 2 --processes 4] [--transport tcp]
+Use: python benchmarks/speed/network/all_reduce.py [--processes 2 --processes 4] [--transport tcp]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the time of a training step goes.
 
-    python benchmarks/speed/step.py --batch 512 --precision bfloat16 --out benchmarks/speed/results/step.json
+    python benchmarks/speed/steps/step.py --batch 512 --precision bfloat16 --out step.json
 
 One thread, no sockets: the parts of a worker's step one after the other, each timed by itself over many steps
 (the peers' DLRM, one embedding node, SGD). `products` are the matrix products of the step alone, on matrices

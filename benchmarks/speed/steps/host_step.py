@@ -1,6 +1,6 @@
 """What a GPU trainer's step costs the host: seconds of its CPU, with a device that does nothing.
 
-    python benchmarks/speed/host_step.py --batch 2048 --out benchmarks/speed/results/host_step.json
+    python benchmarks/speed/steps/host_step.py --batch 2048 --out benchmarks/speed/results/host_step.json
 
 A worker's stage, launch and finish of the demo's DLRM with 26 tables on two nodes, whole or split. Copies,
 events and kernels of the device cost nothing here; what is left is the host's own work, of which a part is to
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from shadowsync.benchmarks.pairs import save
 from shadowsync.benchmarks.peers.peer_log import ROWS
-from shadowsync.benchmarks.speed.step import made_deliveries
+from shadowsync.benchmarks.speed.steps.step import made_deliveries
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.nodes.worker.step import Stepper

@@ -1,6 +1,6 @@
 """Latency and rate of `shadowsync serve` under load.
 
-    python benchmarks/speed/serving.py RUN DATA.parquet --out benchmarks/speed/results/serving.json
+    python benchmarks/speed/serving/scores.py RUN DATA.parquet --out benchmarks/speed/results/serving.json
 
 `hey` (https://github.com/rakyll/hey, a package of Debian) sends requests of 50 candidates with rows of DATA
 over some connections: as many as the server answers, or at a given rate. The server has core 0 and `hey` core

@@ -1,6 +1,6 @@
 """What a column of groups costs: bytes of an example, and speed of readers and of a job.
 
-    python benchmarks/speed/group_column.py --out benchmarks/speed/results/group_column.json
+    python benchmarks/speed/nodes/group_column.py --out benchmarks/speed/results/group_column.json
 
 The log is that of the peers, with 13 numbers and 26 ids, in Parquet. A pair is the same input or job with and
 without a column of kind "group", one right after the other, in alternating order. The column is one of the
@@ -20,7 +20,7 @@ import polars as pl
 from shadowsync.benchmarks.job_runs import run_job
 from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, show_ratio, table
 from shadowsync.benchmarks.peers.peer_log import write_peer_log
-from shadowsync.benchmarks.speed.reader_speed import SHAPE, InputReader, figures
+from shadowsync.benchmarks.speed.nodes.reader_speed import SHAPE, InputReader, figures
 from shadowsync.nodes.reader.deliveries import delivery_of
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.input.job_input import JobInput

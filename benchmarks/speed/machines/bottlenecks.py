@@ -1,6 +1,6 @@
 """Whether `shadowsync profile` finds a bottleneck that is planted from outside.
 
-    python benchmarks/speed/bottlenecks.py --out bottlenecks.json [--only 'a stopped reader'] [--rounds 3]
+    python benchmarks/speed/machines/bottlenecks.py --out bottlenecks.json [--only NAME] [--rounds 3]
 
 Each case is the same job with one slow thing: a node that is stopped nine tenths of the time, a network with
 a delay, rounds that every step waits for, a model that holds the interpreter's lock. The controls are the job

@@ -1,6 +1,6 @@
 """Cost of a job's key: whole jobs over TCP with and without it.
 
-    python benchmarks/speed/encryption.py --out benchmarks/speed/results/encryption.json
+    python benchmarks/speed/network/encryption.py --out benchmarks/speed/results/encryption.json
 
 All messages go over loopback TCP, none through shared memory, as between hosts: once with the default codecs,
 float32 on every link, and once with bfloat16 vectors and gradients, half the bytes to encrypt. A pair is a

@@ -1,6 +1,6 @@
 """Goodput of trainers that die: merges that wait for nobody, beside synchronous data parallelism. Simulated.
 
-    python benchmarks/speed/simulated_deaths.py --out benchmarks/speed/results/simulated_deaths.json
+    python benchmarks/speed/machines/simulated_deaths.py --out benchmarks/speed/results/simulated_deaths.json
 
 The costs of a trainer and of a round are those of simulated_scaling.py. A merge comes about every 600
 iterations, 30 s. Each line has another time between the deaths of one trainer.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowsync.benchmarks.pairs import save
-from shadowsync.benchmarks.speed.simulated_scaling import FAST_LINK, costs, measured_cells
+from shadowsync.benchmarks.speed.machines.simulated_scaling import FAST_LINK, costs, measured_cells
 from shadowsync.lab.simulation.setting import Setting
 from shadowsync.lab.simulation.simulate import SimulatedPoint, simulate
 from shadowsync.lab.simulation.sweep import assumptions

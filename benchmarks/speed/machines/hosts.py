@@ -1,6 +1,6 @@
 """The demo on three hosts that share no folder, beside one of them.
 
-    unshare --net python benchmarks/speed/hosts.py --rounds 3 --out benchmarks/speed/results/hosts.json
+    unshare --net python benchmarks/speed/machines/hosts.py --rounds 3 --out hosts.json
 
 The hosts are namespaces of this machine, with addresses of their own (`benchmarks/namespaces.py`). Host 1 has
 the data, the coordinator, the reader and the sync node, hosts 2 and 3 a trainer and an embedding node each,
@@ -37,7 +37,7 @@ from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.tests.support.outside.s3_server import S3Process
 
-DEMO: Final = Path(__file__).parents[2] / "examples" / "demo.toml"
+DEMO: Final = Path(__file__).parents[3] / "examples" / "demo.toml"
 JOB, KEY, DATA = "examples/demo.toml", "job.key", "demo-data"
 S3_HOST: Final = 4
 # Long, since the nodes of a run share two cores, on which each starts its own interpreter.

@@ -1,6 +1,6 @@
 """Growing tables, with either index, beside a hashed one: rows a second, bytes a row.
 
-    python benchmarks/speed/growing_tables.py --out benchmarks/speed/results/growing_tables.json
+    python benchmarks/speed/nodes/growing_tables.py --out benchmarks/speed/results/growing_tables.json
 
 Each table is in a store of its own, of one thread, and all get batches in turns: a lookup of the ids, then a
 push of their gradients. The ids of the first part all have a row; in the second part most are new, ten times

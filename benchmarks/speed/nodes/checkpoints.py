@@ -1,7 +1,7 @@
 """Checkpoints of large tables during training: pauses, seconds and bytes.
 
-    python benchmarks/speed/checkpoints.py --rows 600000 --every-seconds 10
-    python benchmarks/speed/checkpoints.py --python ../before/.venv/bin/python --log LOG
+    python benchmarks/speed/nodes/checkpoints.py --rows 600000 --every-seconds 10
+    python benchmarks/speed/nodes/checkpoints.py --python ../before/.venv/bin/python --log LOG
 
 The job has one embedding node and 26 tables of --rows rows each, with 16 floats and Adagrad's sums: 600,000
 rows are 2 GB. The first checkpoint has all rows, later ones those that changed. The output is JSON: of each

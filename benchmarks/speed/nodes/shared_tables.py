@@ -1,6 +1,6 @@
 """Speed of a job whose item and history share a table, beside one with two tables.
 
-    python benchmarks/speed/shared_tables.py --out benchmarks/speed/results/shared_tables.json
+    python benchmarks/speed/nodes/shared_tables.py --out benchmarks/speed/results/shared_tables.json
 
 The log is drawn: users, items with frequencies as in a click log, and histories of up to 20 of these items. A
 pair is a job with one table and one with two of the same settings, one right after the other, in alternating
