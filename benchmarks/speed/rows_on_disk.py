@@ -31,7 +31,7 @@ from shadowsync.pipeline.config.tables import TableColumn, TableSettings
 from shadowsync.pipeline.data.hashing import mix
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
-from shadowsync.pipeline.report.write import describe_hardware, read_report, versions
+from shadowsync.pipeline.report.run_folders.write import describe_hardware, read_report, versions
 from shadowsync.pipeline.text.sizes import parse_size
 
 COLUMNS, DIM = 26, 16

@@ -46,7 +46,7 @@ def prepare(
     from ...pipeline.jobfile.load import load_job
     from ...pipeline.prepare.preparation import prepare_folder
     from ...pipeline.prepare.statistics_page import sharing_line
-    from ...pipeline.report.run_folder import shown
+    from ...pipeline.report.run_folders.run_folder import shown
     from ...watch.terminal.prepare_progress import progress_shown
 
     if verify and force:

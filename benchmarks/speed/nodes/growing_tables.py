@@ -28,7 +28,7 @@ from shadowsync.pipeline.embedding.growing import row_directory
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.growing_bank import GrowingBank
 from shadowsync.pipeline.embedding.storage.store import ShardStore
-from shadowsync.pipeline.report.write import describe_hardware, versions
+from shadowsync.pipeline.report.run_folders.write import describe_hardware, versions
 from shadowsync.pipeline.types import Int32Array, Uint64Array
 
 NO_ROWS: Int32Array = np.zeros(0, np.int32)

@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from shadowsync.pipeline.report.write import describe_hardware, versions
+from shadowsync.pipeline.report.run_folders.write import describe_hardware, versions
 from shadowsync.serving.client import ScoringClient
 
 USERS, GENRES, ROWS, K = 2000, 20, 200_000, 10

@@ -23,7 +23,7 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
-from shadowsync.pipeline.report.write import describe_hardware, versions
+from shadowsync.pipeline.report.run_folders.write import describe_hardware, versions
 from shadowsync.pipeline.retrieval.index import VectorIndex
 from shadowsync.pipeline.retrieval.top_k import ExactSearch
 from shadowsync.pipeline.types import Float32Array

@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
-from shadowsync.pipeline.report.write import describe_hardware, versions
+from shadowsync.pipeline.report.run_folders.write import describe_hardware, versions
 
 CANDIDATES = 50
 # Columns of the user and the page in the requests with a context: half of them.
