@@ -38,10 +38,7 @@ from .commands.models.serve import serve
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
 from .commands.output import ignore_unread_output, name_full_output, open_missing_streams
 from .commands.render import render
-from .commands.running.health import health
-from .commands.running.scale import scale
-from .commands.running.stop import stop
-from .commands.running.top import top
+from .commands.running import health, scale, stop, top
 
 if TYPE_CHECKING:
     from .pipeline.errors import ShadowSyncError

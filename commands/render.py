@@ -154,8 +154,7 @@ def kubernetes(job_file: str, overrides: tuple[str, ...], trust: bool, **given: 
     from ..pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync render kubernetes", "kubernetes")
-    from ..deployment.kubernetes import kubernetes_manifests
-    from ..deployment.yaml_text import yaml_text
+    from ..deployment.kubernetes import kubernetes_manifests, yaml_text
 
     job = job_of(job_file, overrides, trust=trust)
     manifests = kubernetes_manifests(job, _options(job, **given), _dense_parameters(job))

@@ -8,8 +8,10 @@ on. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
 
 from ..nodes.runtime.health import ALIVE, HEALTHY, probe
 from ..pipeline.config.job import Job
@@ -206,3 +208,22 @@ def _probes(start_seconds: float) -> Manifest:
     alive = {"exec": {"command": probe(ALIVE)}, **often, "failureThreshold": 4}
     started = healthy | {"failureThreshold": 2 + int(start_seconds / 15)}
     return {"startupProbe": started, "livenessProbe": alive, "readinessProbe": healthy}
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Return True: equal parts are written again."""
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Return the documents as one YAML stream, keys in their order."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=110)

@@ -1,4 +1,4 @@
-"""Client of a running job: changes the number of its nodes."""
+"""Clients of a running job: they change the number of its nodes, and end an input that it follows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import click
 
 from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.text.format import counted
-from ...pipeline.wire.control.messages import Scale
-from ...pipeline.wire.rpc.channel import RemoteError
+from ...pipeline.wire.control.messages import EndInput, Scale
+from ...pipeline.wire.rpc.channel import ConnectionLost, RemoteError
 from ...pipeline.wire.rpc.client import open_channel
 from ...pipeline.wire.tasks import race
 from .watched_job import WatchedJob
@@ -56,3 +56,22 @@ async def scale_job(address: str, counts: Mapping[str, int]) -> None:
         finally:
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
+
+
+STOP_SECONDS = 30.0
+
+
+async def end_input(address: str) -> None:
+    """Have the job at `address` look for no more files.
+
+    Raises ClusterError if nothing answers, or the job refuses.
+    """
+    watched = WatchedJob(address)
+    async with open_channel(address, watched.handle) as channel:
+        await watched.first_status(channel, notify_end=False)
+        try:
+            await channel.call(EndInput(), timeout_seconds=STOP_SECONDS)
+        except ConnectionLost as error:
+            raise ClusterError(error.what, where=address, remedy="check that the job still runs") from error
+        except RemoteError as error:
+            raise ClusterError(error.what, where=address, remedy=error.remedy) from error
