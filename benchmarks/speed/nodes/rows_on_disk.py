@@ -1,6 +1,6 @@
 """Jobs whose tables exceed the memory of their embedding node, beside the same jobs with all rows in memory.
 
-    python benchmarks/speed/rows_on_disk.py WORK --out benchmarks/speed/results/rows_on_disk.json
+    python benchmarks/speed/nodes/rows_on_disk.py WORK --out benchmarks/speed/results/rows_on_disk.json
 
 WORK is a folder on a local disk with 30 GB to spare. Each input has 26 columns of ids, log-uniform or
 uniform. The embedding node with rows on disk runs in a control group (version 1, as root) that has as much
