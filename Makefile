@@ -94,7 +94,7 @@ variants: install-dev
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
 	$(PYTEST) -m gpu tests/unit
-	$(BIN)/python benchmarks/speed/gpu.py --seconds 480 --out benchmarks/speed/results/gpu.json
+	$(BIN)/python benchmarks/speed/steps/gpu.py --seconds 480 --out benchmarks/speed/results/gpu.json
 	$(PYTEST) -m gpu tests/integration
 
 ray: $(VENV)/.ray

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .pipeline.config.job import Job
     from .pipeline.errors import ShadowSyncError
     from .pipeline.report.model import Report
-    from .pipeline.report.runs import list_runs
+    from .pipeline.report.run_folders.runs_table import list_runs
     from .pipeline.saved_model.model import SavedModel, load
     from .pipeline.wire.frames import PROTOCOL_VERSION
 
@@ -39,7 +39,7 @@ _PLACES = {
     "ShadowSyncError": "pipeline.errors",
     "attach": "attached.attach",
     "compare": "lab.comparison.compare",
-    "list_runs": "pipeline.report.runs",
+    "list_runs": "pipeline.report.run_folders.runs_table",
     "load": "pipeline.saved_model.model",
     "run": "nodes.supervisor.run",
 }

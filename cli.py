@@ -38,10 +38,7 @@ from .commands.models.serve import serve
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
 from .commands.output import ignore_unread_output, name_full_output, open_missing_streams
 from .commands.render import render
-from .commands.running.health import health
-from .commands.running.scale import scale
-from .commands.running.stop import stop
-from .commands.running.top import top
+from .commands.running import health, scale, stop, top
 
 if TYPE_CHECKING:
     from .pipeline.errors import ShadowSyncError
@@ -56,7 +53,10 @@ WRITING = ("export", "generate", "init", "merge", "predict", "prepare", "serve")
 REMOVED_COMMANDS = {
     "tune": "was removed: on real jobs it showed no gain over settings at random; search with Optuna, as in"
     " docs/lab.md#settings-found-by-trials",
+    "render rayjob": "was removed: no KubeRay ever ran what it printed; give `render kubernetes`, or start a"
+    " Ray cluster and submit the job to it, as in docs/deploy.md#ray",
 }
+"""Commands that are gone, with the name of their group, and what to do about each."""
 
 EXIT_CODES = """\b
 Exit codes:
@@ -96,8 +96,9 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; what trains or writes files needs no reader."""
-        if args and args[0] in REMOVED_COMMANDS:
-            ctx.fail(f"{args[0]} {REMOVED_COMMANDS[args[0]]}")
+        for name in (" ".join(args[:words]) for words in (1, 2)):
+            if name in REMOVED_COMMANDS:
+                ctx.fail(f"{name} {REMOVED_COMMANDS[name]}")
         found = super().resolve_command(ctx, args)
         if found[0] in (*TRAINING, *WRITING):
             ignore_unread_output()

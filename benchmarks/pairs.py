@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from shadowsync.pipeline.report.write import describe_hardware, versions
+from shadowsync.pipeline.report.run_folders.write import describe_hardware, versions
 from shadowsync.pipeline.text.markdown import markdown_table
 
 Figures = dict[str, float]

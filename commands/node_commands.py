@@ -113,7 +113,7 @@ def coordinator(
     if report is not None and not supervised:
         from rich.console import Console
 
-        from ..pipeline.report.terminal import print_report
+        from ..pipeline.report.rendering.terminal import print_report
 
         print_report(report, Console())
     if text:
@@ -125,8 +125,8 @@ def _begun_run(job: Job) -> Path | None:
     """Return the folder of the job's newest run if that has not ended."""
     from ..nodes.coordinator.main import LEDGER_FILE
     from ..nodes.coordinator.recovery.takeover import has_begun
-    from ..pipeline.report.run_folder import newest_run_folder
-    from ..pipeline.report.write import JSON_NAME
+    from ..pipeline.report.run_folders.run_folder import newest_run_folder
+    from ..pipeline.report.run_folders.write import JSON_NAME
 
     folder = newest_run_folder(Path(job.run.directory), job.run.name)
     if folder is None or (folder / JSON_NAME).is_file() or not has_begun(folder, LEDGER_FILE):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from ..deployment.pods import KubernetesOptions
     from ..pipeline.config.job import Job
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 @click.group()
 def render() -> None:
@@ -23,78 +20,6 @@ def render() -> None:
 
     What is printed is applied by the engine's own command, such as kubectl or sbatch.
     """
-
-
-def _pod_options(command: F) -> F:
-    """Add the options of a job in pods; they become the arguments of `_options`."""
-    for option in reversed(
-        (
-            click.option("--image", required=True, help="The image for every role (docker/Dockerfile)."),
-            click.option("--name", help="Name of the job's objects. [default: run.name]"),
-            click.option("--namespace", default="", help="Namespace. [default: that of kubectl's context]"),
-            click.option(
-                "--runs-claim",
-                default="",
-                metavar="CLAIM",
-                help="PersistentVolumeClaim, ReadWriteMany, of the run folders; the pods see it at /runs. A"
-                " job with run.storage needs none; its coordinator alone mounts the one that is given.",
-            ),
-            click.option(
-                "--storage-secret",
-                default="",
-                metavar="SECRET",
-                help="Secret with the environment variables of run.storage, such as AWS_ACCESS_KEY_ID.",
-            ),
-            click.option(
-                "--data-claim",
-                default="",
-                metavar="CLAIM",
-                help="PersistentVolumeClaim of the input; coordinator and readers see it at /data.",
-            ),
-            click.option(
-                "--key-secret", metavar="SECRET", help="Secret with the key as job.key. [default: NAME-key]"
-            ),
-            click.option("--queue", default="", help="Kueue's local queue."),
-            click.option(
-                "--service-account", default="", metavar="NAME", help="Service account of the pods."
-            ),
-            click.option("--priority-class", default="", metavar="NAME", help="Priority class of the pods."),
-            click.option(
-                "--pull-secret",
-                "pull_secrets",
-                multiple=True,
-                metavar="SECRET",
-                help="Secret of the images' registry.",
-            ),
-            click.option(
-                "--node-selector",
-                multiple=True,
-                metavar="LABEL=VALUE",
-                help="A label of the machines that take the pods.",
-            ),
-            click.option(
-                "--toleration",
-                "tolerations",
-                multiple=True,
-                metavar="KEY[=VALUE][:EFFECT]",
-                help="A taint of the machines that take the pods.",
-            ),
-            click.option(
-                "--spread",
-                default="",
-                metavar="LABEL",
-                help="Spread the pods of a role over machines that differ in LABEL, such as"
-                " kubernetes.io/hostname.",
-            ),
-            click.option(
-                "--ttl-seconds",
-                type=click.IntRange(min=0),
-                help="Remove the job and its pods this long after its end. [default: never]",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
 
 
 def _options(
@@ -161,7 +86,63 @@ def _say_that_no_gpu_is_asked_for(job: Job) -> None:
     help="Secret with the output of `shadowsync key token` as token: prints a PodMonitor, by which the"
     " Prometheus operator scrapes the pods.",
 )
-@_pod_options
+@click.option("--image", required=True, help="The image for every role (docker/Dockerfile).")
+@click.option("--name", help="Name of the job's objects. [default: run.name]")
+@click.option("--namespace", default="", help="Namespace. [default: that of kubectl's context]")
+@click.option(
+    "--runs-claim",
+    default="",
+    metavar="CLAIM",
+    help="PersistentVolumeClaim, ReadWriteMany, of the run folders; the pods see it at /runs. A"
+    " job with run.storage needs none; its coordinator alone mounts the one that is given.",
+)
+@click.option(
+    "--storage-secret",
+    default="",
+    metavar="SECRET",
+    help="Secret with the environment variables of run.storage, such as AWS_ACCESS_KEY_ID.",
+)
+@click.option(
+    "--data-claim",
+    default="",
+    metavar="CLAIM",
+    help="PersistentVolumeClaim of the input; coordinator and readers see it at /data.",
+)
+@click.option("--key-secret", metavar="SECRET", help="Secret with the key as job.key. [default: NAME-key]")
+@click.option("--queue", default="", help="Kueue's local queue.")
+@click.option("--service-account", default="", metavar="NAME", help="Service account of the pods.")
+@click.option("--priority-class", default="", metavar="NAME", help="Priority class of the pods.")
+@click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    metavar="SECRET",
+    help="Secret of the images' registry.",
+)
+@click.option(
+    "--node-selector",
+    multiple=True,
+    metavar="LABEL=VALUE",
+    help="A label of the machines that take the pods.",
+)
+@click.option(
+    "--toleration",
+    "tolerations",
+    multiple=True,
+    metavar="KEY[=VALUE][:EFFECT]",
+    help="A taint of the machines that take the pods.",
+)
+@click.option(
+    "--spread",
+    default="",
+    metavar="LABEL",
+    help="Spread the pods of a role over machines that differ in LABEL, such as kubernetes.io/hostname.",
+)
+@click.option(
+    "--ttl-seconds",
+    type=click.IntRange(min=0),
+    help="Remove the job and its pods this long after its end. [default: never]",
+)
 @trust_option
 def kubernetes(job_file: str, overrides: tuple[str, ...], trust: bool, **given: Any) -> None:
     """Print the manifests of a job: a ConfigMap, a NetworkPolicy and a JobSet.
@@ -173,34 +154,10 @@ def kubernetes(job_file: str, overrides: tuple[str, ...], trust: bool, **given: 
     from ..pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync render kubernetes", "kubernetes")
-    from ..deployment.kubernetes import kubernetes_manifests
-    from ..deployment.yaml_text import yaml_text
+    from ..deployment.kubernetes import kubernetes_manifests, yaml_text
 
     job = job_of(job_file, overrides, trust=trust)
     manifests = kubernetes_manifests(job, _options(job, **given), _dense_parameters(job))
-    _say_that_no_gpu_is_asked_for(job)
-    click.echo(yaml_text(manifests), nl=False)
-
-
-@render.command()
-@job_options
-@_pod_options
-@trust_option
-def rayjob(job_file: str, overrides: tuple[str, ...], trust: bool, **given: Any) -> None:
-    """Print the manifests of a job: a ConfigMap and KubeRay's RayJob.
-
-    It makes a Ray cluster with a pod for each node, and runs the job there as `shadowsync run --on ray` does.
-    The image needs Ray, too (docker/Dockerfile.ray). The cluster needs KubeRay 1.1 or later, and the Secret,
-    as for `render kubernetes`.
-    """
-    from ..pipeline.jobfile.extras import require_extra
-
-    require_extra("shadowsync render rayjob", "kubernetes")
-    from ..deployment.kuberay import ray_job_manifests
-    from ..deployment.yaml_text import yaml_text
-
-    job = job_of(job_file, overrides, trust=trust)
-    manifests = ray_job_manifests(job, _options(job, **given), _dense_parameters(job))
     _say_that_no_gpu_is_asked_for(job)
     click.echo(yaml_text(manifests), nl=False)
 

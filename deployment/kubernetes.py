@@ -8,8 +8,10 @@ on. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
 
 from ..nodes.runtime.health import ALIVE, HEALTHY, probe
 from ..pipeline.config.job import Job
@@ -17,16 +19,15 @@ from ..pipeline.errors import ExitCode, JobFileError
 from .job_nodes import COORDINATOR, RoleNodes, nodes_of
 from .pods import (
     JOB_FILE,
+    KEY_NAME,
     KubernetesOptions,
     Manifest,
     data_volume,
     in_pods,
     job_and_key,
-    key_variable,
     labels_of,
     metadata_of,
     pod_of,
-    queued_metadata,
     rows_volumes,
     runs_volume,
     selected,
@@ -101,11 +102,14 @@ def _pod_monitor(options: KubernetesOptions) -> Manifest:
 
 
 def _job_set(job: Job, options: KubernetesOptions, dense_parameters: int) -> Manifest:
+    metadata = metadata_of(options, options.name)
+    if options.queue:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
     ttl = {} if options.ttl_seconds is None else {"ttlSecondsAfterFinished": options.ttl_seconds}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": queued_metadata(options),
+        "metadata": metadata,
         "spec": {
             # A node that starts asks for addresses before the other nodes are ready.
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -157,14 +161,17 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
         "image": options.image if nodes.needs_torch else options.control_image,
         "args": _arguments(nodes, options),
         # Nothing but /tmp can be written to there.
-        "env": [*key_variable(), {"name": "HOME", "value": "/tmp"}],
+        "env": [
+            {"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"},
+            {"name": "HOME", "value": "/tmp"},
+        ],
         **storage_access(options),
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
         "resources": _resources(nodes),
         **_probes(job.run.start_timeout_seconds),
     }
     volumes.append(("tmp", "/tmp", False, {"emptyDir": {}}))
-    return {"restartPolicy": "Never"} | pod_of(container, volumes, nodes.role, options, read_only_root=True)
+    return {"restartPolicy": "Never"} | pod_of(container, volumes, nodes.role, options)
 
 
 def coordinator_host(name: str) -> str:
@@ -204,3 +211,22 @@ def _probes(start_seconds: float) -> Manifest:
     alive = {"exec": {"command": probe(ALIVE)}, **often, "failureThreshold": 4}
     started = healthy | {"failureThreshold": 2 + int(start_seconds / 15)}
     return {"startupProbe": started, "livenessProbe": alive, "readinessProbe": healthy}
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Return True: equal parts are written again."""
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Return the documents as one YAML stream, keys in their order."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=110)

@@ -113,14 +113,6 @@ def metadata_of(options: KubernetesOptions, name: str) -> Manifest:
     return own | ({"namespace": options.namespace} if options.namespace else {})
 
 
-def queued_metadata(options: KubernetesOptions) -> Manifest:
-    """Return the metadata of what is queued, if there is a queue."""
-    metadata = metadata_of(options, options.name)
-    if options.queue:
-        metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
-    return metadata
-
-
 def labels_of(options: KubernetesOptions, role: str) -> dict[str, str]:
     """Return the labels of a role's pods."""
     return {**selected(options), "app.kubernetes.io/name": "shadowsync", "shadowsync/role": role}
@@ -131,20 +123,17 @@ def selected(options: KubernetesOptions) -> dict[str, str]:
     return {"app.kubernetes.io/instance": options.name}
 
 
-def pod_of(
-    container: Manifest,
-    volumes: list[Volume],
-    role: str,
-    options: KubernetesOptions,
-    *,
-    read_only_root: bool = False,
-) -> Manifest:
+def pod_of(container: Manifest, volumes: list[Volume], role: str, options: KubernetesOptions) -> Manifest:
     """Return the specification of a pod of one container, with the least rights.
 
     Pod Security "restricted" takes it.
     """
     user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-    rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    rights = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
     return {
         "terminationGracePeriodSeconds": STOP_SECONDS,
         "automountServiceAccountToken": False,
@@ -154,7 +143,7 @@ def pod_of(
         "containers": [
             {
                 **container,
-                "securityContext": rights | ({"readOnlyRootFilesystem": True} if read_only_root else {}),
+                "securityContext": rights,
                 "volumeMounts": [
                     {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
                     for name, path, read_only, _ in volumes
@@ -211,11 +200,6 @@ def job_and_key(options: KubernetesOptions) -> list[Volume]:
         # The group of the pod may read it, and nobody else.
         ("key", "/key", True, {"secret": {"secretName": options.key_secret, "defaultMode": 0o440}}),
     ]
-
-
-def key_variable() -> list[Manifest]:
-    """Return the environment of a container that has the key."""
-    return [{"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"}]
 
 
 def data_volume(options: KubernetesOptions) -> list[Volume]:

@@ -11,7 +11,12 @@ from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.atomic_file import unwritable
 from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.jobfile.load import validate_saved_job
-from ...pipeline.report.run_folder import ADDRESS_FILE, create_run_folder, point_latest, write_address
+from ...pipeline.report.run_folders.run_folder import (
+    ADDRESS_FILE,
+    create_run_folder,
+    point_latest,
+    write_address,
+)
 
 HUB_FILE: Final = "hub.json"
 

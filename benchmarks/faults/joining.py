@@ -24,7 +24,7 @@ from typing import Any
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, query_ledger
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.report.run_folders.write import read_report
 
 Figures = dict[str, Any]
 LOOK_SECONDS = 0.05

@@ -15,7 +15,7 @@ import psutil
 from shadowsync.benchmarks.job_runs import job_text, query_ledger
 from shadowsync.benchmarks.pairs import Figures
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.report.run_folders.write import read_report
 
 END_SECONDS = 0.5
 SAMPLE_SECONDS = 0.25

@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from ...pipeline.prepare.preparation import Prepared
+    from ...pipeline.prepare.preparation import PreparationStatus, Prepared
+
+_PERIOD_SECONDS = 0.2
+
+
+@contextmanager
+def progress_shown(*, quiet: bool) -> Iterator[Callable[[PreparationStatus], None]]:
+    """Yield a callback that shows progress if standard error is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[rows]:,} rows, {task.fields[rate]:,.0f} rows/s"),
+        TimeElapsedColumn(),
+    )
+    begun, shown, rows_before = time.monotonic(), 0.0, -1
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("prepare", total=None, rows=0, rate=0.0)
+
+        def on_progress(state: PreparationStatus) -> None:
+            nonlocal shown, rows_before
+            now = time.monotonic()
+            if now - shown < _PERIOD_SECONDS:
+                return
+            rows_before = state.rows if rows_before < 0 else rows_before
+            rate = (state.rows - rows_before) / max(now - begun, 1e-9)
+            progress.update(
+                task, completed=state.bytes_done, total=state.bytes_all, rows=state.rows, rate=rate
+            )
+            shown = now
+
+        yield on_progress
 
 
 @click.command()
@@ -46,8 +86,7 @@ def prepare(
     from ...pipeline.jobfile.load import load_job
     from ...pipeline.prepare.preparation import prepare_folder
     from ...pipeline.prepare.statistics_page import sharing_line
-    from ...pipeline.report.run_folder import shown
-    from ...watch.terminal.prepare_progress import progress_shown
+    from ...pipeline.report.run_folders.run_folder import shown
 
     if verify and force:
         raise click.UsageError("--verify and --force exclude each other; give one of them")

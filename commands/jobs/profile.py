@@ -77,7 +77,7 @@ def run_profile(
     from ...pipeline.jobfile.load import load_resolved
     from ...pipeline.performance.document import PROFILE_JSON, PROFILE_MARKDOWN, TRACE_JSON, read_profile
     from ...pipeline.performance.render import print_profile
-    from ...pipeline.report.run_folder import shown
+    from ...pipeline.report.run_folders.run_folder import shown
 
     require_extra("shadowsync profile", "plots")
     code, text, report, folder = supervise(

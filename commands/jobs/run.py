@@ -82,9 +82,9 @@ def run_and_exit(
     """
     from rich.console import Console
 
-    from ...pipeline.report.quality_warnings import bad_row_warnings
-    from ...pipeline.report.run_folder import shown
-    from ...pipeline.report.terminal import print_report
+    from ...pipeline.report.rendering.quality_warnings import bad_row_warnings
+    from ...pipeline.report.rendering.terminal import print_report
+    from ...pipeline.report.run_folders.run_folder import shown
 
     code, text, report, folder = supervise(read_job, quiet=quiet, supervised=supervised, on=on)
     if report is not None and folder is not None and not quiet:

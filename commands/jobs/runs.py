@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ...pipeline.report.runs import Runs
+    from ...pipeline.report.run_folders.runs_table import Runs
 
-# As SORTS of pipeline/report/runs.py; imported there it would need pydantic for --help.
+# As SORTS of pipeline/report/run_folders/runs_table.py; imported there it would need pydantic for --help.
 _SORTS = ("start", "name", "examples", "examples/s", "NE", "AUC", "recall", "NDCG", "MRR", "NE in training")
 
 _WIDEST = 10_000
@@ -38,7 +38,7 @@ def runs(directory: Path, sort: str, as_json: bool) -> None:
     """
     import json
 
-    from ...pipeline.report.runs import list_runs
+    from ...pipeline.report.run_folders.runs_table import list_runs
 
     found = list_runs(directory, sort=sort)
     if as_json:

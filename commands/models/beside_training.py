@@ -55,8 +55,8 @@ def _training_run(run: str) -> Path | None:
 
 def _trains(folder: Path) -> bool:
     """Return whether a run has begun and not ended, and wants others to yield."""
-    from ...pipeline.report.run_folder import ADDRESS_FILE
-    from ...pipeline.report.write import JSON_NAME
+    from ...pipeline.report.run_folders.run_folder import ADDRESS_FILE
+    from ...pipeline.report.run_folders.write import JSON_NAME
 
     if not (folder / ADDRESS_FILE).is_file() or (folder / JSON_NAME).exists():
         return False

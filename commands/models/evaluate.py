@@ -162,7 +162,7 @@ def _print_labels(labels: dict[str, dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ...pipeline.report.wording import metric_name
+    from ...pipeline.report.rendering.wording import metric_name
     from ...pipeline.text.format import number
 
     table = Table(box=None, pad_edge=False)

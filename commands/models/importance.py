@@ -86,7 +86,7 @@ def _print(measured: Importance) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ...pipeline.report.importance import importance_in_words
+    from ...pipeline.report.rendering.importance import importance_in_words
     from ...pipeline.text.format import number
 
     click.echo(importance_in_words(measured))
@@ -101,8 +101,8 @@ def _print(measured: Importance) -> None:
 
 
 def _add_to_report(folder: Path, measured: Importance) -> None:
-    from ...pipeline.report.run_folder import shown
-    from ...pipeline.report.write import JSON_NAME, MARKDOWN_NAME, read_report, rewrite_texts
+    from ...pipeline.report.run_folders.run_folder import shown
+    from ...pipeline.report.run_folders.write import JSON_NAME, MARKDOWN_NAME, read_report, rewrite_texts
 
     try:
         report = read_report(folder / JSON_NAME)

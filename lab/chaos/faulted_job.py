@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import resource
+import sqlite3
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,8 +27,41 @@ from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
 from .due_faults import DueFaults, FaultsOfJob
 from .injector import Injector
-from .progress import Progress, progress_of
 from .schedule import ScheduledFault
+
+_BY_TRAINER = "SELECT trainer, count(*), sum(acknowledgements), sum(examples) FROM batches GROUP BY trainer"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run has trained.
+
+    Attributes:
+        batches: trained batches, each counted once.
+        acknowledgements: how often batches were trained.
+        examples: examples of these batches, each counted once.
+        trainers: names of the trainers that have trained any.
+    """
+
+    batches: int = 0
+    acknowledgements: int = 0
+    examples: int = 0
+    trainers: frozenset[str] = frozenset()
+
+
+def progress_of(folder: Path) -> Progress | None:
+    """Read a run's progress; None without a ledger, and while its file cannot be read."""
+    path = folder / "ledger.sqlite"
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as database:
+            rows = database.execute(_BY_TRAINER).fetchall()
+    except sqlite3.OperationalError:
+        return None
+    batches, acknowledgements, examples = (sum(row[column] for row in rows) for column in (1, 2, 3))
+    return Progress(batches, acknowledgements, examples, frozenset(row[0] for row in rows))
+
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
 LOOK_SECONDS: Final = 0.05

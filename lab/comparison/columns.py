@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from ...pipeline.report.wording import DOES_NOT
+from ...pipeline.report.rendering.wording import DOES_NOT
 from ...pipeline.text.format import MISSING, amount, counted, data_size, duration, number
 from .record import Comparison
 from .statistics import Paired

@@ -17,7 +17,7 @@ from ...pipeline.jobfile.extras import require_extra
 from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.jobfile.named_code import code_of, require_trusted
 from ...pipeline.open_files import require_files
-from ...pipeline.report.run_folder import create_run_folder
+from ...pipeline.report.run_folders.run_folder import create_run_folder
 from ...pipeline.text.html import html_table
 from .columns import all_columns
 from .markdown import print_table

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ...pipeline.report.curves import with_breaks
-from ...pipeline.report.placement import Point
+from ...pipeline.report.rendering.curves import with_breaks
+from ...pipeline.report.tables.placement import Point
 
 POINTS = 120
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...pipeline.report.wording import DOES_NOT
+from ...pipeline.report.rendering.wording import DOES_NOT
 from ...pipeline.text.format import data_size
 from ...pipeline.text.markdown import markdown_table, plain
 from .columns import NARROW, all_columns, facts, incomplete, run_status

@@ -12,8 +12,8 @@ from ...pipeline.errors import JobFileError
 from ...pipeline.input.plan import plan_input, require_fixed_input, require_ne
 from ...pipeline.models.registry import build_model
 from ...pipeline.models.state_check import check_stateless
-from ...pipeline.report.wording import emulated_links
-from ...pipeline.report.write import describe_hardware, versions
+from ...pipeline.report.rendering.wording import emulated_links
+from ...pipeline.report.run_folders.write import describe_hardware, versions
 from ...pipeline.text.wall_clock import timestamp
 from .record import Comparison, Run, VariantRecord
 from .variants import (

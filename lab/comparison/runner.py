@@ -9,8 +9,8 @@ from pathlib import Path
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.model import Report
-from ...pipeline.report.write import JSON_NAME as REPORT_NAME
-from ...pipeline.report.write import read_report
+from ...pipeline.report.run_folders.write import JSON_NAME as REPORT_NAME
+from ...pipeline.report.run_folders.write import read_report
 from ...pipeline.text.format import count, duration, number
 from ..job_process import JobProcess
 from .markdown import render_markdown

@@ -153,7 +153,7 @@ def draw_sweep(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from ...pipeline.report.curves import legend_below
+    from ...pipeline.report.rendering.curves import legend_below
 
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     FigureCanvasAgg(figure)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
+from ...pipeline.report.rendering.quality_warnings import FIRST_ITERATIONS
 from ...pipeline.text.format import MISSING, amount, data_size, duration, number
 from ...pipeline.text.markdown import markdown_table, plain
 from ..comparison.columns import Column, signed_difference, with_labels

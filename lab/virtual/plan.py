@@ -14,8 +14,8 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.jobfile.load import validate_job
 from ...pipeline.report.model import Hardware
-from ...pipeline.report.wording import emulated_links
-from ...pipeline.report.write import describe_hardware, versions
+from ...pipeline.report.rendering.wording import emulated_links
+from ...pipeline.report.run_folders.write import describe_hardware, versions
 from ...pipeline.text.wall_clock import timestamp
 from ...pipeline.types import first_fault
 from ..comparison.record import ComparisonPart, read_json, write_json

@@ -19,7 +19,7 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input, require_fixed_input, require_ne
 from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.jobfile.named_code import code_of, note_named_code, require_trusted
-from ...pipeline.report.run_folder import create_run_folder
+from ...pipeline.report.run_folders.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
 from ..comparison.plots import write_pictures
 from ..comparison.record import read_json

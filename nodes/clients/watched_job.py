@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from ...pipeline.errors import ClusterError, JobFileError
-from ...pipeline.report.run_folder import ADDRESS_FILE
+from ...pipeline.report.run_folders.run_folder import ADDRESS_FILE
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import GetStatus

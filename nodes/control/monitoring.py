@@ -66,7 +66,7 @@ class Monitoring:
         state, settings = self._state, self._server.settings
         watch = state.job.watch
         if watch.web and not missing_modules("web"):
-            from ...pipeline.report.runs import rows_beside
+            from ...pipeline.report.run_folders.runs_table import rows_beside
             from ...pipeline.wire.http.hosts import names_of
             from ...watch.page.server import PageServer
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
-from ...pipeline.report.write import load_pictures
+from ...pipeline.report.run_folders.write import load_pictures
 from ...pipeline.text.format import count, counted, duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, SyncReplaced
 from ..control.membership import require_same_plan, require_same_start

@@ -28,7 +28,7 @@ from ...pipeline.jobfile.ineffective import job_warnings
 from ...pipeline.jobfile.named_code import code_of, note_named_code
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
-from ...pipeline.report.run_folder import (
+from ...pipeline.report.run_folders.run_folder import (
     ADDRESS_FILE,
     create_run_folder,
     hint_of_silent,
@@ -36,7 +36,7 @@ from ...pipeline.report.run_folder import (
     resume_hint,
     write_address,
 )
-from ...pipeline.report.write import write_report
+from ...pipeline.report.run_folders.write import write_report
 from ...pipeline.retrieval.items import items_of_files
 from ...pipeline.text import wall_clock
 from ...pipeline.text.format import counted

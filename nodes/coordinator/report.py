@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from ...pipeline.checkpoint.best import BEST
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
-from ...pipeline.report.disk_rows import disk_rows
-from ...pipeline.report.growth import growing_tables, growth_warnings
 from ...pipeline.report.lateness import Lateness, lateness_of, latest_of
 from ...pipeline.report.ledger import Ledger
 from ...pipeline.report.merged_work import merges_of
@@ -25,9 +23,8 @@ from ...pipeline.report.model import (
     Sync,
     Throughput,
 )
-from ...pipeline.report.placement import LoadedNode, Placement
 from ...pipeline.report.quality import Train, Validation
-from ...pipeline.report.quality_warnings import (
+from ...pipeline.report.rendering.quality_warnings import (
     FIRST_ITERATIONS,
     averaging_warnings,
     bad_row_warnings,
@@ -37,8 +34,11 @@ from ...pipeline.report.quality_warnings import (
     one_class_warnings,
     warmup_warnings,
 )
-from ...pipeline.report.sharing import shared_rows, sharing_warnings
-from ...pipeline.report.write import describe_hardware, versions
+from ...pipeline.report.run_folders.write import describe_hardware, versions
+from ...pipeline.report.tables.disk_rows import disk_rows
+from ...pipeline.report.tables.growth import growing_tables, growth_warnings
+from ...pipeline.report.tables.placement import LoadedNode, Placement
+from ...pipeline.report.tables.sharing import shared_rows, sharing_warnings
 from ...pipeline.text.format import counted
 from ..control.membership import Member
 from .audit import contradicted, examples_of, ledger_of, total

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
+from ...pipeline.report.rendering.quality_warnings import FIRST_ITERATIONS
 
 
 class RoundCounter:

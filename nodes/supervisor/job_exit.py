@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.model import Report
-from ...pipeline.report.run_folder import keep_report, resume_hint
-from ...pipeline.report.write import absent_pictures, read_report, rewrite_texts
+from ...pipeline.report.run_folders.run_folder import keep_report, resume_hint
+from ...pipeline.report.run_folders.write import absent_pictures, read_report, rewrite_texts
 from ..runtime.process import exit_status_text
 from .emulation import Emulation
 from .launcher import RunningNode

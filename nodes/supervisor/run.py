@@ -20,7 +20,7 @@ from ...pipeline.jobfile.load import job_of_tree, load_job, with_present_keys, w
 from ...pipeline.jobfile.named_code import code_of, require_trusted
 from ...pipeline.jobfile.tables_in_memory import with_written_tables
 from ...pipeline.report.model import Report
-from ...pipeline.report.notebook import FolderReport
+from ...pipeline.report.rendering.notebook import FolderReport
 from ...pipeline.wire.tasks import post
 from ...watch.terminal.live import Display, display
 from ..runtime.main_loop import run_interruptible

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
 from ..errors import CheckpointError, ResourceError
-from .best import BEST, adopt_best, drop, drop_all, pin, promote
+from .best import BEST, adopt_best, copy_checkpoint, drop, drop_all, pin, promote
 from .best_note import BestNote
-from .kept import keep
-from .manifest import CheckpointManifest, begin, commit, sweep
+from .manifest import MANIFEST_NAME, CheckpointManifest, begin, commit, kept_name, step_of, sweep
 from .saved import best_note_at
 from .storage import CheckpointStorage, split_address
 
@@ -240,3 +240,20 @@ def _refuse_to_move(start: str, metric: str, input_digest: str) -> None:
         raise CheckpointError(
             "it stays where it is, and is not copied from one kind of place to the other", where=start
         )
+
+
+def keep(checkpoint: Path, examples: int, most: int) -> None:
+    """Link RUN/checkpoint as RUN/step-N, and remove all such folders but the newest `most`.
+
+    Only one thread of one process may call at a time. Raises ResourceError.
+    """
+    run = checkpoint.parent
+    copy_checkpoint(checkpoint, run / kept_name(examples))
+    steps = {path: step_of(path.name) for path in run.iterdir()}
+    found = {path: step for path, step in steps.items() if step is not None}
+    # One without its manifest was begun by a process that has died.
+    whole = [path for path in found if (path / MANIFEST_NAME).is_file()]
+    newest = sorted(whole, key=lambda path: found[path])[-most:]
+    for path in found:
+        if path not in newest:
+            shutil.rmtree(path, ignore_errors=True)

@@ -9,13 +9,13 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, compu
 
 from ..metrics.importance import Importance
 from ..types import ResultModel
-from .disk_rows import DiskRows
-from .growth import GrowingTable
 from .ledger import Ledger
 from .merged_work import Merges
-from .placement import Placement, Point
 from .quality import Evaluation, Train, Validation
-from .sharing import SharedRows
+from .tables.disk_rows import DiskRows
+from .tables.growth import GrowingTable
+from .tables.placement import Placement, Point
+from .tables.sharing import SharedRows
 
 FORMAT_VERSION: Final = 1
 NE_PICTURE: Final = "ne.png"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from shadowsync.nodes.clients.stop import end_input
+from shadowsync.nodes.clients.requests import end_input
 from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.tests.support.jobs.cluster import Cluster

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ...pipeline.config.job import Job
 from ...pipeline.jobfile.extras import missing_modules
-from ...pipeline.report.runs import flat_settings
+from ...pipeline.report.run_folders.runs_table import flat_settings
 from ...pipeline.text.wall_clock import unix_seconds
 from .scalars import Scalars, ScalarWriter
 

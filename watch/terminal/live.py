@@ -13,8 +13,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.live import Live
 
-from ...pipeline.report.placement import read_table_plan
-from ...pipeline.report.terminal import print_plan
+from ...pipeline.report.rendering.terminal import print_plan
+from ...pipeline.report.tables.placement import read_table_plan
 from ...pipeline.text.format import count, counted, duration, number, percent
 from ..status import Incident, Status, read_status
 from .table import table_of

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...pipeline.report.sharing import WARNED_SHARE
+from ...pipeline.report.tables.sharing import WARNED_SHARE
 from ...pipeline.text.format import count, counted, data_rate, data_size, duration, number, percent
 from ..status import LoopFigures, NodeStatus, Status
 

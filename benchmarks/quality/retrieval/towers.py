@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
-from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.report.run_folders.write import read_report
 
 SEEDS: Final = (1, 2, 3)
 JOB: Final = Path(__file__).with_name("retrieval.toml")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ....pipeline.report.sharing import shared_rows
+from ....pipeline.report.tables.sharing import shared_rows
 from ....pipeline.wire.control.messages import GetStatus
 from ....watch.curves import parts_of
 from ....watch.status import (

@@ -16,7 +16,7 @@ from ....pipeline.embedding.placement.row_costs import (
 )
 from ....pipeline.embedding.placement.split_by_cost import TableLoad
 from ....pipeline.embedding.placement.table_access import TableAccess
-from ....pipeline.report.placement import How, PlacedNode, PlacedPiece, PlacedTable, PlanRecord
+from ....pipeline.report.tables.placement import How, PlacedNode, PlacedPiece, PlacedTable, PlanRecord
 
 
 @dataclass(frozen=True)

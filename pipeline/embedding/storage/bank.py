@@ -16,7 +16,7 @@ from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from ..placement.ranges import WEIGHTS
 from .bf16_rows import RowNumbers
-from .changed_rows import EpochsInMemory, ChangeEpochs
+from .changed_rows import ChangeEpochs, EpochsInMemory
 from .first_values import FirstRowValues, row_values
 from .on_disk.cached_rows import CachedRows, record_type
 from .on_disk.row_file import RowFile

@@ -192,7 +192,7 @@ class SequenceModel(TowerModel):
         dropout: probability.
         blocks: number of blocks of the transformer.
         heads: number of heads, a divisor of K.
-        temperature, normalized, frequency_rate, negatives: see `TowerModel`.
+        temperature, normalized, frequency_rate: see `TowerModel`.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -216,7 +216,6 @@ class SequenceModel(TowerModel):
         temperature: float = 0.05,
         normalized: bool = True,
         frequency_rate: float = DEFAULT_RATE,
-        negatives: int | None = None,
     ) -> None:
         dim = embedding_dims[item.embeddings[0]]
         for name, number in (("blocks", blocks), ("heads", heads)):
@@ -224,9 +223,7 @@ class SequenceModel(TowerModel):
                 raise ValueError(f"{name}: {number} given; give their number, 1 or more")
         if dim % heads:
             raise ValueError(f"heads: {heads} given; give a divisor of the {dim} floats of a row")
-        super().__init__(
-            temperature, normalized, frequency_rate, item_id=item.embeddings[0], negatives=negatives
-        )
+        super().__init__(temperature, normalized, frequency_rate)
         self.query = HistoryTower(
             query,
             inputs,

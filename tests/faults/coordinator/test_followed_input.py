@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.clients.stop import end_input
+from shadowsync.nodes.clients.requests import end_input
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.integration.data.test_followed_input import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.nodes.clients.scale import parse_counts, scale_job
+from shadowsync.nodes.clients.requests import parse_counts, scale_job
 from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError
 from shadowsync.tests.faults.conftest import ENDLESS

@@ -1,7 +1,7 @@
 """`shadowsync profile` on whole jobs: what it leaves, and figures that no other load of the machine can turn.
 
 Verdicts are tested on measures that are given (`tests/unit/pipeline/performance/test_verdict.py`);
-`benchmarks/speed/bottlenecks.py` plants each bottleneck in a job that runs.
+`benchmarks/speed/machines/bottlenecks.py` plants each bottleneck in a job that runs.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from shadowsync.nodes.coordinator.input import planning
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan
+from shadowsync.pipeline.report.tables.placement import PlanRecord, read_table_plan
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import other_plan, tampered_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import shadowsync
-from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.report.run_folders.write import read_report
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.page_blocks import Block, blocks_of, run_block, run_blocks
 

@@ -10,7 +10,7 @@ import pytest
 from shadowsync.lab.comparison.record import Comparison, read_record
 from shadowsync.lab.comparison.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.report.run_folders.write import read_report
 from shadowsync.tests.support.jobs.processes import Process, Starting, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
 

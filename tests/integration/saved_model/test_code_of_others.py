@@ -191,14 +191,13 @@ def refused(files: Path, *arguments: str) -> bool:
     return said and result.exit_code == ExitCode.USAGE and not (files / "executed").exists()
 
 
-@pytest.mark.parametrize("kind", ["kubernetes", "rayjob"])
-def test_a_rendered_run_of_somebody_else(job_file: JobMaker, files: Path, tmp_path: Path, kind: str) -> None:
+def test_a_rendered_run_of_somebody_else(job_file: JobMaker, files: Path, tmp_path: Path) -> None:
     """The memory of its pods follows from the model, which is made for that."""
     model = [f"model.name={files}/net.py:Net", "model.bottom=[]", "model.top=[]"]
     job = load_job(job_file({"data": {"path": "https://example.org/data.parquet", "eval_path": None}}), model)
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "job.json").write_text(job.model_dump_json(), encoding="utf-8")
-    command = ["render", kind, str(tmp_path / "job.json"), "--image", "image", "--runs-claim", "runs"]
+    command = ["render", "kubernetes", str(tmp_path / "job.json"), "--image", "image", "--runs-claim", "runs"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == ExitCode.USAGE, result.output
     assert f"its model.name executes the file {files}/net.py (Net)" in result.stderr

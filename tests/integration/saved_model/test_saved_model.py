@@ -14,7 +14,7 @@ import torch
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit
 from shadowsync.pipeline.embedding.storage import loaded_tables
 from shadowsync.pipeline.errors import CheckpointError
-from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.report.run_folders.write import read_report
 from shadowsync.pipeline.saved_model.evaluate import score_spans, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel, load
 from shadowsync.pipeline.saved_model.table import Table

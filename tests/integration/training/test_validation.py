@@ -16,7 +16,7 @@ from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.report.wording import quality
+from shadowsync.pipeline.report.rendering.wording import quality
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.report.write import read_report
+from shadowsync.pipeline.report.run_folders.write import read_report
 
 from .processes import wait_until
 

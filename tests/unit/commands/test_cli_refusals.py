@@ -134,6 +134,7 @@ def test_generate_where_nothing_can_be_written(refuse: Callable[..., str]) -> No
         (["scale", "runs/latest", "--autoscale", "1:8"], "with shadowsync scale runs/latest trainer=4"),
         (["tune", "job.toml", "--search", "sync.gap=1,2"], "tune was removed: "),
         (["tune"], "search with Optuna"),
+        (["render", "rayjob", "job.toml"], "render rayjob was removed: "),
         (["reader", "job.toml"], "Missing option '--join'"),
         (["eval", "runs/latest"], "Missing option '--data'"),
         (["generate"], "Missing argument 'DIRECTORY'"),

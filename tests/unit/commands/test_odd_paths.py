@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.report.run_folder import create_run_folder
+from shadowsync.pipeline.report.run_folders.run_folder import create_run_folder
 from shadowsync.pipeline.text.format import is_unicode
 
 JOB = '[data]\nformat = "criteo_tsv"\npath = "x.tsv"\n'

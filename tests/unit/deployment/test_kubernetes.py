@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import yaml
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.deployment.job_nodes import nodes_of
-from shadowsync.deployment.kuberay import ray_job_manifests
 from shadowsync.deployment.kubernetes import coordinator_host, kubernetes_manifests, require_name
 from shadowsync.deployment.pods import JOB_FILE
 from shadowsync.pipeline.config.job import Job
@@ -274,9 +273,8 @@ def restricted(pod: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("render", [kubernetes_manifests, ray_job_manifests])
-def test_pod_security_takes_every_pod(render: Callable[..., list[dict[str, Any]]]) -> None:
-    pods = list(pods_of(render(job_of(), OPTIONS)))
+def test_pod_security_takes_every_pod() -> None:
+    pods = list(pods_of(kubernetes_manifests(job_of(), OPTIONS)))
     assert len(pods) >= 5
     for pod in pods:
         assert restricted(pod)
@@ -308,21 +306,20 @@ def test_what_is_given_of_pods_is_in_each() -> None:
         spread="kubernetes.io/hostname",
         ttl_seconds=3600,
     )
-    for render in (kubernetes_manifests, ray_job_manifests):
-        manifests = render(job_of(), given)
-        assert manifests[-1]["spec"]["ttlSecondsAfterFinished"] == 3600
-        for pod in pods_of(manifests):
-            assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("trainer", "batch")
-            assert (pod["imagePullSecrets"], pod["nodeSelector"]) == (
-                [{"name": "registry"}],
-                {"pool": "spot"},
-            )
-            *lost, spot, gpu = pod["tolerations"]
-            assert {one["tolerationSeconds"] for one in lost} == {30}
-            assert spot == {"key": "spot", "operator": "Exists"}
-            assert gpu == {"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}
-            assert pod["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
-    for role, spec in indexed_jobs(kubernetes_manifests(job_of(), given)):
+    manifests = kubernetes_manifests(job_of(), given)
+    assert manifests[-1]["spec"]["ttlSecondsAfterFinished"] == 3600
+    for pod in pods_of(manifests):
+        assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("trainer", "batch")
+        assert (pod["imagePullSecrets"], pod["nodeSelector"]) == (
+            [{"name": "registry"}],
+            {"pool": "spot"},
+        )
+        *lost, spot, gpu = pod["tolerations"]
+        assert {one["tolerationSeconds"] for one in lost} == {30}
+        assert spot == {"key": "spot", "operator": "Exists"}
+        assert gpu == {"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}
+        assert pod["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
+    for role, spec in indexed_jobs(manifests):
         check_schema({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": role}, "spec": spec})
     with pytest.raises(JobFileError, match="'a:b' is no taint"):
         kubernetes_manifests(job_of(), replace(OPTIONS, tolerations=("a:b",)))

@@ -43,7 +43,7 @@ function begun(points) {
 }
 
 // The points with a null after each place where nothing was measured for much longer than between most others:
-// a pause. As `with_breaks` in pipeline/report/curves.py.
+// a pause. As `with_breaks` in pipeline/report/rendering/curves.py.
 export function withBreaks(points) {
   const steps = points.slice(1).map(([x], at) => x - points[at][0]);
   const usual = [...steps].sort((a, b) => a - b)[Math.floor(steps.length / 4)];
@@ -60,7 +60,7 @@ const alone = (values) => {
 };
 
 // The highest value that an axis needs: first points far above all others would squash the curve. As
-// `readable_top` in pipeline/report/curves.py.
+// `readable_top` in pipeline/report/rendering/curves.py.
 export function readableTop([places, ...curves], high) {
   const early = places[0] + EARLY * (places[places.length - 1] - places[0]);
   const later = curves.flatMap((values) => values.filter((value, at) => value != null && places[at] > early));

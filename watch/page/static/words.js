@@ -11,7 +11,7 @@ export const number = (value, digits = 4) =>
     : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 export const share = (value, digits = 0) => (value == null ? UNKNOWN : `${number(value * 100, digits)}%`);
 
-// As metric_name in pipeline/report/wording.py.
+// As metric_name in pipeline/report/rendering/wording.py.
 const METRICS = { ne: "NE", auc: "AUC", pr_auc: "PR-AUC", calibration_error: "calibration error" };
 export const metricName = (name) => {
   const [metric, ...label] = name.split("/");

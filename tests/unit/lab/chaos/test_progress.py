@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shadowsync.lab.chaos.progress import Progress, progress_of
+from shadowsync.lab.chaos.faulted_job import Progress, progress_of
 from shadowsync.nodes.coordinator.ledger.records import Acknowledged
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.tests.support.data.batches import batch_id

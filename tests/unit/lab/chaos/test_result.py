@@ -10,8 +10,7 @@ import pytest
 from shadowsync.commands.lab.chaos import chaos, show_result
 from shadowsync.lab.chaos import faulted_job, run
 from shadowsync.lab.chaos.due_faults import FaultsOfJob
-from shadowsync.lab.chaos.faulted_job import FaultedJob, InjectedFault, JobRunner
-from shadowsync.lab.chaos.progress import Progress
+from shadowsync.lab.chaos.faulted_job import FaultedJob, InjectedFault, JobRunner, Progress
 from shadowsync.lab.chaos.run import (
     FEWEST_CLEAN,
     ChaosPlan,

@@ -20,6 +20,7 @@ from shadowsync.lab.network.link_faults import LinkFault, LinkFaultServer, reque
 from shadowsync.lab.network.proxy import ProxyListener, ThrottledLink
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.pipeline.wire.endpoints import local_address
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.jobs.processes import until
 from shadowsync.tests.support.outside.other_user import greeting_of
 
@@ -135,41 +136,35 @@ def test_a_line_with_a_rate_lets_one_pass_after_the_other() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 @pytest.mark.parametrize(("user", "echoed"), [(0, b"1"), (65534, b"0")])
-def test_it_passes_nothing_of_another_user(user: int, echoed: bytes) -> None:
-    async def main() -> None:
-        async with behind(echo, ipc=True) as place:
-            assert await asyncio.to_thread(greeting_of, place.near, user) == echoed
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_it_passes_nothing_of_another_user(user: int, echoed: bytes) -> None:
+    async with behind(echo, ipc=True) as place:
+        assert await asyncio.to_thread(greeting_of, place.near, user) == echoed
 
 
 @pytest.mark.parametrize("ipc", [False, True])
-def test_every_byte_passes_in_order_on_every_connection(ipc: bool) -> None:
-    async def main() -> None:
-        async def one(place: Behind) -> None:
-            reader, writer = await place.connect()
-            sent = os.urandom(1_500_000)
-            writer.write(sent)
-            writer.write_eof()
-            assert await reader.read(-1) == sent
+@run_by(asyncio.run)
+async def test_every_byte_passes_in_order_on_every_connection(ipc: bool) -> None:
+    async def one(place: Behind) -> None:
+        reader, writer = await place.connect()
+        sent = os.urandom(1_500_000)
+        writer.write(sent)
+        writer.write_eof()
+        assert await reader.read(-1) == sent
 
-        async with behind(echo, delay=0.01, ipc=ipc) as place:
-            await asyncio.gather(*(one(place) for _ in range(6)))
-            assert place.listener.connections == 6
-            assert place.listener.inward.bytes == place.listener.outward.bytes == 6 * 1_500_000
-
-    asyncio.run(main())
+    async with behind(echo, delay=0.01, ipc=ipc) as place:
+        await asyncio.gather(*(one(place) for _ in range(6)))
+        assert place.listener.connections == 6
+        assert place.listener.inward.bytes == place.listener.outward.bytes == 6 * 1_500_000
 
 
 @pytest.mark.parametrize("delay", [0.03, 0.1])
-def test_an_answer_takes_twice_the_delay(delay: float) -> None:
-    async def main() -> None:
-        async with behind(echo, delay=delay, ipc=True) as place:
-            near, around = await place.connect(), await place.connect(around=True)
-            assert await seconds_of(round_trip(near)) == pytest.approx(2 * delay)
-            assert await seconds_of(round_trip(around)) == 0.0, "the control"
-
-    run_in_virtual_time(main())
+@run_by(run_in_virtual_time)
+async def test_an_answer_takes_twice_the_delay(delay: float) -> None:
+    async with behind(echo, delay=delay, ipc=True) as place:
+        near, around = await place.connect(), await place.connect(around=True)
+        assert await seconds_of(round_trip(near)) == pytest.approx(2 * delay)
+        assert await seconds_of(round_trip(around)) == 0.0, "the control"
 
 
 async def _counted(place: Behind, size: int) -> None:
@@ -240,108 +235,96 @@ def test_what_is_on_the_way_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert much >= 40 << 20, "the control"
 
 
-def test_the_end_of_a_connection_travels_behind_its_bytes() -> None:
-    async def main() -> None:
-        async def one_word(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            del reader
-            writer.write(b"farewell")
+@run_by(run_in_virtual_time)
+async def test_the_end_of_a_connection_travels_behind_its_bytes() -> None:
+    async def one_word(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del reader
+        writer.write(b"farewell")
 
-        async with behind(one_word, delay=0.1, ipc=True) as place:
-            loop, begun = asyncio.get_running_loop(), asyncio.get_running_loop().time()
-            reader, _ = await place.connect()
-            for word in (b"farewell", b""):
-                assert await reader.read(100) == word
-                assert loop.time() - begun == pytest.approx(0.1)
-
-    run_in_virtual_time(main())
+    async with behind(one_word, delay=0.1, ipc=True) as place:
+        loop, begun = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        reader, _ = await place.connect()
+        for word in (b"farewell", b""):
+            assert await reader.read(100) == word
+            assert loop.time() - begun == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("how", ["closed", "reset"])
-def test_the_node_learns_that_its_peer_is_gone(how: str) -> None:
-    async def main() -> None:
-        gone = asyncio.Event()
+@run_by(asyncio.run)
+async def test_the_node_learns_that_its_peer_is_gone(how: str) -> None:
+    gone = asyncio.Event()
 
-        async def until_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            del writer
-            try:
-                assert await reader.readexactly(1) == b"x"
-                assert await reader.read(1) == b""
-            finally:
-                gone.set()
-
-        async with behind(until_the_end, delay=0.02) as place:
-            _, writer = await place.connect()
-            writer.write(b"x")
-            await writer.drain()
-            if how == "reset":
-                one = writer.get_extra_info("socket")
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            assert not gone.is_set(), "the control"
-            writer.close()
-            await gone.wait()
-
-    asyncio.run(main())
-
-
-def test_a_peer_learns_that_the_node_is_gone() -> None:
-    async def main() -> None:
-        async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(1)
-            writer.transport.abort()
-
-        async with behind(leave, delay=0.02) as place:
-            reader, writer = await place.connect()
-            writer.write(b"x")
-            assert await reader.read(-1) == b""
-
-    asyncio.run(main())
-
-
-def test_where_nobody_listens_the_connection_ends() -> None:
-    async def main() -> None:
-        async with behind(echo) as place:
-            place.listener.target = local_address(uuid4().hex)
-            reader, _ = await place.connect()
+    async def until_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del writer
+        try:
+            assert await reader.readexactly(1) == b"x"
             assert await reader.read(1) == b""
+        finally:
+            gone.set()
 
-    asyncio.run(main())
-
-
-def test_a_stalled_link_is_half_open() -> None:
-    async def main() -> None:
-        got: list[bytes] = []
-
-        async def keep_and_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while data := await reader.read(1 << 16):
-                got.append(data)
-                writer.write(data)
-
-        async with behind(keep_and_echo, ipc=True) as place:
-            ends = await place.connect()
-            await round_trip(ends)
-            loop = asyncio.get_running_loop()
-            LinkFault("reader-0", "stall", 2.0).inject(place.listener, loop.time())
-            waited = asyncio.create_task(seconds_of(round_trip(ends)))
-            await asyncio.sleep(1.0)
-            assert got == [b"?", b"?"], "what goes to the node arrives"
-            assert not waited.done()
-            assert await waited == pytest.approx(2.0)
-            assert await seconds_of(round_trip(ends)) == 0.0, "it has ended"
-
-    run_in_virtual_time(main())
+    async with behind(until_the_end, delay=0.02) as place:
+        _, writer = await place.connect()
+        writer.write(b"x")
+        await writer.drain()
+        if how == "reset":
+            one = writer.get_extra_info("socket")
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert not gone.is_set(), "the control"
+        writer.close()
+        await gone.wait()
 
 
-def test_a_delayed_link_is_slow_both_ways_for_a_while() -> None:
-    async def main() -> None:
-        async with behind(echo, ipc=True) as place:
-            ends = await place.connect()
-            loop = asyncio.get_running_loop()
-            LinkFault("reader-0", "delay", 1.5).inject(place.listener, loop.time())
-            assert await seconds_of(round_trip(ends)) == pytest.approx(1.0)
-            await asyncio.sleep(0.6)
-            assert await seconds_of(round_trip(ends)) == 0.0, "it has ended"
+@run_by(asyncio.run)
+async def test_a_peer_learns_that_the_node_is_gone() -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        writer.transport.abort()
 
-    run_in_virtual_time(main())
+    async with behind(leave, delay=0.02) as place:
+        reader, writer = await place.connect()
+        writer.write(b"x")
+        assert await reader.read(-1) == b""
+
+
+@run_by(asyncio.run)
+async def test_where_nobody_listens_the_connection_ends() -> None:
+    async with behind(echo) as place:
+        place.listener.target = local_address(uuid4().hex)
+        reader, _ = await place.connect()
+        assert await reader.read(1) == b""
+
+
+@run_by(run_in_virtual_time)
+async def test_a_stalled_link_is_half_open() -> None:
+    got: list[bytes] = []
+
+    async def keep_and_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            got.append(data)
+            writer.write(data)
+
+    async with behind(keep_and_echo, ipc=True) as place:
+        ends = await place.connect()
+        await round_trip(ends)
+        loop = asyncio.get_running_loop()
+        LinkFault("reader-0", "stall", 2.0).inject(place.listener, loop.time())
+        waited = asyncio.create_task(seconds_of(round_trip(ends)))
+        await asyncio.sleep(1.0)
+        assert got == [b"?", b"?"], "what goes to the node arrives"
+        assert not waited.done()
+        assert await waited == pytest.approx(2.0)
+        assert await seconds_of(round_trip(ends)) == 0.0, "it has ended"
+
+
+@run_by(run_in_virtual_time)
+async def test_a_delayed_link_is_slow_both_ways_for_a_while() -> None:
+    async with behind(echo, ipc=True) as place:
+        ends = await place.connect()
+        loop = asyncio.get_running_loop()
+        LinkFault("reader-0", "delay", 1.5).inject(place.listener, loop.time())
+        assert await seconds_of(round_trip(ends)) == pytest.approx(1.0)
+        await asyncio.sleep(0.6)
+        assert await seconds_of(round_trip(ends)) == 0.0, "it has ended"
 
 
 async def _can_talk(place: Behind) -> bool:
@@ -352,41 +335,37 @@ async def _can_talk(place: Behind) -> bool:
     return True
 
 
-def test_a_reset_ends_connections_once_and_a_cut_for_a_while() -> None:
-    async def main() -> None:
-        async with behind(echo, ipc=True) as place:
-            loop = asyncio.get_running_loop()
-            for fault, afterwards in ((LinkFault("a", "reset"), True), (LinkFault("a", "cut", 2.0), False)):
-                reader, writer = await place.connect()
+@run_by(run_in_virtual_time)
+async def test_a_reset_ends_connections_once_and_a_cut_for_a_while() -> None:
+    async with behind(echo, ipc=True) as place:
+        loop = asyncio.get_running_loop()
+        for fault, afterwards in ((LinkFault("a", "reset"), True), (LinkFault("a", "cut", 2.0), False)):
+            reader, writer = await place.connect()
+            await round_trip((reader, writer))
+            fault.inject(place.listener, loop.time())
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await round_trip((reader, writer))
-                fault.inject(place.listener, loop.time())
-                with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                    await round_trip((reader, writer))
-                assert await _can_talk(place) is afterwards
-            await asyncio.sleep(2.1)
-            assert await _can_talk(place)
-
-    run_in_virtual_time(main())
+            assert await _can_talk(place) is afterwards
+        await asyncio.sleep(2.1)
+        assert await _can_talk(place)
 
 
-def test_faults_are_requested_over_a_socket() -> None:
-    async def main() -> None:
-        endpoint = local_address(uuid4().hex)
-        async with behind(echo, ipc=True) as place:
-            server = LinkFaultServer({"reader-0": place.listener})
-            await server.open(endpoint)
-            ends = await place.connect()
-            await round_trip(ends)
-            fault = LinkFault("reader-0", "reset")
-            assert await asyncio.to_thread(request_link_fault, endpoint, fault) == 2
-            assert await ends[0].read(1) == b""
-            with pytest.raises(ValueError, match="reader-1"):
-                await asyncio.to_thread(request_link_fault, endpoint, LinkFault("reader-1", "reset"))
-            await server.close()
-            with pytest.raises(OSError, match="refused"):
-                await asyncio.to_thread(request_link_fault, endpoint, fault)
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_faults_are_requested_over_a_socket() -> None:
+    endpoint = local_address(uuid4().hex)
+    async with behind(echo, ipc=True) as place:
+        server = LinkFaultServer({"reader-0": place.listener})
+        await server.open(endpoint)
+        ends = await place.connect()
+        await round_trip(ends)
+        fault = LinkFault("reader-0", "reset")
+        assert await asyncio.to_thread(request_link_fault, endpoint, fault) == 2
+        assert await ends[0].read(1) == b""
+        with pytest.raises(ValueError, match="reader-1"):
+            await asyncio.to_thread(request_link_fault, endpoint, LinkFault("reader-1", "reset"))
+        await server.close()
+        with pytest.raises(OSError, match="refused"):
+            await asyncio.to_thread(request_link_fault, endpoint, fault)
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("melt", 1.0), ("cut", -1.0), ("cut", float("nan"))])
@@ -396,47 +375,43 @@ def test_a_fault_that_cannot_be_is_refused(kind: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("ipc", [False, True], ids=["tcp", "ipc"])
-def test_connections_beyond_the_bound_cost_those_that_have_sent_nothing(ipc: bool) -> None:
-    async def work() -> None:
-        async with behind(echo, ipc=ipc, most=3) as place:
-            nodes = [await place.connect() for _ in range(2)]
-            for node in nodes:
-                await round_trip(node)
-            strangers = [await place.connect() for _ in range(50)]
-            # The newest one is still there; the others were closed for it, one after the other.
-            for reader, _ in strangers[:-1]:
-                assert await ended(reader)
-            # Connections to the node that were on their way for them are closed when they have come.
-            await until(lambda: place.listener.open_ends <= 2 * 3, "the others are closed at both ends")
-            for node in nodes:
-                await round_trip(node)
-            await round_trip(strangers[-1])
-            # All three have sent something: one more is turned away before anything is read.
-            reader, writer = await place.connect()
-            writer.write(b"?")
+@run_by(asyncio.run)
+async def test_connections_beyond_the_bound_cost_those_that_have_sent_nothing(ipc: bool) -> None:
+    async with behind(echo, ipc=ipc, most=3) as place:
+        nodes = [await place.connect() for _ in range(2)]
+        for node in nodes:
+            await round_trip(node)
+        strangers = [await place.connect() for _ in range(50)]
+        # The newest one is still there; the others were closed for it, one after the other.
+        for reader, _ in strangers[:-1]:
             assert await ended(reader)
-            for node in (*nodes, strangers[-1]):
-                await round_trip(node)
-            assert place.listener.refused == 50
-            # Where one has gone there is room.
-            nodes[0][1].write_eof()
-            assert await nodes[0][0].read() == b""
-            await round_trip(await place.connect())
-
-    asyncio.run(work())
-
-
-def test_a_connection_that_sends_nothing_is_closed() -> None:
-    async def work() -> None:
-        async with behind(echo, ipc=True) as place:
-            node = await place.connect()
+        # Connections to the node that were on their way for them are closed when they have come.
+        await until(lambda: place.listener.open_ends <= 2 * 3, "the others are closed at both ends")
+        for node in nodes:
             await round_trip(node)
-            stranger, _ = await place.connect()
-            waited = await seconds_of(ended(stranger))
-            assert waited == pytest.approx(proxy.SILENT_SECONDS, abs=0.1)
+        await round_trip(strangers[-1])
+        # All three have sent something: one more is turned away before anything is read.
+        reader, writer = await place.connect()
+        writer.write(b"?")
+        assert await ended(reader)
+        for node in (*nodes, strangers[-1]):
             await round_trip(node)
+        assert place.listener.refused == 50
+        # Where one has gone there is room.
+        nodes[0][1].write_eof()
+        assert await nodes[0][0].read() == b""
+        await round_trip(await place.connect())
 
-    run_in_virtual_time(work())
+
+@run_by(run_in_virtual_time)
+async def test_a_connection_that_sends_nothing_is_closed() -> None:
+    async with behind(echo, ipc=True) as place:
+        node = await place.connect()
+        await round_trip(node)
+        stranger, _ = await place.connect()
+        waited = await seconds_of(ended(stranger))
+        assert waited == pytest.approx(proxy.SILENT_SECONDS, abs=0.1)
+        await round_trip(node)
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:

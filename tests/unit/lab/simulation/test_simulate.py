@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from shadowsync.benchmarks.speed.simulated_scaling import GAP_GOAL, STEPS_GOAL, compared
+from shadowsync.benchmarks.speed.machines.simulated_scaling import GAP_GOAL, STEPS_GOAL, compared
 from shadowsync.lab.capacity.queueing import paced_cycle_seconds
 from shadowsync.lab.simulation.setting import FRAME_PAYLOAD, Setting
 from shadowsync.lab.simulation.simulate import (

@@ -14,6 +14,7 @@ from shadowsync.pipeline.wire.control.orders import NodeLost
 from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.coordinator.fake_coordinator import FakeServer, member
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.real_time import run_in_real_time
 
 _UNSENT: list[Message] = []
@@ -78,23 +79,20 @@ def test_a_coordinator_that_stood_still_calls_nobody_dead(tmp_path: Path) -> Non
         runner.run(main())
 
 
-def test_a_death_is_told_to_those_that_have_met(tmp_path: Path) -> None:
+@run_by(run_in_real_time)
+async def test_a_death_is_told_to_those_that_have_met(tmp_path: Path) -> None:
     """A node that prepares itself has no state yet in which it could forget somebody."""
+    server = FakeServer(tmp_path, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
+    server.state.members.require("token-embedding-0").ready = False
+    called = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    async def main() -> None:
-        server = FakeServer(tmp_path, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
-        server.state.members.require("token-embedding-0").ready = False
-        called = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def reply(*_: Any) -> Reply:
+        loop.call_soon_threadsafe(called.set)
+        return Done()
 
-        def reply(*_: Any) -> Reply:
-            loop.call_soon_threadsafe(called.set)
-            return Done()
-
-        server.reply = reply
-        server.mark_dead("token-trainer-0", "died")
-        await called.wait()
-        assert {(name, type(request)) for name, request, _ in server.requested} == {("trainer-1", NodeLost)}
-        await server.close()
-
-    run_in_real_time(main())
+    server.reply = reply
+    server.mark_dead("token-trainer-0", "died")
+    await called.wait()
+    assert {(name, type(request)) for name, request, _ in server.requested} == {("trainer-1", NodeLost)}
+    await server.close()

@@ -16,6 +16,7 @@ from shadowsync.pipeline.checkpoint.run_checkpoints import (
 )
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.checkpoint.store.contract import StorageError
+from shadowsync.tests.support.coroutines import run_by
 
 
 @pytest.fixture(params=["folder", "storage"])
@@ -45,67 +46,61 @@ class Slow:
         return "done"
 
 
-def test_what_it_returns_and_raises(checkpoints: RunCheckpoints) -> None:
-    async def check() -> None:
-        def fail() -> None:
-            raise StorageError("no")
+@run_by(asyncio.run)
+async def test_what_it_returns_and_raises(checkpoints: RunCheckpoints) -> None:
+    def fail() -> None:
+        raise StorageError("no")
 
-        calls = CheckpointCalls(checkpoints)
-        assert (await calls.run(checkpoints.begin)).startswith(("file://", "/"))
-        with pytest.raises(StorageError, match="no"):
-            await calls.run(fail)
-        await calls.clean_up(fail)
-
-    asyncio.run(check())
+    calls = CheckpointCalls(checkpoints)
+    assert (await calls.run(checkpoints.begin)).startswith(("file://", "/"))
+    with pytest.raises(StorageError, match="no"):
+        await calls.run(fail)
+    await calls.clean_up(fail)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_cancelled_call_ends_with_its_work(checkpoints: RunCheckpoints, fails: bool) -> None:
-    async def check() -> None:
-        work, calls = Slow(fails=fails), CheckpointCalls(checkpoints)
-        calling = asyncio.create_task(calls.run(work))
-        await asyncio.to_thread(work.began.wait, 60.0)
-        for _ in range(2):
-            calling.cancel()
-            done, _ = await asyncio.wait({calling}, timeout=0.05)
-            assert not done
-        work.may_end.set()
-        with pytest.raises(asyncio.CancelledError) as raised:
-            await calling
-        assert work.ended.is_set()
-        assert isinstance(raised.value.__cause__, KeyError) is fails, "without a cause it was done"
-
-    asyncio.run(check())
-
-
-def test_a_job_in_a_hurry_gives_up_a_silent_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check() -> None:
-        monkeypatch.setattr(checkpoint_calls, "HURRY_SECONDS", 0.2)
-        work, calls = Slow(), CheckpointCalls(stored(tmp_path))
-        calling = asyncio.create_task(calls.run(work))
-        await asyncio.to_thread(work.began.wait)
-        calls.hurry()
+@run_by(asyncio.run)
+async def test_a_cancelled_call_ends_with_its_work(checkpoints: RunCheckpoints, fails: bool) -> None:
+    work, calls = Slow(fails=fails), CheckpointCalls(checkpoints)
+    calling = asyncio.create_task(calls.run(work))
+    await asyncio.to_thread(work.began.wait, 60.0)
+    for _ in range(2):
         calling.cancel()
-        with pytest.raises(asyncio.CancelledError) as raised:
-            await calling
-        assert not work.ended.is_set()
-        assert isinstance(raised.value.__cause__, StorageError), "it was not done"
-        later = Slow()
-        with pytest.raises(StorageError, match="did not answer within 200 ms of the interrupt"):
-            await calls.run(later)
-        assert not later.began.is_set()
-        await calls.clean_up(lambda: None)
-        work.may_end.set()
-
-    asyncio.run(check())
+        done, _ = await asyncio.wait({calling}, timeout=0.05)
+        assert not done
+    work.may_end.set()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await calling
+    assert work.ended.is_set()
+    assert isinstance(raised.value.__cause__, KeyError) is fails, "without a cause it was done"
 
 
-def test_a_job_in_a_hurry_still_uses_a_storage_that_answers(checkpoints: RunCheckpoints) -> None:
-    async def check() -> None:
-        calls = CheckpointCalls(checkpoints)
-        calls.hurry()
-        work = Slow()
-        work.may_end.set()
-        assert await calls.run(work) == "done"
+@run_by(asyncio.run)
+async def test_a_job_in_a_hurry_gives_up_a_silent_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_calls, "HURRY_SECONDS", 0.2)
+    work, calls = Slow(), CheckpointCalls(stored(tmp_path))
+    calling = asyncio.create_task(calls.run(work))
+    await asyncio.to_thread(work.began.wait)
+    calls.hurry()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await calling
+    assert not work.ended.is_set()
+    assert isinstance(raised.value.__cause__, StorageError), "it was not done"
+    later = Slow()
+    with pytest.raises(StorageError, match="did not answer within 200 ms of the interrupt"):
+        await calls.run(later)
+    assert not later.began.is_set()
+    await calls.clean_up(lambda: None)
+    work.may_end.set()
 
-    asyncio.run(check())
+
+@run_by(asyncio.run)
+async def test_a_job_in_a_hurry_still_uses_a_storage_that_answers(checkpoints: RunCheckpoints) -> None:
+    calls = CheckpointCalls(checkpoints)
+    calls.hurry()
+    work = Slow()
+    work.may_end.set()
+    assert await calls.run(work) == "done"

@@ -26,6 +26,7 @@ from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coroutines import run_by
 
 
 def closing(c: FakeServer, *, hurry: bool = False) -> JobFinalizer:
@@ -57,21 +58,19 @@ def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("hurry", "seconds"), [(False, PART_SECONDS), (True, HURRY_SECONDS)])
-def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
+@run_by(asyncio.run)
+async def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
     tmp_path: Path, hurry: bool, seconds: float
 ) -> None:
-    async def body() -> None:
-        c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
-        await closing(c, hurry=hurry).checkpoint()
-        assert [(name, limit) for name, _, limit in c.requested] == [
-            ("trainer-0", seconds),
-            ("embedding-0", seconds),
-        ]
-        # Rows that did not change since the last checkpoint may take more time than there is.
-        changed_rows_only = [part.running for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
-        assert changed_rows_only == [False, hurry]
-
-    asyncio.run(body())
+    c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
+    await closing(c, hurry=hurry).checkpoint()
+    assert [(name, limit) for name, _, limit in c.requested] == [
+        ("trainer-0", seconds),
+        ("embedding-0", seconds),
+    ]
+    # Rows that did not change since the last checkpoint may take more time than there is.
+    changed_rows_only = [part.running for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
+    assert changed_rows_only == [False, hurry]
 
 
 def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_center(tmp_path: Path) -> None:

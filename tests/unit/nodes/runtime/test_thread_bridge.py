@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from shadowsync.nodes.runtime.threads import ThreadBridge
+from shadowsync.tests.support.coroutines import run_by
 
 
 def on_a_thread(work: object) -> None:
@@ -15,17 +16,15 @@ def on_a_thread(work: object) -> None:
     thread.join()
 
 
-def test_a_result_and_an_exception_arrive() -> None:
-    async def run() -> None:
-        bridge = ThreadBridge[str]()
-        on_a_thread(lambda: bridge.run(lambda: threading.current_thread().name))
-        assert await bridge.result != threading.current_thread().name
-        failing = ThreadBridge[float]()
-        on_a_thread(lambda: failing.run(lambda: 1 / 0))
-        with pytest.raises(ZeroDivisionError):
-            await failing.result
-
-    asyncio.run(run())
+@run_by(asyncio.run)
+async def test_a_result_and_an_exception_arrive() -> None:
+    bridge = ThreadBridge[str]()
+    on_a_thread(lambda: bridge.run(lambda: threading.current_thread().name))
+    assert await bridge.result != threading.current_thread().name
+    failing = ThreadBridge[float]()
+    on_a_thread(lambda: failing.run(lambda: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        await failing.result
 
 
 def test_what_comes_when_nobody_waits_is_dropped() -> None:

@@ -23,6 +23,7 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.real_time import run_in_real_time
 from shadowsync.tests.support.sync.center_messages import exchange_of
 from shadowsync.tests.support.sync.peer_transports import vector
@@ -139,77 +140,65 @@ def test_two_trainers_change_one_center_each_once_a_round(context: Context, sync
     assert [counts(service)["applied_slices"] for service, _ in nodes] == [2 * rounds, 2 * rounds]
 
 
-def test_bytes_are_counted_both_ways(context: Context, sync_nodes: Start) -> None:
+@run_by(run_in_real_time)
+async def test_bytes_are_counted_both_ways(context: Context, sync_nodes: Start) -> None:
     ((service, member),) = sync_nodes(1, 0.5)
-
-    async def main() -> None:
-        async with linked(context, [member], 1000) as link:
-            await link.seed(vector(1000, 0))
-            seeded = link.sent_bytes
-            assert 4000 < seeded < 12_000
-            await exchange_all(link, vector(1000, 1))
-            assert link.sent_bytes > seeded + 4000
-            assert link.received_bytes > 4000
-            metrics = await asyncio.to_thread(counts, service)
-            assert metrics["received_bytes"] == link.sent_bytes
-            assert metrics["sent_bytes"] == link.received_bytes
-
-    run_in_real_time(main())
+    async with linked(context, [member], 1000) as link:
+        await link.seed(vector(1000, 0))
+        seeded = link.sent_bytes
+        assert 4000 < seeded < 12_000
+        await exchange_all(link, vector(1000, 1))
+        assert link.sent_bytes > seeded + 4000
+        assert link.received_bytes > 4000
+        metrics = await asyncio.to_thread(counts, service)
+        assert metrics["received_bytes"] == link.sent_bytes
+        assert metrics["sent_bytes"] == link.received_bytes
 
 
-def test_what_was_handed_over_may_change_afterwards(context: Context, sync_nodes: Start) -> None:
+@run_by(run_in_real_time)
+async def test_what_was_handed_over_may_change_afterwards(context: Context, sync_nodes: Start) -> None:
     members = [member for _, member in sync_nodes(1, 0.5)]
-
-    async def main() -> None:
-        async with linked(context, members, 200_000, chunk_elements=100_000) as link:
-            flat = vector(200_000, 0)
-            first = flat.clone()
-            seeding = asyncio.ensure_future(link.seed(flat))
-            # Workers write the replica as soon as the seeding has begun.
-            await asyncio.sleep(0)
-            flat.fill_(float("nan"))
-            await seeding
-            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
-
-    run_in_real_time(main())
+    async with linked(context, members, 200_000, chunk_elements=100_000) as link:
+        flat = vector(200_000, 0)
+        first = flat.clone()
+        seeding = asyncio.ensure_future(link.seed(flat))
+        # Workers write the replica as soon as the seeding has begun.
+        await asyncio.sleep(0)
+        flat.fill_(float("nan"))
+        await seeding
+        torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
 
 
-def test_an_answer_that_is_kept_does_not_change(context: Context, sync_nodes: Start) -> None:
+@run_by(run_in_real_time)
+async def test_an_answer_that_is_kept_does_not_change(context: Context, sync_nodes: Start) -> None:
     """Its memory is used again, but only when nobody has it any more."""
     members = [member for _, member in sync_nodes(1, 0.5)]
-
-    async def main() -> None:
-        async with linked(context, members, 1000) as link:
-            await link.seed(torch.zeros(1000))
-            (part,) = link.slices
-            kept = await link.exchange(part, torch.ones(1000))
-            view, place = kept[10:20], kept.data_ptr()
-            for _ in range(3):
-                await link.exchange(part, torch.full((1000,), 9.0))
-            assert kept.tolist() == [0.5] * 1000
-            del kept
-            assert (await link.exchange(part, torch.ones(1000))).data_ptr() != place
-            assert view.tolist() == [0.5] * 10
-            del view
-            used_again = {(await link.exchange(part, torch.ones(1000))).data_ptr() for _ in range(5)}
-            assert len(used_again) == 1
-
-    run_in_real_time(main())
+    async with linked(context, members, 1000) as link:
+        await link.seed(torch.zeros(1000))
+        (part,) = link.slices
+        kept = await link.exchange(part, torch.ones(1000))
+        view, place = kept[10:20], kept.data_ptr()
+        for _ in range(3):
+            await link.exchange(part, torch.full((1000,), 9.0))
+        assert kept.tolist() == [0.5] * 1000
+        del kept
+        assert (await link.exchange(part, torch.ones(1000))).data_ptr() != place
+        assert view.tolist() == [0.5] * 10
+        del view
+        used_again = {(await link.exchange(part, torch.ones(1000))).data_ptr() for _ in range(5)}
+        assert len(used_again) == 1
 
 
-def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_nodes: Start) -> None:
+@run_by(run_in_real_time)
+async def test_a_part_can_be_read_while_another_is_exchanged(context: Context, sync_nodes: Start) -> None:
     members = [member for _, member in sync_nodes(2, 1.0)]
-
-    async def main() -> None:
-        async with linked(context, members, 40, chunk_elements=3) as link:
-            await link.seed(torch.zeros(40))
-            one, other = link.slices
-            delta, read = await asyncio.gather(link.exchange(one, torch.ones(20)), link.read(other))
-            assert delta.tolist() == [1.0] * 20
-            assert read.tolist() == [0.0] * 20
-            assert (await link.read(one)).tolist() == [1.0] * 20
-
-    run_in_real_time(main())
+    async with linked(context, members, 40, chunk_elements=3) as link:
+        await link.seed(torch.zeros(40))
+        one, other = link.slices
+        delta, read = await asyncio.gather(link.exchange(one, torch.ones(20)), link.read(other))
+        assert delta.tolist() == [1.0] * 20
+        assert read.tolist() == [0.0] * 20
+        assert (await link.read(one)).tolist() == [1.0] * 20
 
 
 @pytest.mark.parametrize(
@@ -246,17 +235,16 @@ def test_what_cannot_be_done_is_answered_and_the_service_goes_on(
     assert counts(service)["applied_slices"] == 0
 
 
-def test_before_the_first_value_an_exchange_is_refused_at_once(context: Context, sync_nodes: Start) -> None:
+@run_by(run_in_real_time)
+async def test_before_the_first_value_an_exchange_is_refused_at_once(
+    context: Context, sync_nodes: Start
+) -> None:
     members = [member for _, member in sync_nodes(1, 0.5)]
-
-    async def main() -> None:
-        # Its timeout is as long as the test may take.
-        async with linked(context, members, 10) as link:
-            for call in (link.read(link.slices[0]), link.exchange(link.slices[0], torch.ones(10))):
-                with pytest.raises(PeerLost, match="sync-0 answered: the center has no initial value yet"):
-                    await call
-            assert link.refused_messages == 2
-            await link.seed(torch.zeros(10))
-            assert (await link.exchange(link.slices[0], torch.ones(10))).tolist() == [0.5] * 10
-
-    run_in_real_time(main())
+    # Its timeout is as long as the test may take.
+    async with linked(context, members, 10) as link:
+        for call in (link.read(link.slices[0]), link.exchange(link.slices[0], torch.ones(10))):
+            with pytest.raises(PeerLost, match="sync-0 answered: the center has no initial value yet"):
+                await call
+        assert link.refused_messages == 2
+        await link.seed(torch.zeros(10))
+        assert (await link.exchange(link.slices[0], torch.ones(10))).tolist() == [0.5] * 10

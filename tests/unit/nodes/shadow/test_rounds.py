@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from shadowsync.nodes.shadow.rounds import RoundCounter
-from shadowsync.pipeline.report.quality_warnings import FIRST_ITERATIONS
+from shadowsync.pipeline.report.rendering.quality_warnings import FIRST_ITERATIONS
 
 
 def test_gaps_are_iterations_between_completed_rounds() -> None:

@@ -15,6 +15,7 @@ from shadowsync.nodes.supervisor.emulation import Emulation
 from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS
 
 
@@ -159,22 +160,19 @@ def test_tcp_is_relayed_to_ports_of_its_own(emulation: Callable[..., Emulation])
 KEYS = ("--bind", "--advertise")
 
 
-def test_a_relay_has_as_long_to_start_as_the_job() -> None:
+@run_by(run_in_virtual_time)
+async def test_a_relay_has_as_long_to_start_as_the_job() -> None:
     network = {"delay": "5ms"}
     data = {"format": "parquet", "path": ["/x"]}
     job = Job.model_validate({"data": data, "network": network, "run": {"start_timeout_seconds": 90.0}})
-
-    async def work() -> None:
-        own, lines = Emulation(job), list[str]()
-        relay = SimpleNamespace(ended=asyncio.Event(), lines=lines, last_line=lambda: "")
-        own.relay = cast(Any, relay)
-        asyncio.get_running_loop().call_later(60.0, lines.append, '{"listeners": ["ipc://x"]}')
-        assert await own._endpoints() == ["ipc://x"]
-        lines.clear()
-        with pytest.raises(ClusterError, match="the relay of the slow network did not start"):
-            await own._endpoints()
-
-    run_in_virtual_time(work())
+    own, lines = Emulation(job), list[str]()
+    relay = SimpleNamespace(ended=asyncio.Event(), lines=lines, last_line=lambda: "")
+    own.relay = cast(Any, relay)
+    asyncio.get_running_loop().call_later(60.0, lines.append, '{"listeners": ["ipc://x"]}')
+    assert await own._endpoints() == ["ipc://x"]
+    lines.clear()
+    with pytest.raises(ClusterError, match="the relay of the slow network did not start"):
+        await own._endpoints()
 
 
 def test_a_relay_that_dies_is_told(emulation: Callable[..., Emulation]) -> None:

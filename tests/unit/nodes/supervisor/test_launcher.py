@@ -16,6 +16,7 @@ from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.jobs.check_in_process import CheckStarter
 
 
@@ -110,21 +111,18 @@ class Announcing(Engine):
         return started
 
 
-def test_a_coordinator_that_takes_over_has_as_long_as_its_nodes_wait_for_it() -> None:
+@run_by(run_in_virtual_time)
+async def test_a_coordinator_that_takes_over_has_as_long_as_its_nodes_wait_for_it() -> None:
     """It has a journal to read first. The control: one that begins."""
     engine, job = Announcing(), a_job(run={"start_timeout_seconds": 1.0, "node_timeout_seconds": 5.0})
-
-    async def main() -> None:
-        supervisor = Supervisor(job, lambda _: None, CheckStarter(), launcher=engine)
-        engine.seconds = 30.0
-        with pytest.raises(ClusterError, match="did not start"):
-            await supervisor._start_coordinator()
-        engine.seconds = 0.0
-        assert await supervisor._start_coordinator() == "tcp://x:1"
-        engine.seconds = 30.0
-        assert await supervisor._start_coordinator("--recover", "/run") == "tcp://x:1"
-
-    run_in_virtual_time(main())
+    supervisor = Supervisor(job, lambda _: None, CheckStarter(), launcher=engine)
+    engine.seconds = 30.0
+    with pytest.raises(ClusterError, match="did not start"):
+        await supervisor._start_coordinator()
+    engine.seconds = 0.0
+    assert await supervisor._start_coordinator() == "tcp://x:1"
+    engine.seconds = 30.0
+    assert await supervisor._start_coordinator("--recover", "/run") == "tcp://x:1"
 
 
 def test_a_device_is_looked_for_where_the_trainers_run() -> None:

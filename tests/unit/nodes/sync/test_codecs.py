@@ -21,6 +21,7 @@ from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterSeed,
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.real_time import run_in_real_time
 from shadowsync.tests.support.sync.center_messages import exchange_of
 from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
@@ -80,63 +81,59 @@ def references(fake: FakeCenter) -> list[int]:
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_the_center_and_a_replica_that_stays_meet(context: Context, sync_nodes: Start, name: str) -> None:
+@run_by(run_in_real_time)
+async def test_the_center_and_a_replica_that_stays_meet(
+    context: Context, sync_nodes: Start, name: str
+) -> None:
     """What each way loses is made up for; the first values and what is read are exact."""
     codecs = pair(name, name)
     members = [member for _, member in sync_nodes(2, 0.5, codecs)]
-
-    async def main() -> None:
-        link = make_link(context, members, codecs)
-        try:
-            first, target, received = vector(0), vector(1), torch.zeros(NUMEL)
-            await link.seed(first)
-            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
-            for _ in range(60):
-                for part in link.slices:
-                    cut = slice(part.start, part.stop)
-                    received[cut] += await link.exchange(part, target[cut].clone())
-            center = await link.read_all()
-            torch.testing.assert_close(center, target, rtol=0, atol=1e-5)
-            # What the answers say together is how far the center went, but for what is still owed.
-            torch.testing.assert_close(received, center - first, rtol=0, atol=0.02)
-        finally:
-            link.close()
-
-    run_in_real_time(main())
+    link = make_link(context, members, codecs)
+    try:
+        first, target, received = vector(0), vector(1), torch.zeros(NUMEL)
+        await link.seed(first)
+        torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
+        for _ in range(60):
+            for part in link.slices:
+                cut = slice(part.start, part.stop)
+                received[cut] += await link.exchange(part, target[cut].clone())
+        center = await link.read_all()
+        torch.testing.assert_close(center, target, rtol=0, atol=1e-5)
+        # What the answers say together is how far the center went, but for what is still owed.
+        torch.testing.assert_close(received, center - first, rtol=0, atol=0.02)
+    finally:
+        link.close()
 
 
-def test_as_many_bytes_fewer_enter_the_sockets(context: Context, sync_nodes: Start) -> None:
+@run_by(run_in_real_time)
+async def test_as_many_bytes_fewer_enter_the_sockets(context: Context, sync_nodes: Start) -> None:
     codecs, numel, least = LinkCodecs(make_codec("int8"), make_codec("int8")), 100_000, 3.5
     ((service, member),) = sync_nodes(1, 0.5, codecs)
-
-    async def main() -> None:
-        link = CenterClient(
-            context,
-            [member],
-            numel,
-            "a/shadow",
-            chunk_bytes=1 << 17,
-            timeout_seconds=ENOUGH_SECONDS,
-            codecs=codecs,
-        )
-        try:
-            await link.seed(torch.zeros(numel))
-            seeded = link.sent_bytes
-            for number in range(40):
-                await link.exchange(link.slices[0], vector(number, numel))
-            counts = link.metrics()
-            assert link.sent_bytes - seeded == counts["center_up_bytes"]
-            assert counts["center_up_float32_bytes"] == counts["center_down_float32_bytes"] == 40 * 4 * numel
-            # The first one up is float32, and counts.
-            assert counts["center_up_float32_bytes"] / counts["center_up_bytes"] > least * 0.93
-            assert counts["center_down_float32_bytes"] / counts["center_down_bytes"] > least
-            # And one chunk to work with.
-            assert counts["reference_bytes"] == 4 * numel + (1 << 17)
-            assert service.metrics()["reference_bytes"] == 8 * numel
-        finally:
-            link.close()
-
-    run_in_real_time(main())
+    link = CenterClient(
+        context,
+        [member],
+        numel,
+        "a/shadow",
+        chunk_bytes=1 << 17,
+        timeout_seconds=ENOUGH_SECONDS,
+        codecs=codecs,
+    )
+    try:
+        await link.seed(torch.zeros(numel))
+        seeded = link.sent_bytes
+        for number in range(40):
+            await link.exchange(link.slices[0], vector(number, numel))
+        counts = link.metrics()
+        assert link.sent_bytes - seeded == counts["center_up_bytes"]
+        assert counts["center_up_float32_bytes"] == counts["center_down_float32_bytes"] == 40 * 4 * numel
+        # The first one up is float32, and counts.
+        assert counts["center_up_float32_bytes"] / counts["center_up_bytes"] > least * 0.93
+        assert counts["center_down_float32_bytes"] / counts["center_down_bytes"] > least
+        # And one chunk to work with.
+        assert counts["reference_bytes"] == 4 * numel + (1 << 17)
+        assert service.metrics()["reference_bytes"] == 8 * numel
+    finally:
+        link.close()
 
 
 def deltas_of_five(context: Context, codecs: LinkCodecs, *, losing: bool) -> list[torch.Tensor]:

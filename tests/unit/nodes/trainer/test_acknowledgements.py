@@ -16,6 +16,7 @@ from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.pipeline.wire.control.base import Done
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.pipeline.wire.rpc.channel import RpcChannel
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
 
 
@@ -51,28 +52,25 @@ def _ack_sender(coordinator: Coordinator, confirmed: asyncio.Queue[BatchAck]) ->
     return AckSender(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0, 60.0)
 
 
-def test_records_are_told_together() -> None:
+@run_by(run_in_virtual_time)
+async def test_records_are_told_together() -> None:
     """The first at once; others once there are some, so that readers need not keep them, or after a while."""
-
-    async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        sender = _ack_sender(coordinator, confirmed)
-        assert not sender.due(now()), "nothing waits"
-        sender.put(_record(1))
-        assert sender.due(now())
-        running = asyncio.ensure_future(sender.run())
-        await confirmed.get()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        sent = now()
-        for number in range(2, FLUSH_RECORDS + 1):
-            sender.put(_record(number))
-        assert not sender.due(sent - FLUSH_SECONDS)
-        assert sender.due(sent + FLUSH_SECONDS)
-        sender.put(_record(FLUSH_RECORDS + 1))
-        assert sender.due(sent - FLUSH_SECONDS)
-
-    run_in_virtual_time(scenario())
+    coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
+    sender = _ack_sender(coordinator, confirmed)
+    assert not sender.due(now()), "nothing waits"
+    sender.put(_record(1))
+    assert sender.due(now())
+    running = asyncio.ensure_future(sender.run())
+    await confirmed.get()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    sent = now()
+    for number in range(2, FLUSH_RECORDS + 1):
+        sender.put(_record(number))
+    assert not sender.due(sent - FLUSH_SECONDS)
+    assert sender.due(sent + FLUSH_SECONDS)
+    sender.put(_record(FLUSH_RECORDS + 1))
+    assert sender.due(sent - FLUSH_SECONDS)
 
 
 def test_each_record_is_told_and_confirmed_once() -> None:

@@ -22,7 +22,7 @@ from shadowsync.pipeline.report.model import (
     Throughput,
 )
 from shadowsync.pipeline.report.quality import Evaluation, Train
-from shadowsync.pipeline.report.terminal import print_report
+from shadowsync.pipeline.report.rendering.terminal import print_report
 
 
 def _nodes() -> list[NodeRecord]:

@@ -14,9 +14,9 @@ import shadowsync
 from rich.console import Console
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.render import render_profile
-from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import NodeRecord, Report
-from shadowsync.pipeline.report.terminal import print_report
+from shadowsync.pipeline.report.rendering.markdown import render_markdown
+from shadowsync.pipeline.report.rendering.terminal import print_report
 from shadowsync.pipeline.text.format import data_size
 from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.tests.support.jobs.profile_measurements import SECONDS, measured

@@ -13,7 +13,7 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.formats.parquet import IdClass
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.report.importance import importance_in_words
+from shadowsync.pipeline.report.rendering.importance import importance_in_words
 from shadowsync.pipeline.saved_model.importance import permutation_importance
 from shadowsync.pipeline.types import Float32Array, IndexArray
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import shadowsync
 from matplotlib.ticker import EngFormatter
-from shadowsync.pipeline.report.wording import metric_name
+from shadowsync.pipeline.report.rendering.wording import metric_name
 from shadowsync.pipeline.text.format import (
     MISSING,
     amount,

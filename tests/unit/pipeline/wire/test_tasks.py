@@ -8,6 +8,7 @@ import threading
 import pytest
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.tasks import TaskSet, background, on_daemon_thread, race
+from shadowsync.tests.support.coroutines import run_by
 
 
 async def fails() -> None:
@@ -94,25 +95,23 @@ def test_who_is_cancelled_ends_the_background_too() -> None:
     assert asyncio.run(run()) == ["ended"]
 
 
-def test_a_race_gives_the_work_or_ends_it() -> None:
-    async def run() -> None:
-        ended: list[str] = []
-        assert await race(asyncio.sleep(0, "done"), forever(ended)) == "done"
-        assert ended == ["ended"]
-        stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        assert await race(asyncio.sleep(0, "done"), stop) == "done"
-        assert not stop.done()
-        stop.set_result(None)
-        assert await race(forever(ended), stop) is None
-        del ended[:]
-        assert await race(asyncio.gather(forever(ended), asyncio.sleep(0)), stop) is None
-        assert ended == ["ended"]
-        both = await race(asyncio.gather(asyncio.sleep(0, "a"), asyncio.sleep(0, "b")), forever(ended))
-        assert list(both or ()) == ["a", "b"]
-        with pytest.raises(ZeroDivisionError, match="a mistake"):
-            await race(fails(), forever(ended))
-
-    asyncio.run(run())
+@run_by(asyncio.run)
+async def test_a_race_gives_the_work_or_ends_it() -> None:
+    ended: list[str] = []
+    assert await race(asyncio.sleep(0, "done"), forever(ended)) == "done"
+    assert ended == ["ended"]
+    stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    assert await race(asyncio.sleep(0, "done"), stop) == "done"
+    assert not stop.done()
+    stop.set_result(None)
+    assert await race(forever(ended), stop) is None
+    del ended[:]
+    assert await race(asyncio.gather(forever(ended), asyncio.sleep(0)), stop) is None
+    assert ended == ["ended"]
+    both = await race(asyncio.gather(asyncio.sleep(0, "a"), asyncio.sleep(0, "b")), forever(ended))
+    assert list(both or ()) == ["a", "b"]
+    with pytest.raises(ZeroDivisionError, match="a mistake"):
+        await race(fails(), forever(ended))
 
 
 def test_a_daemon_thread_returns_and_raises_what_its_work_does() -> None:

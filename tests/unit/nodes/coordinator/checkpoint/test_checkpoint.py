@@ -23,6 +23,7 @@ from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import ComposeModel, WriteCheckpoint
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
 
 
@@ -156,40 +157,35 @@ def test_the_first_one_is_not_tried_where_there_is_no_room(
     assert names(tmp_path) == ["checkpoint"]
 
 
-def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
+@run_by(run)
+async def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
     pause = [0.9]
-
-    async def body() -> None:
-        c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
-        c.reply = lambda *requested: replace(c.written(*requested), pause_seconds=pause[0])
-        keeps = taker(c)
+    c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
+    c.reply = lambda *requested: replace(c.written(*requested), pause_seconds=pause[0])
+    keeps = taker(c)
+    await keeps.take()
+    assert c.reports == []
+    pause[0] = 1.5
+    for _ in range(2):
         await keeps.take()
-        assert c.reports == []
-        pause[0] = 1.5
-        for _ in range(2):
-            await keeps.take()
-        said = "pushes and lookups waited 1.5 s while a checkpoint copied the rows"
-        assert sorted(c.reports) == [("embedding-0", said), ("trainer-0", said)]
-
-    run(body())
+    said = "pushes and lookups waited 1.5 s while a checkpoint copied the rows"
+    assert sorted(c.reports) == [("embedding-0", said), ("trainer-0", said)]
 
 
-def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
-    async def body() -> None:
-        c = job(tmp_path)
+@run_by(run)
+async def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
+    c = job(tmp_path)
 
-        def trains(node: Member, request: Request[Any]) -> Reply:
-            if node.info.role == "embedding":
-                c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
-            return c.written(node, request)
+    def trains(node: Member, request: Request[Any]) -> Reply:
+        if node.info.role == "embedding":
+            c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
+        return c.written(node, request)
 
-        c.reply = trains
-        manifest = await taker(c).take()
-        assert manifest.examples_trained == manifest.ledger["distinct_examples"] == 10
-        # The control: more is trained by now.
-        assert c.state.ledger.totals.distinct_examples == 20
-
-    run(body())
+    c.reply = trains
+    manifest = await taker(c).take()
+    assert manifest.examples_trained == manifest.ledger["distinct_examples"] == 10
+    # The control: more is trained by now.
+    assert c.state.ledger.totals.distinct_examples == 20
 
 
 def test_the_files_of_the_input_are_not_looked_at_on_the_loop(

@@ -29,6 +29,7 @@ from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import PauseTraining, WriteCheckpoint
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.jobs.processes import until
 
@@ -394,30 +395,28 @@ def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
     assert coming == []
 
 
-def test_of_many_that_fail_in_a_row_few_are_events(tmp_path: Path) -> None:
-    async def body() -> None:
-        c = job(tmp_path, Clock())
-        manager = manager_of(c)
+@run_by(asyncio.run)
+async def test_of_many_that_fail_in_a_row_few_are_events(tmp_path: Path) -> None:
+    c = job(tmp_path, Clock())
+    manager = manager_of(c)
 
-        def refuse(node: Member, _: Request[Any]) -> Reply:
-            raise ResourceError(f"{node.info.name} has no room")
+    def refuse(node: Member, _: Request[Any]) -> Reply:
+        raise ResourceError(f"{node.info.name} has no room")
 
-        def events() -> list[str]:
-            return [what for _, what in c.reports]
+    def events() -> list[str]:
+        return [what for _, what in c.reports]
 
+    for _ in range(2):
+        c.state.events.clear()
+        c.reply, written = refuse, c.reply
+        for _ in range(20):
+            assert await manager._take(yields=False) is None
+        said = ["", " (2 in a row)", " (4 in a row)", " (8 in a row)", " (16 in a row)"]
+        failed = "a checkpoint could not be written during training"
+        assert [what.partition(":")[0] for what in events()] == [failed + one for one in said]
+        assert all("has no room" in what for what in events())
+        c.reply = written
         for _ in range(2):
-            c.state.events.clear()
-            c.reply, written = refuse, c.reply
-            for _ in range(20):
-                assert await manager._take(yields=False) is None
-            said = ["", " (2 in a row)", " (4 in a row)", " (8 in a row)", " (16 in a row)"]
-            failed = "a checkpoint could not be written during training"
-            assert [what.partition(":")[0] for what in events()] == [failed + one for one in said]
-            assert all("has no room" in what for what in events())
-            c.reply = written
-            for _ in range(2):
-                assert await manager._take(yields=False) is not None
-            assert events()[5:] == ["a checkpoint was written again, after 20 that failed"]
-        assert manager.failed == 40
-
-    asyncio.run(body())
+            assert await manager._take(yields=False) is not None
+        assert events()[5:] == ["a checkpoint was written again, after 20 that failed"]
+    assert manager.failed == 40

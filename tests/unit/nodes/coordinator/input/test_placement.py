@@ -26,8 +26,8 @@ from shadowsync.pipeline.input import sample as sample_module
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import sample_batches, take_sample
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan
-from shadowsync.pipeline.report.terminal import print_plan
+from shadowsync.pipeline.report.rendering.terminal import print_plan
+from shadowsync.pipeline.report.tables.placement import PlanRecord, read_table_plan
 from shadowsync.pipeline.wire.control.messages import NodeFacts
 from shadowsync.tests.support.coordinator.fake_coordinator import member
 from shadowsync.watch.terminal.live import Lines, LiveTable, Silence

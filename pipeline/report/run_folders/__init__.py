@@ -1,0 +1,1 @@
+"""The folders of runs: their report, how to resume, and several beside each other."""

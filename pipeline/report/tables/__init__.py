@@ -1,0 +1,1 @@
+"""Rows of tables in a report: placement, growth, the disk, sharing."""
