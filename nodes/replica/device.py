@@ -33,6 +33,7 @@ class HostBatch:
         lr: the learning rate of a step.
         log_frequency: for the in-batch softmax with a correction, float32 [B], see
             `LossBatch.log_frequency`; else None.
+        negatives: for the same with hard negatives, float32 [B, L], see `LossBatch.negatives`; else None.
     """
 
     labels: Float32Array
@@ -43,6 +44,7 @@ class HostBatch:
     lr: float = 0.0
     groups: Int64Array | None = None
     log_frequency: Float32Array | None = None
+    negatives: Float32Array | None = None
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class StagedInputs:
     """The tensors of a batch on its device.
 
     Attributes:
-        labels, weights, dense, groups, log_frequency: as `HostBatch` has them.
+        labels, weights, dense, groups, log_frequency, negatives: as `HostBatch` has them.
         tensors: the index tensors of `GatherIndices`.
         data: the nodes' replies as `GatherLayout` has them, float32.
         lr: float32 scalar on a device; None on the CPU.
@@ -64,6 +66,7 @@ class StagedInputs:
     lr: torch.Tensor | None = None
     groups: torch.Tensor | None = None
     log_frequency: torch.Tensor | None = None
+    negatives: torch.Tensor | None = None
 
 
 class Staged(Protocol):
@@ -220,6 +223,7 @@ class _CpuBatch:
             list(batch.replies),
             groups=_tensor(batch.groups),
             log_frequency=_tensor(batch.log_frequency),
+            negatives=_tensor(batch.negatives),
         )
 
 

@@ -30,11 +30,11 @@ class BlockLayout:
     Batches of one layout can be trained by one captured step.
 
     Attributes:
-        head: of labels, of weights, groups and frequencies if there are any, of dense features,
+        head: of labels, of weights, groups, frequencies and negatives if there are any, of dense features,
             learning rate, and index tensors: where each begins, its type and its shape.
         replies: where each node's reply begins, and its floats.
         gather: layout of the vectors.
-        weighted, grouped, corrected: whether there are weights, groups, and frequencies.
+        weighted, grouped, corrected, masked: whether there are weights, groups, frequencies, and negatives.
         head_floats: floats of `head`.
         floats: floats of the block.
     """
@@ -45,6 +45,7 @@ class BlockLayout:
     weighted: bool
     grouped: bool
     corrected: bool
+    masked: bool
     head_floats: int
     floats: int
 
@@ -66,6 +67,7 @@ class BlockLayout:
             weighted=batch.weights is not None,
             grouped=batch.groups is not None,
             corrected=batch.log_frequency is not None,
+            masked=batch.negatives is not None,
             head_floats=head_floats,
             floats=start,
         )
@@ -83,6 +85,7 @@ class BlockLayout:
             weights=next(parts) if self.weighted else None,
             groups=next(parts) if self.grouped else None,
             log_frequency=next(parts) if self.corrected else None,
+            negatives=next(parts) if self.masked else None,
             dense=next(parts),
             lr=next(parts),
             tensors=list(parts),
@@ -128,7 +131,7 @@ class PackedBatch(BatchInBlock):
 
 def head_of(batch: HostBatch) -> tuple[torch.Tensor, ...]:
     """Return what a block has of a batch before the nodes' replies, on its memory; see `BlockLayout.head`."""
-    optional = (batch.weights, batch.groups, batch.log_frequency)
+    optional = (batch.weights, batch.groups, batch.log_frequency, batch.negatives)
     present = (part for part in optional if part is not None)
     arrays = (batch.labels, *present, batch.dense, np.array(batch.lr, np.float32))
     return (*map(torch.from_numpy, arrays), *batch.indices.tensors)
