@@ -1,4 +1,4 @@
-"""MovieLens 100k with a user's history: before each rating the films that were liked last.
+"""MovieLens 100k with a user's history: before each rating the films that were liked and disliked last.
 
     python examples/histories/histories.py PATH/ml-100k.inter data/histories.parquet
 
@@ -18,11 +18,12 @@ import polars as pl
 
 COLUMNS: Final = ("user_id", "item_id", "rating", "timestamp")
 LIKED: Final = 4
+DISLIKED: Final = 2
 LONGEST: Final = 20
 
 
 def with_histories(ratings: pl.DataFrame) -> pl.DataFrame:
-    """Return ratings in the order of time, with the lists of films liked before.
+    """Return ratings in the order of time, with the lists of films liked and disliked before.
 
     Lists begin with the most recent film.
 
@@ -30,13 +31,17 @@ def with_histories(ratings: pl.DataFrame) -> pl.DataFrame:
     """
     ordered = ratings.sort("timestamp", maintain_order=True)
     liked: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=LONGEST))
-    histories: list[list[int]] = []
+    disliked: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=LONGEST))
+    lists: dict[str, list[list[int]]] = {"history": [], "disliked": []}
     for user, item, rating in ordered.select("user_id", "item_id", "rating").iter_rows():
-        histories.append(list(liked[user]))
+        for films, column in zip((liked, disliked), lists.values(), strict=True):
+            column.append(list(films[user]))
         if rating >= LIKED:
             liked[user].appendleft(item)
-    history = pl.Series("history", histories, pl.List(pl.Int64))
-    return ordered.with_columns(history, (pl.col("rating") >= LIKED).cast(pl.Int8).alias("liked"))
+        elif rating <= DISLIKED:
+            disliked[user].appendleft(item)
+    columns = [pl.Series(name, column, pl.List(pl.Int64)) for name, column in lists.items()]
+    return ordered.with_columns(*columns, (pl.col("rating") >= LIKED).cast(pl.Int8).alias("liked"))
 
 
 def without_last(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

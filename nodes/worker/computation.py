@@ -41,7 +41,7 @@ class ModelInputs:
             [N_t, K_t] for a jagged one.
         lengths: number of vectors of each example, int32 [B], for each table that is a sequence.
         leaves: where the backward pass ends.
-        groups, log_frequency: see `HostBatch`.
+        groups, log_frequency, negatives: see `HostBatch`.
     """
 
     labels: torch.Tensor
@@ -52,6 +52,7 @@ class ModelInputs:
     leaves: list[torch.Tensor]
     groups: torch.Tensor | None = None
     log_frequency: torch.Tensor | None = None
+    negatives: torch.Tensor | None = None
 
     @property
     def of_model(self) -> Embeddings:
@@ -203,6 +204,7 @@ class Computation:
             vectors.leaves,
             inputs.groups,
             inputs.log_frequency,
+            inputs.negatives,
         )
         return _Started(vectors, whole, inputs.lr if self._enqueues else None)
 
@@ -233,7 +235,7 @@ class Computation:
         groups: Sequence[torch.Tensor] = () if inputs.groups is None else inputs.groups.unbind()
         if self._has_items:
             (items,) = groups
-            return LossBatch(inputs.labels, inputs.weights, {}, items, inputs.log_frequency)
+            return LossBatch(inputs.labels, inputs.weights, {}, items, inputs.log_frequency, inputs.negatives)
         by_name = dict(zip(self._stored_groups, groups, strict=True))
         positions = by_name.pop(self._row_number, None)
         return LossBatch(inputs.labels, inputs.weights, by_name, positions=positions)

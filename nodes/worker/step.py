@@ -21,6 +21,7 @@ from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.errors import ProtocolError
 from ...pipeline.metrics.pass_sums import PassSums
 from ...pipeline.metrics.quality import QualitySums
+from ...pipeline.models.built_in.two_tower import HardNegatives
 from ...pipeline.models.layers.dense import mean_log_loss
 from ...pipeline.models.layers.sequences import with_lengths
 from ...pipeline.models.own.loss import scoring
@@ -88,6 +89,7 @@ class Stepper:
         self._item_ids: IdReader | None = None
         if context.job.model.loss == IN_BATCH_SOFTMAX:
             self._item_ids = IdReader(context.job.embedded_columns, context.job.model.item[0])
+        self._negatives = HardNegatives(context.job) if context.job.model.negatives else None
         self._stream = context.device.open_stream()
         self._captured: CapturedSteps | None = None
         if self.ahead and isinstance(self._stream, StepCapture):
@@ -234,11 +236,15 @@ class Stepper:
         indices, data = self._context.router.gather(requests, list(replies), pad)
         labels, weights = self._labels(delivery), _weights(delivery)
         groups = delivery.groups.view(np.int64) if self._ships_groups and len(delivery.groups) else None
-        log_frequency = None
+        log_frequency = negatives = None
         if self._item_ids is not None:
             items = self._item_ids(delivery).view(np.int64)
             groups, log_frequency = items[None], self._log_frequency(delivery, items)
-        batch = HostBatch(labels, weights, delivery.dense, indices, data, lr, groups, log_frequency)
+            if self._negatives is not None and not delivery.pass_number:
+                negatives = self._mask(delivery, indices, self._negatives, items)
+        batch = HostBatch(
+            labels, weights, delivery.dense, indices, data, lr, groups, log_frequency, negatives
+        )
         return indices, self._stream.stage(batch)
 
     def _log_frequency(self, delivery: Delivery, items: Int64Array) -> Float32Array | None:
@@ -249,6 +255,12 @@ class Stepper:
         if not delivery.replay:
             frequency.add(items)
         return frequency.log_share(items)
+
+    def _mask(
+        self, delivery: Delivery, indices: GatherIndices, negatives: HardNegatives, items: Int64Array
+    ) -> Float32Array:
+        longest = indices.longest_of(negatives.column)
+        return negatives.mask(delivery.bag_rows, delivery.bag_lengths, delivery.bag_keys, items, longest)
 
     def _fetch(self, step: Step) -> None:
         assert step.computed is not None

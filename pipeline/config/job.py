@@ -48,6 +48,7 @@ from .tables import (
     table_settings,
 )
 from .towers import (
+    check_hard_negatives,
     check_history,
     check_towers,
     has_made_label,
@@ -142,6 +143,7 @@ class Job(Section):
             self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
         )
         check_attention(self.model, self.embedded_columns)
+        check_hard_negatives(self.model, self.embedded_columns)
         check_towers(self.model, self.embedded_columns, self.data.dense_names)
         check_history(self.model, self.embedded_columns, self.data.columns)
         require_growable(self.data.table_columns, self.table_sections)

@@ -201,6 +201,12 @@ class ModelSection(Section):
         description="two_tower, sequence: the columns of the item. The first one is its id: a column of one"
         " id with a table; sequence has no others.",
     )
+    negatives: str = Field(
+        default="",
+        description="two_tower, sequence: a column with hard negatives, items that a query is to score below"
+        ' its own: of kind multi_hot, with pooling = "none" and the table of the item, whose id is its only'
+        " column. Only training reads it, see docs/retrieval.md.",
+    )
     options: dict[str, JsonValue] = Field(
         default={},
         description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"

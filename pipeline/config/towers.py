@@ -1,4 +1,4 @@
-"""The columns of a model with two towers: of query and item, histories, and a made label."""
+"""The columns of a model with two towers: of query and item, histories, hard negatives, and a made label."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
         dense: names of the dense features.
     """
     if not model.has_towers:
-        for key in ("query", "item"):
+        for key in ("query", "item", "negatives"):
             if getattr(model, key):
                 raise ValueError(
                     f'model.{key}: given; it is for model.name = "two_tower" or "sequence", this is'
@@ -46,7 +46,7 @@ def check_towers(model: ModelSection, columns: Sequence[EmbeddedColumn], dense: 
                 )
     both = [*model.query, *model.item]
     for name in known:
-        if both.count(name) != 1:
+        if both.count(name) != 1 and name != model.negatives:
             raise ValueError(
                 f"model.query, model.item: column {name} is named {both.count(name)} times; each column"
                 " belongs to one tower"
@@ -101,6 +101,46 @@ def check_history(
         raise ValueError(
             f"data.columns.{name}.keep: not given; {model.name} must know which end of a list is the recent"
             ' one: "first" if lists begin with the most recent id, "last" if they end with it'
+        )
+
+
+def check_hard_negatives(model: ModelSection, columns: Sequence[EmbeddedColumn]) -> None:
+    """Raise ValueError unless `model.negatives`, if given, has lists of items, which are ids alone.
+
+    Whether there are towers with items, `check_towers` says.
+
+    Args:
+        model: the section [model].
+        columns: the columns of the job whose ids have rows of a table.
+    """
+    name = model.negatives
+    if not (name and model.has_towers):
+        return
+    by_name = {column.name: column for column in columns}
+    if name not in by_name:
+        known = [column.name for column in columns if column.pooling]
+        raise ValueError(f"model.negatives: {name!r} is no column with a table; {suggest(name, known)}")
+    for key, names in (("query", model.query), ("item", model.item)):
+        if name in names:
+            raise ValueError(
+                f"model.negatives: column {name} is one of model.{key}, too; it belongs to no tower: leave it"
+                " out there, or read it twice, by another column with its source"
+            )
+    if by_name[name].pooling != "none":
+        raise ValueError(
+            f'model.negatives: column {name} has no list of vectors; give it kind = "multi_hot" and'
+            ' pooling = "none"'
+        )
+    if len(model.item) > 1:
+        raise ValueError(
+            f"model.negatives: given, and model.item has {', '.join(model.item[1:])} beside the id; nothing"
+            f' says what a negative has there: set model.item = ["{model.item[0]}"], or leave negatives out'
+        )
+    item = by_name.get(model.item[0]) if model.item else None
+    if item is not None and by_name[name].table.name != item.table.name:
+        raise ValueError(
+            f"data.columns.{name}.table: {name} has the table {by_name[name].table.name}, and the item"
+            f' {item.name} the table {item.table.name}; negatives are items: set table = "{item.table.name}"'
         )
 
 

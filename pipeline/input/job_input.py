@@ -49,9 +49,16 @@ class JobInput:
         self.ids = IdClasses()
         rows = job.column_rows
         self._shape: FeatureShape | RecordSchema
+        # Files to train on have what scoring does without.
+        self._trained_shape: RecordSchema | None = None
         if job.data.columns:
             has_begun = has_begun or job.start.resume
-            self._shape = RecordSchema(job.data, rows, observer, job.growing_columns, has_begun=has_begun)
+            growing_names, unscored = job.growing_columns, [name for name in [job.model.negatives] if name]
+            self._shape = RecordSchema(
+                job.data, rows, observer, growing_names, has_begun=has_begun, may_lack=unscored
+            )
+            if unscored:
+                self._trained_shape = RecordSchema(job.data, rows, None, growing_names, has_begun=has_begun)
         else:
             growing = tuple(n for n, column in enumerate(job.embedded_columns) if column.grows)
             self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)
@@ -71,7 +78,9 @@ class JobInput:
         if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
             self.ids.add_known(self._prepared.id_classes, self._data.prepared)
             return self._prepared.plan(role)
-        return self.plan_raw(patterns)
+        data = self._data
+        scored = patterns != data.path and patterns in (data.validation_path, data.eval_path)
+        return self.plan_raw(patterns, scored=scored)
 
     def plan_others(self, patterns: Sequence[str], known: Collection[str]) -> list[Span]:
         """Return the spans of the files that match and are not `known`; perhaps none.
@@ -83,15 +92,17 @@ class JobInput:
         ]
         return self.plan_raw(files) if files else []
 
-    def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
+    def plan_raw(self, patterns: Sequence[str], *, scored: bool = False) -> list[Span]:
         """Return the spans of the files themselves, not of a folder prepared from them.
 
-        They may be parts of `data.prepared`. Raises DataError as `plan_spans` and `PreparedInput.parts`.
+        Files that are `scored`, not trained on, may lack the column of hard negatives. They may be parts of
+        `data.prepared`. Raises DataError as `plan_spans` and `PreparedInput.parts`.
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
         data = self._data
-        return plan_spans(patterns, data.format, data.span_bytes, self._shape, self.ids, data.kafka)
+        shape = self._shape if scored else self._trained_shape or self._shape
+        return plan_spans(patterns, data.format, data.span_bytes, shape, self.ids, data.kafka)
 
     def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         """Yield the rows of a span's part and range, in order.

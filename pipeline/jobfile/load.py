@@ -48,8 +48,6 @@ REMOVED_KEYS: dict[str, str] = {
     ' codecs.center_up = "int8"',
     "sync.control_bound": f"{_NO_CONTROL}; delete the key",
     "sync.control_max_gap": f"{_NO_CONTROL}; delete the key, and set sync.gap",
-    "model.negatives": "was removed: on real data recall was as without; delete the key and its column, and"
-    " leave what a user passed over out of what is shown (`exclude` of POST /retrieve)",
     "network.emulation": "was removed: there is one way to emulate a slow network; delete the key, and give"
     " network.delay or network.bandwidth",
 }

@@ -266,7 +266,7 @@ def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
     if getattr(maker, "takes_sequences", False) or getattr(maker, "takes_jagged", False):
         return {"inputs": model_inputs_of(job.embedded_columns, job.data.columns)}
     for column in job.embedded_columns:
-        if column.pooling == "none":
+        if column.pooling == "none" and column.name != job.model.negatives:
             raise JobFileError(
                 f'column {column.name} has pooling = "none", but {job.model.name} takes no sequences',
                 where=f"data.columns.{column.name}.pooling",

@@ -113,7 +113,7 @@ def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
     """
     source = JobInput(model.job, has_begun=True)
     source.ids.add_known(model.id_classes, str(model.folder))
-    return source.plan_raw(patterns)
+    return source.plan_raw(patterns, scored=True)
 
 
 def score_spans(model: SavedModel, spans: Iterable[Span], ids: UntrainedIds | None = None) -> SpanScores:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from ..atomic_file import atomic_folder
 from ..config.columns import TIME_PARTS
 from ..data.columns.kinds.registry import VALUES
@@ -110,7 +113,7 @@ def export_model(
         raise JobFileError(
             f"{str(folder)!r} is not UTF-8", where="--out", remedy="give a folder with another path"
         )
-    dims, longest, of_columns = _dims(model), _longest(model), model.tables
+    dims, longest, of_columns = _dims(model), _longest(model), _scored(model)
     names = ["dense", *(f"table:{name}" for name in of_columns)]
     names += [f"lengths:{name}" for name, table in of_columns.items() if table.pooling == "none"]
     manifest = _manifest(model, form, names)
@@ -125,7 +128,7 @@ def export_model(
             changes = rows[entry["table"]]
             entry |= dict(zip(CHANGE_COUNTS, (len(changes.rows), len(changes.gone)), strict=True))
     with atomic_folder(folder) as place:
-        dense, width = model.dense, model.job.data.dense_width
+        dense, width = _dense_of(model), model.job.data.dense_width
         export_dense(dense, width, dims, names, form, place / FILES[form], longest)
         files = write_tables(rows, tables, place, whole=since is None)
         for entry in manifest["tables"]:
@@ -175,7 +178,7 @@ def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
 
 
 def _manifest(model: SavedModel, form: Format, names: list[str]) -> dict[str, Any]:
-    hashed = [table for table in model.tables.values() if not (table.is_fixed or table.parts)]
+    hashed = [table for table in _scored(model).values() if not (table.is_fixed or table.parts)]
     integers = {_integer_rule(table) for table in hashed}
     return {
         "export_version": EXPORT_VERSION,
@@ -202,23 +205,48 @@ def _manifest(model: SavedModel, form: Format, names: list[str]) -> dict[str, An
         "table_rule": _TABLE_RULE,
         "row_rule": _ROW_RULE,
         "bag_rule": _bag_rule(model),
-        "tables": [_table_entry(model, table) for table in model.tables.values()],
+        "tables": [_table_entry(model, table) for table in _scored(model).values()],
     }
 
 
+def _scored(model: SavedModel) -> dict[str, Table]:
+    """Return the tables of the columns that scores are computed from: of all but hard negatives."""
+    return {name: table for name, table in model.tables.items() if name != model.job.model.negatives}
+
+
 def _dims(model: SavedModel) -> list[int]:
-    return [column.dim for column in model.job.embedded_columns]
+    return [c.dim for c in model.job.embedded_columns if c.name != model.job.model.negatives]
+
+
+def _dense_of(model: SavedModel) -> nn.Module:
+    """Return the module whose input is `_scored`."""
+    if not model.job.model.negatives:
+        return model.dense
+    return _WithoutColumn(model.dense, list(model.tables).index(model.job.model.negatives)).eval()
+
+
+class _WithoutColumn(nn.Module):
+    """A module without the entry of `embeddings` of a column that it does not read."""
+
+    def __init__(self, module: nn.Module, place: int) -> None:
+        super().__init__()
+        self._module, self._place = module, place
+
+    def forward(self, dense: torch.Tensor, embeddings: list[Any]) -> torch.Tensor:
+        known, place = list(embeddings), self._place
+        scores: torch.Tensor = self._module(dense, [*known[:place], known[0], *known[place:]])
+        return scores
 
 
 def _longest(model: SavedModel) -> dict[int, int]:
     """Return the most vectors of each sequence, by the number of its column."""
     columns = model.job.data.columns
-    tables = enumerate(model.tables.values())
+    tables = enumerate(_scored(model).values())
     return {number: columns[table.name].max_ids for number, table in tables if table.pooling == "none"}
 
 
 def _bag_rule(model: SavedModel) -> list[str]:
-    poolings = {table.pooling for table in model.tables.values()}
+    poolings = {table.pooling for table in _scored(model).values()}
     weighted = _WEIGHT_RULE if any(pooling.startswith("weighted_") for pooling in poolings) else []
     return [*_BAG_RULE, *weighted, *(_SEQUENCE_RULE if "none" in poolings else [])]
 

@@ -87,11 +87,13 @@ def input_schema(
     """Build the schema of a job's input, with or without [data.columns].
 
     The keys of `id_classes` are the columns' names in the job. With `only`, no other columns of the job are
-    read, but for what crosses among them combine. Raises JobFileError if the
+    read, but for what crosses among them combine; hard negatives never are. Raises JobFileError if the
     label's expression cannot be used.
     """
     data = job.data if job.data.columns else _criteo_columns(job.data)
     needed = {name: column for name, column in data.columns.items() if column.of_kind.is_input}
+    if only is None and job.model.negatives:
+        only = needed.keys() - {job.model.negatives}
     inputs = RecordSchema(
         data.model_copy(update={"columns": needed}), job.column_rows, growing=job.growing_columns
     )

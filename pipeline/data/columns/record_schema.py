@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,6 +54,7 @@ class RecordSchema:
         observer: receives the good rows of each chunk.
         growing: names of the columns whose tables grow, in the order of the columns.
         has_begun: whether it is the schema of a run that began earlier, which goes on as it did.
+        may_lack: names of multi-hot columns that a file may lack; its rows then have empty lists.
 
     Raises:
         JobFileError: an expression cannot be used.
@@ -67,8 +68,10 @@ class RecordSchema:
         growing: tuple[str, ...] = (),
         *,
         has_begun: bool = False,
+        may_lack: Collection[str] = (),
     ) -> None:
         self.data = data
+        self._may_lack = may_lack
         self.has_begun = has_begun
         self._observer = observer
         self._settings = ParseSettings(
@@ -102,6 +105,16 @@ class RecordSchema:
         weights = [column.weights for _, column in columns if column.weights]
         return list(dict.fromkeys([*map(self.source_of, used), *weights]))
 
+    def may_lack(self, name: str) -> bool:
+        """Return whether a file may be without a column."""
+        return name in self._may_lack
+
+    def sources_in(self, names: Collection[str]) -> list[str]:
+        """Return those of `sources` that are read of a file with columns of these names."""
+        needed = {self.source_of(name) for name in self.data.columns if not self.may_lack(name)}
+        may_lack = {self.source_of(name) for name in self._may_lack} - needed
+        return [source for source in self.sources if source in names or source not in may_lack]
+
     @property
     def numbers_rows(self) -> bool:
         """Return whether examples have the numbers of their rows."""
@@ -119,6 +132,10 @@ class RecordSchema:
         needed with `numbers_rows` alone: the number of each row in its file, from 0; None for a file's first
         rows. Raises JobFileError when the label's expression cannot be computed.
         """
+        if self._may_lack:
+            absent = [source for source in self.sources if source not in raw]
+            count = len(next(iter(raw.values()))) if raw else 0
+            raw = {**raw, **{source: pa.nulls(count) for source in absent}}
         chunk = ColumnChunk(self._settings, raw, row_numbers)
         # Columns that are made of others come after those of the file.
         for in_file in (True, False):

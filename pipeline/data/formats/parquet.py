@@ -265,6 +265,8 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
         if not column.of_kind.is_read:
             continue
         source = schema.source_of(name)
+        if source not in arrow.names and schema.may_lack(name):
+            continue
         if fault := column_fault(source, arrow.names):
             raise DataError(f"has {fault}", where=path, remedy=_REMEDY)
         kind = plain_type(arrow.field(source).type)

@@ -81,7 +81,8 @@ def _text_chunks(
     data = schema.data
     names = columns_of(span.path, schema)
     messages = span.kind == "offsets"
-    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path, messages=messages)
+    wanted = schema.sources_in(names)
+    parser = LineParser(names, wanted, delimiter_of(data), data.quote, span.path, messages=messages)
     line_number = line_numbers(span, header=data.header)
     first_row = _first_row(span, data, line_counts) if schema.numbers_rows else None
     lines_before = 0
@@ -141,7 +142,7 @@ def _reason(faults: tuple[ColumnFault, ...], row: int, value: Callable[[ColumnFa
 def _parquet_chunks(span: Span, schema: RecordSchema, bad_rows: BadRows) -> Iterator[RecordChunk]:
     def sources(arrow: pa.Schema) -> list[str]:
         check_parquet(span.path, arrow, schema)
-        return schema.sources
+        return schema.sources_in(arrow.names)
 
     for done, rows in parquet_rows(span, sources):
         columns = {name: rows.column(name) for name in rows.schema.names}

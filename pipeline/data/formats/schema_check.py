@@ -41,7 +41,7 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
     if not schema.data.header:
         return schema.places
     names = header_of(path, schema.data)
-    for source in schema.sources:
+    for source in schema.sources_in(names):
         if fault := column_fault(source, names):
             raise DataError(
                 f"its header has {fault}",
@@ -74,7 +74,8 @@ def check_text(path: str, schema: RecordSchema) -> None:
     """Raise DataError unless a file has rows and the first ones fit the schema."""
     names = columns_of(path, schema)
     block = _first_rows(path, schema)
-    parser = LineParser(names, schema.sources, delimiter_of(schema.data), schema.data.quote, path)
+    wanted = schema.sources_in(names)
+    parser = LineParser(names, wanted, delimiter_of(schema.data), schema.data.quote, path)
     parsed = parser.parse(block)
     lines = len(parsed.lines) + len(parsed.bad)
     if len(parsed.bad) > MISFIT_SHARE * lines:
@@ -93,7 +94,7 @@ def check_text(path: str, schema: RecordSchema) -> None:
 def check_groups(path: str, schema: RecordSchema) -> None:
     """Raise DataError unless a Parquet file's first rows fit the schema."""
     with open_parquet(path) as file:
-        sources = schema.sources
+        sources = schema.sources_in(file.schema_arrow.names)
         rows = next(file.iter_batches(PEEK_ROWS, columns=sources, use_threads=False), None)
     if rows is not None:
         _check_values(path, {name: rows.column(name) for name in sources}, schema)

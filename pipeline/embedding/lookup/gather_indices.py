@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...types import Float32Array, IndexArray
-from .item_lists import ItemList, lengthened, list_layout
+from .item_lists import ItemList, PaddedLists, lengthened, list_layout
 from .request import BankLookup, ColumnBags, DistinctRows, LookupPlan
 
 Pad: TypeAlias = Callable[[str, int], int]
@@ -134,6 +134,14 @@ class GatherIndices:
         which does not go together.
         """
         return _Builder(requests, columns, pad, jagged=jagged).build()
+
+    def longest_of(self, column: int) -> int:
+        """Return the places of each example in a column that is a sequence; if jagged, those it needs."""
+        of = dict(self.layout.lists)[column]
+        if isinstance(of, PaddedLists):
+            return of.longest
+        assert of.lengths is not None
+        return max(1, int(self.tensors[of.lengths].max()))
 
 
 class _Builder:

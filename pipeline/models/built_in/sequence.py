@@ -192,7 +192,7 @@ class SequenceModel(TowerModel):
         dropout: probability.
         blocks: number of blocks of the transformer.
         heads: number of heads, a divisor of K.
-        temperature, normalized, frequency_rate: see `TowerModel`.
+        temperature, normalized, frequency_rate, negatives: see `TowerModel`.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -216,6 +216,7 @@ class SequenceModel(TowerModel):
         temperature: float = 0.05,
         normalized: bool = True,
         frequency_rate: float = DEFAULT_RATE,
+        negatives: int | None = None,
     ) -> None:
         dim = embedding_dims[item.embeddings[0]]
         for name, number in (("blocks", blocks), ("heads", heads)):
@@ -223,7 +224,9 @@ class SequenceModel(TowerModel):
                 raise ValueError(f"{name}: {number} given; give their number, 1 or more")
         if dim % heads:
             raise ValueError(f"heads: {heads} given; give a divisor of the {dim} floats of a row")
-        super().__init__(temperature, normalized, frequency_rate)
+        super().__init__(
+            temperature, normalized, frequency_rate, item_id=item.embeddings[0], negatives=negatives
+        )
         self.query = HistoryTower(
             query,
             inputs,

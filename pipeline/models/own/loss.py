@@ -41,6 +41,8 @@ class LossBatch:
         items: for the in-batch softmax, what tells the examples' items apart, int64 [B].
         log_frequency: for the same, the logarithm of the probability that an example has this item, float32
             [B].
+        negatives: what is added to the scores of hard negatives, float32 [B, L]: 0, or -inf where a place has
+            none that counts; None for a job without.
         positions: the number of each example's row in its file, from 0, int64 [B]; None for a job without a
             column of kind "row_number".
     """
@@ -50,6 +52,7 @@ class LossBatch:
     groups: Mapping[str, torch.Tensor]
     items: torch.Tensor | None = None
     log_frequency: torch.Tensor | None = None
+    negatives: torch.Tensor | None = None
     positions: torch.Tensor | None = None
 
 
@@ -141,12 +144,15 @@ def check_own_loss(job: Job, module: nn.Module, inputs: tuple[torch.Tensor, Any]
 
 def _batch_of_two(job: Job) -> LossBatch:
     """Return two examples of one group with the labels 0 and 1."""
-    labels, several = torch.tensor([0.0, 1.0]), len(job.data.label_names)
+    labels, several, negatives = torch.tensor([0.0, 1.0]), len(job.data.label_names), None
+    if job.model.negatives:
+        negatives = torch.zeros(2, min(2, job.data.columns[job.model.negatives].max_ids))
     return LossBatch(
         labels if several == 1 else labels[:, None].repeat(1, several),
         torch.ones(2) if job.data.columns_as("weight") else None,
         {column: torch.ones(2, dtype=torch.int64) for column in job.data.group_names},
         torch.arange(2) if job.model.loss == IN_BATCH_SOFTMAX else None,
+        negatives=negatives,
         positions=torch.arange(2) if job.data.row_number else None,
     )
 

@@ -104,14 +104,18 @@ def test_the_example_of_histories_is_a_job_whose_films_have_one_table() -> None:
     assert "#     shadowsync run examples/histories/movielens.toml\n" in text
 
 
-def test_the_example_of_the_next_film_says_how_to_run_it() -> None:
-    path = EXAMPLES / "histories" / "next_film.toml"
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [("next_film", [("item_id", 2)]), ("disliked", [("user_id", 1), ("item_id", 2)])],
+)
+def test_the_examples_of_the_next_film_say_how_to_run_them(name: str, tables: list[tuple[str, int]]) -> None:
+    path = EXAMPLES / "histories" / f"{name}.toml"
     job, text = load_job(path), path.read_text(encoding="utf-8")
-    assert [(table.name, len(table.columns)) for table in job.tables] == [("item_id", 2)]
+    assert [(table.name, len(table.columns)) for table in job.tables] == tables
     assert [Path(file).name for file in job.data.paths] == ["next_film.parquet", "last_film.parquet"]
     command = "python examples/histories/histories.py PATH/ml-100k.inter"
     assert f"#     {command} data/next_film.parquet --last data/last_film.parquet\n" in text
-    assert "#     shadowsync run examples/histories/next_film.toml\n" in text
+    assert f"#     shadowsync run examples/histories/{name}.toml\n" in text
 
 
 FILMS, VIEWERS, SEEN = 30, 60, 15
@@ -156,15 +160,16 @@ def test_retrieval_on_small_data(starter: Starter, tmp_path: Path) -> None:
     assert report.validation.best is not None
 
 
-def test_next_film_on_small_data(starter: Starter, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("job", "name"), [("next_film", "next-film"), ("disliked", "disliked")])
+def test_next_film_on_small_data(starter: Starter, tmp_path: Path, job: str, name: str) -> None:
     rows, last = tmp_path / "rows.parquet", tmp_path / "last.parquet"
     script = str(EXAMPLES / "histories" / "histories.py")
     ratings = str(_ratings(tmp_path))
     subprocess.run([sys.executable, script, ratings, str(rows), "--last", str(last)], check=True)
     settings = (f"data.path={rows}", f"data.eval_path={last}", "data.epochs=12", "trainer.batch=64")
-    report = _run(starter, tmp_path, "histories/next_film", *settings)
+    report = _run(starter, tmp_path, f"histories/{job}", *settings)
     assert report.examples.trained == 12 * VIEWERS * (SEEN - 1)
-    found = _ranked(report, tmp_path, "next-film")
+    found = _ranked(report, tmp_path, name)
     assert (found.catalogue, found.items, found.queries) == ("training", FILMS, VIEWERS)
     assert found.recall is not None
     assert found.recall > 0.9

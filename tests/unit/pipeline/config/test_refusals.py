@@ -35,7 +35,7 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         (
             "[model]\nint = 2",
             "model.int: unknown key; known here: attention, bottom, dropout, embedding_dim, focal_gamma, "
-            "item, label_smoothing, layer_norm, loss, name, options, output_bias, "
+            "item, label_smoothing, layer_norm, loss, name, negatives, options, output_bias, "
             "positive_weight, query, scores, table_kind, table_rows, top",
         ),
     ],

@@ -265,3 +265,35 @@ def test_rows_of_criteo_mean_what_they_mean_in_training(
     np.testing.assert_array_equal(rows.examples.rows, batch.rows)
     np.testing.assert_array_equal(rows.examples.dense, batch.dense)
     np.testing.assert_array_equal(rows.labels[0], batch.labels)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_hard_negatives_are_read_of_files_to_train_on_alone(tmp_path: Path, file_format: str) -> None:
+    texts = {"user": ["a", "b"], "item": ["x", "y"], "passed": ["y|z", ""]}
+    paths = {}
+    for name in ("whole", "bare"):
+        table = pa.table(texts if name == "whole" else {key: texts[key] for key in ("item", "user")})
+        paths[name] = str(tmp_path / f"{name}.{file_format}")
+        if file_format == "csv":
+            pa.csv.write_csv(table, paths[name], pa.csv.WriteOptions(quoting_style="none"))
+        else:
+            pq.write_table(table, paths[name])
+    passed = {"kind": "multi_hot", "table": "item", "pooling": "none"}
+    model = {"name": "two_tower", "query": ["user"], "item": ["item"], "negatives": "passed"}
+    data = {"format": file_format, "path": paths["whole"], "validation_path": paths["bare"]}
+    columns = {"user": "categorical", "item": "categorical", "passed": passed}
+    job = job_of_tree({"data": data | {"columns": columns}, "model": model})
+    source, counts = JobInput(job), {}
+    for name, patterns in (("whole", job.data.path), ("bare", job.data.validation_path)):
+        (span,) = source.plan(patterns)
+        (chunk,) = source.chunks(span, BadRows(0))
+        counts[name] = chunk.examples.bags.lengths.tolist()
+    assert counts == {"whole": [[2, 0]], "bare": [[0, 0]]}
+    with pytest.raises(DataError, match="no column 'passed'"):
+        source.plan_raw([paths["bare"]])
+    schema = input_schema(job, {})
+    assert schema.kinds_in_file == {"user": "categorical", "item": "categorical"}
+    for name in paths:
+        (rows,) = read(Path(paths[name]), schema)
+        assert rows.examples.bags.lengths.tolist() == [[0, 0]]
+        assert rows.scored.tolist() == [0, 1]

@@ -184,7 +184,7 @@ data: format path validation_path eval_path prepared columns encoding negative_s
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
 data.split: by column validation test validation_from test_from progressive
 model: name table_kind loss scores focal_gamma positive_weight label_smoothing dropout layer_norm attention
-model: query item options
+model: query item negatives options
 trainer: count workers batch optimizer lr weight_decay ema clip_norm precision device max_bad_batches
 trainer: credit
 trainer.schedule: kind warmup_examples
