@@ -214,11 +214,15 @@ def _model(sample: InputSample, columns: list[DraftColumn], disk: RowsOnDisk | N
     dim = 8 if small else 16
     top = 32 if small else 128
     trainers = 2 if large else 1
+    dense = any(column.kind == "dense" for column in columns)
+    vectors = sum(column.has_table for column in columns) + dense
     yield "[model]"
     if small:
         yield 'name = "wide_deep"  # overfits small data less than "dlrm"'
+    elif vectors < 2:
+        yield 'name = "wide_deep"  # "dlrm" multiplies pairs of columns, and here is one alone'
     yield f"embedding_dim = {dim}"
-    if not small:
+    if not small and dense:
         yield f"bottom = [{top}]"
     yield f"top = [{top}]"
     yield ""

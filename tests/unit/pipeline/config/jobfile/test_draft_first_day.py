@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import DataError, JobFileError
+from shadowsync.pipeline.jobfile.draft import draft as drafts
 from shadowsync.pipeline.jobfile.draft import places as draft_places
 from shadowsync.pipeline.jobfile.draft.sample import read_sample
 from shadowsync.pipeline.jobfile.load import load_job
@@ -145,3 +146,22 @@ def test_a_job_file_with_a_blank_in_its_name(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["init", str(data), "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert load_job(out).run.name == "my-job"
+
+
+def test_a_large_log_of_one_column_has_a_model_that_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dlrm multiplies pairs of vectors, and its bottom MLP is over dense features."""
+    monkeypatch.setattr(drafts, "_SMALL_ROWS", 100)
+    columns: dict[str, list[Any]] = {"click": [0, 1] * 100, "item": list("abcd") * 50}
+    text, job = draft(write(tmp_path / "log.csv", columns), "click")
+    assert job.model.name == "wide_deep"
+    assert "bottom" not in text
+    columns["shop"] = list("vwxyz") * 40
+    text, job = draft(write(tmp_path / "log.csv", columns), "click")
+    assert job.model.name == "dlrm"
+    assert "bottom" not in text
+    columns["price"] = [1.5 * row for row in range(200)]
+    text, job = draft(write(tmp_path / "log.csv", columns), "click")
+    assert (job.model.name, job.data.columns["price"].kind) == ("dlrm", "dense")
+    assert "bottom = [128]" in text
