@@ -34,8 +34,8 @@ LOG: Final = os.environ.get("SHADOWSYNC_DISK_KILL_LOG")
 SECONDS: Final = 120.0
 EPOCHS: Final = 1
 KINDS: Final = ("hashed", "growing")
-# A quarter to two thirds of the rows have places in memory. Of growing tables the search for ids takes most of
-# it, and ids lose their rows.
+# A quarter to two thirds of the rows have places in memory. Of growing tables the search for ids takes most
+# of it, and ids lose their rows.
 TABLE_ROWS: Final = {"hashed": 2000, "growing": 600}
 MEMORY_BYTES: Final = {"hashed": 350_000, "growing": 560_000}
 # Up to which time of passing a point the node may be killed there.
