@@ -95,6 +95,7 @@ class CachedRows:
         Raises ResourceError if memory has too few places for one request.
         """
         self.requested += len(rows)
+        latest = self.request
         try:
             placement = self._cache.take(rows)
         except CacheTooSmallError as error:
@@ -104,6 +105,9 @@ class CachedRows:
                 where=self._setting,
                 remedy="raise it, or lower trainer.batch",
             ) from error
+        if self.request < latest:
+            # The cache numbers requests anew: what has ended is no longer known.
+            self._finished = 0
         if len(placement.loaded):
             self.missed += len(placement.loaded)
             if placement.last_use > self._finished:
@@ -115,7 +119,8 @@ class CachedRows:
 
     def finish(self, request: int) -> None:
         """Note that the work of this request, and of those before it, has ended."""
-        self._finished = max(self._finished, request)
+        if request <= self.request:
+            self._finished = max(self._finished, request)
 
     def mark_changed(self, places: NDArray[Any], change_epoch: int) -> None:
         """Note that memory has newer values than the file; called by the thread of these rows."""

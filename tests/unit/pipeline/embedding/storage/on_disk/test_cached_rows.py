@@ -15,6 +15,7 @@ from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.on_disk import row_cache
 from shadowsync.pipeline.embedding.storage.on_disk.cached_rows import CachedArray
 from shadowsync.pipeline.embedding.storage.on_disk.row_file import RowFile
 from shadowsync.pipeline.embedding.storage.on_disk.row_slots import MOVING_SLOT_BYTES
@@ -228,9 +229,15 @@ def test_changed_rows_are_found_and_copied_wherever_they_are(kind: str, tmp_path
     assert 0 < plain.stores[0].changed_bytes(1) <= spilled.stores[0].changed_bytes(1)
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-def test_rows_whose_work_has_not_ended_keep_their_places(threads: int, tmp_path: Path) -> None:
-    """Work that is late by three requests: the store waits for it before it takes a place that it needs."""
+@pytest.mark.parametrize(("threads", "last_use"), [(2, row_cache.LAST_USE), (3, row_cache.LAST_USE), (2, 40)])
+def test_rows_whose_work_has_not_ended_keep_their_places(
+    threads: int, last_use: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that is late by three requests: the store waits for it before it takes a place that it needs.
+
+    Also where the cache numbers requests anew, which a job of some months does once.
+    """
+    monkeypatch.setattr(row_cache, "LAST_USE", last_use)
     tables = KINDS["float32"]
     plain = EmbeddingCluster(tables, 1)
     store = on_disk(tables, tmp_path).stores[0]
