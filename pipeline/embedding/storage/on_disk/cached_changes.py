@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,19 @@ from .row_cache import ABSENT
 LIST_ROWS: Final = 32
 """An array of few rows takes as much memory as one of so many more."""
 
+MOST_BITMAPS: Final = 2
+"""Bitmaps that are kept; of those before the newest one the epochs are no longer told apart."""
+
 _ONES: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 
 class ReplacedChanges:
     """Rows that changed and then made way: a state machine without I/O.
 
-    They are listed by the change epoch of their last change. Once the lists take more memory than a bit for
-    each row, the oldest of them become such bits, which count as if all of these rows had changed in the
-    newest epoch among them: more rows are found then, never fewer.
+    They are listed by the change epoch of their last change. Once the lists take more memory than half a bit
+    for each row, the oldest of them become a bitmap of their epoch. Of many bitmaps the two oldest become
+    one, which counts as if all of its rows had changed in the newer of both epochs: more rows are found then,
+    never fewer, and none that changed before the last epoch is taken for one that changed in it.
 
     Args:
         rows: number of rows.
@@ -33,8 +37,7 @@ class ReplacedChanges:
         self._rows = rows
         self._lists: list[tuple[int, Int32Array]] = []
         self._listed = 0
-        self._bits: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self._bits_epoch = 0
+        self._bitmaps: dict[int, NDArray[np.uint8]] = {}
 
     def add(self, rows: Int32Array, epochs: NDArray[np.uint8]) -> None:
         """Note the epochs, at least 1, of the last changes of rows int32 [N]."""
@@ -42,42 +45,46 @@ class ReplacedChanges:
             some = rows[epochs == epoch]
             self._lists.append((epoch, some))
             self._listed += len(some) + LIST_ROWS
-        most = self._rows // 32
+        most = self._rows // 64
         if self._listed > most:
             self._shorten(most // 2)
 
     def forget(self) -> None:
         """Have no rows."""
-        self._lists, self._listed = [], 0
-        self._bits, self._bits_epoch = np.zeros(0, np.uint8), 0
+        self._lists, self._listed, self._bitmaps = [], 0, {}
 
     def count(self, change_epoch: int) -> int:
-        """Return how many rows `listed` and `bits` have, those counted twice that they have twice."""
-        counted = int(_ONES.take(self.bits(change_epoch)).sum(dtype=np.int64))
+        """Return how many rows changed after `change_epoch`, or more: some are counted twice."""
+        bitmaps = (bits for epoch, bits in self._bitmaps.items() if epoch > change_epoch)
+        counted = sum(int(_ONES.take(bits).sum(dtype=np.int64)) for bits in bitmaps)
         return counted + sum(len(rows) for epoch, rows in self._lists if epoch > change_epoch)
 
-    def listed(self, change_epoch: int) -> Int32Array:
-        """Return rows that changed after `change_epoch`, int32 [N], in no order and with repeats."""
-        found = [rows for epoch, rows in self._lists if epoch > change_epoch]
-        return np.concatenate(found) if found else np.zeros(0, np.int32)
-
-    def bits(self, change_epoch: int) -> NDArray[np.uint8]:
-        """Return a bit for each row, uint8, which is set for further ones; empty if there are none."""
-        return self._bits if self._bits_epoch > change_epoch else self._bits[:0]
+    def bitmap(self, change_epoch: int) -> NDArray[np.uint8]:
+        """Return a bit for each row, uint8 [rows / 8], set for those that changed after `change_epoch`."""
+        found = self._empty()
+        for epoch, bits in self._bitmaps.items():
+            if epoch > change_epoch:
+                found |= bits
+        for epoch, rows in self._lists:
+            if epoch > change_epoch:
+                set_bits(found, rows)
+        return found
 
     def _shorten(self, most: int) -> None:
-        """Make bits of the oldest lists until the others take at most so much."""
-        if not len(self._bits):
-            self._bits = np.zeros(-(-self._rows // 8), np.uint8)
+        """Make bitmaps of the oldest lists until the others take at most so much."""
         self._lists.sort(key=lambda entry: entry[0])
         while self._listed > most:
-            epoch = self._lists[0][0]
-            some = [rows for other, rows in self._lists if other == epoch]
-            self._lists = self._lists[len(some) :]
-            for rows in some:
-                self._listed -= len(rows) + LIST_ROWS
-                np.bitwise_or.at(self._bits, rows >> 3, np.uint8(1) << (rows & 7).astype(np.uint8))
-            self._bits_epoch = max(self._bits_epoch, epoch)
+            epoch, rows = self._lists.pop(0)
+            self._listed -= len(rows) + LIST_ROWS
+            if epoch not in self._bitmaps:
+                self._bitmaps[epoch] = self._empty()
+            set_bits(self._bitmaps[epoch], rows)
+        while len(self._bitmaps) > MOST_BITMAPS:
+            oldest, next_one = sorted(self._bitmaps)[:2]
+            self._bitmaps[next_one] |= self._bitmaps.pop(oldest)
+
+    def _empty(self) -> NDArray[np.uint8]:
+        return np.zeros(-(-self._rows // 8), np.uint8)
 
 
 class CachedChanges:
@@ -113,9 +120,10 @@ class CachedChanges:
         places = range(0, len(self.changed_at), BLOCK_ROWS)
         found = [fetch(partial(self._in_block, start, change_epoch)) for start in places]
         # After those in memory, because a row may make way between two steps.
-        found.append(fetch(partial(self.replaced.listed, change_epoch)))
-        found.append(_rows_of_bits(fetch(lambda: self.replaced.bits(change_epoch).copy())))
-        return np.unique(np.concatenate(found)).astype(np.int64)
+        bits = fetch(partial(self.replaced.bitmap, change_epoch))
+        for rows in found:
+            set_bits(bits, rows)
+        return _set_in(bits)
 
     def _in_block(self, start: int, change_epoch: int) -> Int32Array:
         stop = start + BLOCK_ROWS
@@ -124,10 +132,15 @@ class CachedChanges:
         return found
 
 
-def _rows_of_bits(bits: NDArray[np.uint8]) -> Int32Array:
-    """Return the numbers of the set bits, int32 [N], ascending."""
-    found: list[NDArray[Any]] = [np.zeros(0, np.int32)]
-    for start in range(0, len(bits), BLOCK_ROWS):
-        set_bits = np.unpackbits(bits[start : start + BLOCK_ROWS], bitorder="little")
-        found.append((np.flatnonzero(set_bits) + 8 * start).astype(np.int32))
+def set_bits(bits: NDArray[np.uint8], rows: Int32Array) -> None:
+    """Set the bits of rows int32 [N], repeats allowed."""
+    np.bitwise_or.at(bits, rows >> 3, np.uint8(1) << (rows & 7).astype(np.uint8))
+
+
+def _set_in(bits: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the numbers of the set bits, int64 [N], ascending."""
+    found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    for start in range(0, len(bits), BLOCK_ROWS // 8):
+        block = np.unpackbits(bits[start : start + BLOCK_ROWS // 8], bitorder="little")
+        found.append(np.flatnonzero(block) + 8 * start)
     return np.concatenate(found)

@@ -9,7 +9,6 @@ import os
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -100,14 +99,11 @@ class RowFile:
 
     def read(self, rows: Int32Array) -> NDArray[Any]:
         """Return the records of rows int32 [N], which have one."""
-        out, slots = np.empty(len(rows), self._whole.dtype), self._slots.find(rows)
-
-        def some(start: int, stop: int) -> None:
-            np.take(self._whole, slots[start:stop], out=out[start:stop], mode="clip")
-
-        self._in_parts(len(rows), some)
+        began = time.monotonic()
+        records = self._records_at(self._slots.find(rows))
         self.counts.reads += len(rows)
-        return out.view(self._records.dtype)
+        self.counts.seconds += time.monotonic() - began
+        return records
 
     def write(self, rows: Int32Array, records: NDArray[Any]) -> None:
         """Write the records of rows int32 [N], which are distinct."""
@@ -119,6 +115,8 @@ class RowFile:
         slots, values = slots[order], records[order].view(np.uint8).data
         begins = np.flatnonzero(np.r_[True, slots[1:] != slots[:-1] + 1])
         bounds = [*begins.tolist(), len(slots)]
+        # A page that is written in part is read first: here many at once, below one after the other.
+        self._records_at(np.concatenate([slots[begins], slots[np.subtract(bounds[1:], 1)]]))
         # A call takes half of the CPU time that mapped memory does, whose pages are faulted in.
         for (begin, end), slot in zip(pairwise(bounds), slots[begins].tolist(), strict=True):
             run = values[begin * size : end * size]
@@ -140,17 +138,21 @@ class RowFile:
         self._threads.shutdown()
         self._closed()
 
-    def _in_parts(self, count: int, some: Callable[[int, int], None]) -> None:
-        """Call `some` with parts of `count` rows, on several threads, and wait for them."""
-        began = time.monotonic()
-        parts = min(READERS, count // _ROWS_A_READER)
+    def _records_at(self, slots: Int32Array) -> NDArray[Any]:
+        """Return what is at slots int32 [N], read by several threads."""
+        out = np.empty(len(slots), self._whole.dtype)
+
+        def some(start: int, stop: int) -> None:
+            np.take(self._whole, slots[start:stop], out=out[start:stop], mode="clip")
+
+        parts = min(READERS, len(slots) // _ROWS_A_READER)
         if parts > 1:
-            bounds = [count * part // parts for part in range(parts + 1)]
+            bounds = [len(slots) * part // parts for part in range(parts + 1)]
             for _ in self._threads.map(some, bounds[:-1], bounds[1:]):
                 pass
-        elif count:
-            some(0, count)
-        self.counts.seconds += time.monotonic() - began
+        elif len(slots):
+            some(0, len(slots))
+        return out.view(self._records.dtype)
 
 
 def mapped_floats(folder: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:

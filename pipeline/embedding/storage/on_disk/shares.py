@@ -18,9 +18,9 @@ from .row_slots import MOVING_SLOT_BYTES
 PLACE_OVERHEAD_BYTES: Final = PLACE_BYTES + 1
 """Bytes of a place beside its row: those of the cache, and the epoch of the row's last change."""
 
-ROW_OVERHEAD_BYTES: Final = 3 / 8
-"""Bytes of memory for each row, wherever it is: whether the file has it, and at most two bits for whether it
-changed before it made way. In growing tables it also has a slot."""
+ROW_OVERHEAD_BYTES: Final = 7 / 16
+"""Bytes of memory for each row, wherever it is: a bit for whether the file has it, and at most two and a half
+for whether it changed before it made way. In growing tables it also has a slot."""
 
 FEWEST_PLACES: Final = 64 * WAYS
 """Places below which even small batches would not fit."""
