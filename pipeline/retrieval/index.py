@@ -119,12 +119,14 @@ class VectorIndex:
     def search(self, queries: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
         """Return for each query the numbers of k items with high products, and these, best first.
 
-        As `ExactSearch.search`, but for what it misses: where it finds fewer items, the last numbers are -1.
+        As `ExactSearch.search`, but for what it misses: where it finds fewer items, the last numbers are -1,
+        with products of minus infinity.
         """
         import faiss
 
         faiss.omp_set_num_threads(self._threads)
         scores, numbers = self._index.search(np.ascontiguousarray(queries), min(k, len(self)))
+        scores[numbers < 0] = -np.inf
         return numbers, scores
 
     def tune(self, exact: ExactSearch, queries: Float32Array, of: str) -> Recall:

@@ -27,6 +27,7 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ClusterError, DataError, JobFileError, ResourceError
+from shadowsync.pipeline.retrieval import index
 from shadowsync.pipeline.retrieval.index import VectorIndex
 from shadowsync.pipeline.retrieval.items_export import ItemsExport, export_items
 from shadowsync.pipeline.retrieval.searched_items import (
@@ -115,6 +116,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saved]:
         yield Saved(copies()[:3], folder / "items.parquet", folder / "rows.parquet")
 
 
+@pytest.fixture(autouse=True)
+def every_list_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an index finds what exact search does, of vectors that differ from run to run."""
+    monkeypatch.setattr(index, "LEAST_RECALL", 1.1)
+
+
 def items_of(saved: Saved, search: SearchKind = "auto") -> Items:
     return Items(ItemFiles([str(saved.items)], search))
 
@@ -194,6 +201,20 @@ def test_the_best_items_are_those_with_the_highest_scores(saved: Saved, search: 
         assert of_items["build_seconds"] > 0
 
     with_client(followed, work)
+
+
+def test_an_index_that_finds_too_few_items_answers_with_those(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "LEAST_RECALL", 0.0)
+    monkeypatch.setattr(index, "FIRST_PROBES", 1)
+    model = SavedModel.open(saved.copies[-1])
+    retriever = Retriever(model, items_of(saved, "index").of_first(model))
+    found = answer_of(retriever, {"rows": QUERIES, "k": MOVIES})
+    for some, every in zip(found, best_of(model, QUERIES, MOVIES), strict=True):
+        assert 0 < len(some) < MOVIES
+        ids = {item for item, _ in some}
+        assert_found([some], [[pair for pair in every if pair[0] in ids]])
 
 
 @pytest.mark.parametrize("search", ["exact", "index"])
@@ -408,8 +429,8 @@ def test_an_export_has_the_vectors_and_an_index_of_this_model(saved: Saved, tmp_
     queries = query_vectors_of_files(model, [str(saved.rows)], 40)
     products = (queries * vectors[rows.column("movie").to_numpy()]).sum(axis=1)
     np.testing.assert_allclose(products / manifest["temperature"], model.predict(rows), rtol=1e-4, atol=1e-4)
-    index = VectorIndex.read(tmp_path / "export" / "items.faiss")
-    np.testing.assert_array_equal(index.search(vectors[:9], 1)[0][:, 0], range(9))
+    exported = VectorIndex.read(tmp_path / "export" / "items.faiss")
+    np.testing.assert_array_equal(exported.search(vectors[:9], 1)[0][:, 0], range(9))
     # Served from the export, and with exact search from one without an index.
     export_items(model, ItemFiles([str(saved.items)], "exact"), tmp_path / "vectors")
     wanted = best_of(model, QUERIES, K)
@@ -441,9 +462,9 @@ def test_an_export_of_another_checkpoint_is_refused_by_name(saved: Saved, tmp_pa
     with pytest.raises(DataError, match="of the run others, and so of another model than the model"):
         export.of_first(models[1])
     manifest.write_text(text)
-    index = tmp_path / "export" / "items.faiss"
-    content = index.read_bytes()
-    index.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    file = tmp_path / "export" / "items.faiss"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(DataError, match=r"items\.faiss is missing or altered"):
         export.of_first(models[1])
     for wrong in (tmp_path / "absent", saved.copies[0]):
