@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ....types import IndexArray, Int32Array
 from ..changed_rows import BLOCK_ROWS, Fetch
+from .row_bits import RowBits
 from .row_cache import ABSENT
 
 LIST_ROWS: Final = 32
@@ -17,8 +18,6 @@ LIST_ROWS: Final = 32
 
 MOST_BITMAPS: Final = 2
 """Bitmaps that are kept; of those before the newest one the epochs are no longer told apart."""
-
-_ONES: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 
 class ReplacedChanges:
@@ -37,7 +36,7 @@ class ReplacedChanges:
         self._rows = rows
         self._lists: list[tuple[int, Int32Array]] = []
         self._listed = 0
-        self._bitmaps: dict[int, NDArray[np.uint8]] = {}
+        self._bitmaps: dict[int, RowBits] = {}
 
     def add(self, rows: Int32Array, epochs: NDArray[np.uint8]) -> None:
         """Note the epochs, at least 1, of the last changes of rows int32 [N]."""
@@ -56,18 +55,19 @@ class ReplacedChanges:
     def count(self, change_epoch: int) -> int:
         """Return how many rows changed after `change_epoch`, or more: some are counted twice."""
         bitmaps = (bits for epoch, bits in self._bitmaps.items() if epoch > change_epoch)
-        counted = sum(int(_ONES.take(bits).sum(dtype=np.int64)) for bits in bitmaps)
-        return counted + sum(len(rows) for epoch, rows in self._lists if epoch > change_epoch)
+        return sum(bits.count() for bits in bitmaps) + sum(
+            len(rows) for epoch, rows in self._lists if epoch > change_epoch
+        )
 
-    def bitmap(self, change_epoch: int) -> NDArray[np.uint8]:
-        """Return a bit for each row, uint8 [rows / 8], set for those that changed after `change_epoch`."""
-        found = self._empty()
+    def after(self, change_epoch: int) -> RowBits:
+        """Return the rows that changed after `change_epoch`."""
+        found = RowBits(self._rows)
         for epoch, bits in self._bitmaps.items():
             if epoch > change_epoch:
-                found |= bits
+                found.bits |= bits.bits
         for epoch, rows in self._lists:
             if epoch > change_epoch:
-                set_bits(found, rows)
+                found.add(rows)
         return found
 
     def _shorten(self, most: int) -> None:
@@ -77,14 +77,11 @@ class ReplacedChanges:
             epoch, rows = self._lists.pop(0)
             self._listed -= len(rows) + LIST_ROWS
             if epoch not in self._bitmaps:
-                self._bitmaps[epoch] = self._empty()
-            set_bits(self._bitmaps[epoch], rows)
+                self._bitmaps[epoch] = RowBits(self._rows)
+            self._bitmaps[epoch].add(rows)
         while len(self._bitmaps) > MOST_BITMAPS:
             oldest, next_one = sorted(self._bitmaps)[:2]
-            self._bitmaps[next_one] |= self._bitmaps.pop(oldest)
-
-    def _empty(self) -> NDArray[np.uint8]:
-        return np.zeros(-(-self._rows // 8), np.uint8)
+            self._bitmaps[next_one].bits |= self._bitmaps.pop(oldest).bits
 
 
 class CachedChanges:
@@ -101,7 +98,7 @@ class CachedChanges:
     """
 
     def __init__(self, rows: int, row_of: Int32Array) -> None:
-        self._row_of = row_of
+        self._rows, self._row_of = rows, row_of
         self.changed_at: NDArray[np.uint8] = np.zeros(len(row_of), np.uint8)
         self.replaced = ReplacedChanges(rows)
 
@@ -118,29 +115,16 @@ class CachedChanges:
 
     def rows(self, change_epoch: int, fetch: Fetch) -> NDArray[np.int64]:
         places = range(0, len(self.changed_at), BLOCK_ROWS)
-        found = [fetch(partial(self._in_block, start, change_epoch)) for start in places]
+        in_memory = [fetch(partial(self._in_block, start, change_epoch)) for start in places]
+        found = RowBits(self._rows)
         # After those in memory, because a row may make way between two steps.
-        bits = fetch(partial(self.replaced.bitmap, change_epoch))
-        for rows in found:
-            set_bits(bits, rows)
-        return _set_in(bits)
+        found.bits |= fetch(lambda: self.replaced.after(change_epoch).bits)
+        for rows in in_memory:
+            found.add(rows)
+        return found.numbers()
 
     def _in_block(self, start: int, change_epoch: int) -> Int32Array:
         stop = start + BLOCK_ROWS
         rows = self._row_of[start:stop][self.changed_at[start:stop] > change_epoch]
         found: Int32Array = rows[rows != ABSENT]
         return found
-
-
-def set_bits(bits: NDArray[np.uint8], rows: Int32Array) -> None:
-    """Set the bits of rows int32 [N], repeats allowed."""
-    np.bitwise_or.at(bits, rows >> 3, np.uint8(1) << (rows & 7).astype(np.uint8))
-
-
-def _set_in(bits: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the numbers of the set bits, int64 [N], ascending."""
-    found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    for start in range(0, len(bits), BLOCK_ROWS // 8):
-        block = np.unpackbits(bits[start : start + BLOCK_ROWS // 8], bitorder="little")
-        found.append(np.flatnonzero(block) + 8 * start)
-    return np.concatenate(found)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....types import IndexArray, Int32Array
+from .row_bits import RowBits
 from .row_cache import ABSENT
 
 SPARE: Final = 1.25
@@ -61,7 +62,7 @@ class FixedSlots:
     """Each row's slot has its number: a bit a row."""
 
     def __init__(self, rows: int) -> None:
-        self._has: NDArray[np.uint8] = np.zeros(-(-rows // 8), np.uint8)
+        self._has = RowBits(rows)
         self._rows = rows
         self.count = 0
 
@@ -69,19 +70,18 @@ class FixedSlots:
         return self._rows
 
     def find(self, rows: Int32Array) -> Int32Array:
-        has = self._has[rows >> 3] >> (rows & 7).astype(np.uint8) & 1
-        return np.where(has, rows, np.int32(ABSENT))
+        return np.where(self._has.has(rows), rows, np.int32(ABSENT))
 
     def place(self, rows: Int32Array) -> Int32Array:
-        self.count += int((self.find(rows) == ABSENT).sum())
-        np.bitwise_or.at(self._has, rows >> 3, np.uint8(1) << (rows & 7).astype(np.uint8))
+        self.count += len(rows) - int(self._has.has(rows).sum())
+        self._has.add(rows)
         return rows
 
     move = place
 
     def free(self, rows: Int32Array) -> None:
-        self.count -= int((self.find(rows) != ABSENT).sum())
-        np.bitwise_and.at(self._has, rows >> 3, ~(np.uint8(1) << (rows & 7).astype(np.uint8)))
+        self.count -= int(self._has.has(rows).sum())
+        self._has.remove(rows)
 
 
 class MovingSlots:
