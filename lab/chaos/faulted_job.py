@@ -29,7 +29,17 @@ from .due_faults import DueFaults, FaultsOfJob
 from .injector import Injector
 from .schedule import ScheduledFault
 
-_BY_TRAINER = "SELECT trainer, count(*), sum(acknowledgements), sum(examples) FROM batches GROUP BY trainer"
+MARKER: Final = "SHADOWSYNC_CHAOS"
+LOOK_SECONDS: Final = 0.05
+# Looks at the ledger of a long job take at most this share of a core.
+LOOK_SHARE: Final = 0.05
+END_SECONDS: Final = 10.0
+TRIES: Final = 3
+# All links of a job with faults of links lead through its relay, which adds nothing to them otherwise.
+THROUGH_RELAY: Final = ("network.delay=0ms", "network.delay_links=all", "network.bandwidth=")
+_BY_TRAINER: Final = (
+    "SELECT trainer, count(*), sum(acknowledgements), sum(examples) FROM batches GROUP BY trainer"
+)
 
 
 @dataclass(frozen=True)
@@ -61,16 +71,6 @@ def progress_of(folder: Path) -> Progress | None:
         return None
     batches, acknowledgements, examples = (sum(row[column] for row in rows) for column in (1, 2, 3))
     return Progress(batches, acknowledgements, examples, frozenset(row[0] for row in rows))
-
-
-MARKER: Final = "SHADOWSYNC_CHAOS"
-LOOK_SECONDS: Final = 0.05
-# Looks at the ledger of a long job take at most this share of a core.
-LOOK_SHARE: Final = 0.05
-END_SECONDS: Final = 10.0
-TRIES: Final = 3
-# All links of a job with faults of links lead through its relay, which adds nothing to them otherwise.
-THROUGH_RELAY: Final = ("network.delay=0ms", "network.delay_links=all", "network.bandwidth=")
 
 
 class InjectedFault(NamedTuple):

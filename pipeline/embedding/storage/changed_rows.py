@@ -39,7 +39,10 @@ class ChangeEpochs(Protocol):
     """The change epoch of each row's last change; 0 for none."""
 
     def mark(self, rows: IndexArray | Int32Array, change_epoch: int) -> None:
-        """Note a change of rows int32 or int64 [N]; called by the thread that owns the store."""
+        """Note a change of rows int32 or int64 [N].
+
+        Called by the thread that owns the store, or by that of the rows where all are in memory.
+        """
         ...
 
     def forget(self) -> None:
