@@ -347,30 +347,31 @@ def bytes_in_memory(tables: Iterable[tuple[TableSettings, int]], memory_bytes: i
         memory_bytes: `embedding.memory_bytes`, of a node.
         nodes: number of nodes.
     """
-    together = own = 0
-    for table, whole in tables:
-        if table.memory_bytes is None:
-            together += whole
-        else:
-            own += min(whole, table.memory_bytes * nodes or whole)
-    return own + min(together, memory_bytes * nodes or together)
+    limits = _limits(tables, memory_bytes, nodes)
+    return sum(min(whole, most or whole) for _, whole, most in limits)
 
 
 def tables_on_disk(
     tables: Iterable[tuple[TableSettings, int]], memory_bytes: int, nodes: int = 1
 ) -> list[TableSettings]:
     """Return the tables of which rows may lie on disk; the arguments are those of `bytes_in_memory`."""
+    limits = _limits(tables, memory_bytes, nodes)
+    return [table for some, whole, most in limits if 0 < most < whole for table in some]
+
+
+def _limits(
+    tables: Iterable[tuple[TableSettings, int]], memory_bytes: int, nodes: int
+) -> list[tuple[list[TableSettings], int, int]]:
+    """Return which tables have a limit together, the bytes of their rows, and the limit; 0 for none."""
     sizes = list(tables)
-    together = sum(whole for table, whole in sizes if table.memory_bytes is None)
-
-    def is_on_disk(table: TableSettings, whole: int) -> bool:
-        if table.memory_bytes is None:
-            whole, most = together, memory_bytes * nodes
-        else:
-            most = table.memory_bytes * nodes
-        return 0 < most < whole
-
-    return [table for table, whole in sizes if is_on_disk(table, whole)]
+    shared = [(table, whole) for table, whole in sizes if table.memory_bytes is None]
+    together = ([table for table, _ in shared], sum(whole for _, whole in shared), memory_bytes * nodes)
+    own = [
+        ([table], whole, table.memory_bytes * nodes)
+        for table, whole in sizes
+        if table.memory_bytes is not None
+    ]
+    return [together, *own]
 
 
 def table_names(columns: Sequence[InputColumn]) -> list[str]:
