@@ -61,6 +61,12 @@ class ClusterError(ShadowSyncError):
     exit_code = ExitCode.CLUSTER
 
 
+class LostNodeError(ClusterError):
+    """A node died, and what it had is needed."""
+
+    exit_code = ExitCode.STOPPED_BY_DEATH
+
+
 class ResourceError(ShadowSyncError):
     """Something does not fit: tables into memory, a checkpoint onto the disk."""
 

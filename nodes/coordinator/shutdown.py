@@ -14,7 +14,7 @@ import numpy as np
 from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import CheckpointManifest
 from ...pipeline.checkpoint.store.addresses import part_target
-from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
+from ...pipeline.errors import ClusterError, LostNodeError, ShadowSyncError
 from ...pipeline.text.format import counted
 from ...pipeline.wire.control.orders import (
     ComposeModel,
@@ -56,9 +56,7 @@ def checkpoint_failed(
             error = ClusterError(f"no checkpoint: {name} could not write {part}: {why}{others}")
             error.exit_code = why.exit_code
             return error
-    error = ClusterError(f"no checkpoint: {', '.join(names)} did not write {part}")
-    error.exit_code = ExitCode.STOPPED_BY_DEATH
-    return error
+    return LostNodeError(f"no checkpoint: {', '.join(names)} did not write {part}")
 
 
 # At an interrupt a trainer finishes its current batch, and replies after at most five seconds.

@@ -19,7 +19,7 @@ from ....pipeline.checkpoint.manifest import COMPLETE, CheckpointManifest
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.checkpoint.store.addresses import part_target
 from ....pipeline.data.span import Span
-from ....pipeline.errors import ClusterError, ExitCode, ResourceError
+from ....pipeline.errors import ClusterError, LostNodeError, ResourceError
 from ....pipeline.text.format import data_size, duration
 from ....pipeline.text.wall_clock import timestamp
 from ....pipeline.wire.control.base import Request
@@ -196,11 +196,9 @@ def require_room(folder: Path, needed_bytes: int) -> None:
 
 
 def require_all_shards(state: JobState) -> list[Member]:
-    """Return the embedding nodes; raise ClusterError if one is incomplete."""
+    """Return the embedding nodes; raise LostNodeError if one is incomplete."""
     if state.vacancies.empty_shards() or not state.ledger.owed.has_all_shards:
-        error = ClusterError("rows are lost with an embedding node")
-        error.exit_code = ExitCode.STOPPED_BY_DEATH
-        raise error
+        raise LostNodeError("rows are lost with an embedding node")
     return state.members.alive("embedding")
 
 
