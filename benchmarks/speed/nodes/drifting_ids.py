@@ -111,9 +111,10 @@ def look_at(run: Path) -> Look | None:
         (node,) = (GROUP / "cgroup.procs").read_text().split()
         status = Path(f"/proc/{node}/status").read_text()
         times = psutil.Process(int(node)).cpu_times()
+        # A process that is ending has no memory.
+        (own,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
     except (ValueError, OSError, psutil.NoSuchProcess):
         return None
-    own = next(line for line in status.splitlines() if line.startswith("RssAnon:"))
     used = times.user + times.system
     return Look(time.monotonic(), progress.examples, int(own.split()[1]) * 1024, used)
 
