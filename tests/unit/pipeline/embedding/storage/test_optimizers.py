@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +32,7 @@ def run(
     return before, weights.numpy(), history
 
 
-SUMS = {
+SUMS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "sgd": lambda squares: np.ones_like(squares),
     "rowwise_adagrad": lambda squares: squares.mean(2, keepdims=True).cumsum(0),
     "adagrad": lambda squares: squares.cumsum(0),
