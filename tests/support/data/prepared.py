@@ -14,6 +14,7 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree
+from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
 
 Tree = dict[str, dict[str, Any]]
 FIELDS = (
@@ -98,3 +99,11 @@ def examples_as_bytes(batches: list[Batch]) -> list[bytes]:
             )
             found.append(b"".join((*fixed, weight, *bags)))
     return found
+
+
+def check_prepared(tree: Tree, folder: Path) -> tuple[list[Batch], Prepared]:
+    """Prepare a job into a folder, which must give the same batches; return these, and what was made."""
+    made = prepare_folder(job_of_tree(tree), folder)
+    batches = list(batches_of(job_of_tree(tree)))
+    assert same_batches(batches, list(batches_of(on_folder(tree, folder))))
+    return batches, made

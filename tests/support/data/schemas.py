@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.data.hashing import column_number, hash_bytes, table_rows_of
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.input.job_input import JobInput
@@ -48,3 +50,19 @@ def read_spans(job: Job, spans: Iterable[Span], bad_rows: BadRows | None = None)
 def read_all(job: Job, bad_rows: BadRows | None = None) -> Examples:
     """All examples of the job's `data.path`."""
     return read_spans(job, JobInput(job).plan(job.data.path), bad_rows)
+
+
+def assert_same_examples(one: Examples, other: Examples) -> None:
+    """Alike in all that a row of one label and no group has, types too."""
+    pairs = [(getattr(one, name), getattr(other, name)) for name in ("labels", "dense", "rows", "weights")]
+    pairs += [(getattr(one.bags, name), getattr(other.bags, name)) for name in ("rows", "lengths")]
+    for mine, theirs in pairs:
+        np.testing.assert_array_equal(mine, theirs)
+        assert mine.dtype == theirs.dtype
+
+
+def rows_of_ids(column: str, *ids: str) -> list[int]:
+    """The rows of a column's ids in the tables of `schema_job`, as they are defined."""
+    hashes = np.array([[hash_bytes(column_number(column), one.encode()) for one in ids]], np.uint64)
+    found: list[int] = table_rows_of(hashes, (1000,))[0].tolist()
+    return found

@@ -13,17 +13,14 @@ from shadowsync.pipeline.data.span import Span
 
 def cut_batches(
     span: Span,
-    *,
-    epoch: int,
-    seed: int,
-    data_format: str,
     shape: FeatureShape,
-    batch: int,
-    shuffle_window: int,
-    bad_rows: BadRows,
+    *,
+    epoch: int = 0,
+    seed: int = 1,
+    data_format: str = "criteo_tsv",
+    batch: int = 64,
+    window: int = 0,
 ) -> Iterator[Batch]:
     """What `read_examples` reads, cut by `cut_into_batches`; begins when the first batch is asked for."""
-    examples = read_examples(span, data_format, shape, bad_rows)
-    yield from cut_into_batches(
-        examples, span, epoch=epoch, seed=seed, batch=batch, shuffle_window=shuffle_window
-    )
+    examples = read_examples(span, data_format, shape, BadRows(0))
+    yield from cut_into_batches(examples, span, epoch=epoch, seed=seed, batch=batch, shuffle_window=window)

@@ -67,5 +67,5 @@ class Run:
         self.trained[index] += 8
 
 
-def close(found: torch.Tensor, exact: Array) -> None:
-    np.testing.assert_allclose(found.numpy().astype(np.float64), exact, rtol=1e-5, atol=3e-6)
+def close(found: torch.Tensor, exact: Array, atol: float = 3e-6) -> None:
+    np.testing.assert_allclose(found.numpy().astype(np.float64), exact, rtol=1e-5, atol=atol)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,26 +12,9 @@ from shadowsync.attached.errors import AttachError
 from torch import nn
 from torch.nn.parallel import DataParallel
 
-Made = tuple[nn.Module, Sequence[torch.optim.Optimizer]]
-
 
 def _sgd(*modules: nn.Module) -> list[torch.optim.Optimizer]:
     return [torch.optim.SGD([p for one in modules for p in one.parameters()], lr=0.1)]
-
-
-def _half() -> Made:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
-    return model, _sgd(model)
-
-
-def _lazy() -> Made:
-    model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))
-    return model, _sgd(model[0])
-
-
-def _meta() -> Made:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
-    return model, _sgd(model)
 
 
 class _Coded(torch.Tensor):
@@ -42,90 +25,76 @@ class DTensor(torch.Tensor):
     """By its name a tensor of torch.distributed, which needs processes."""
 
 
-def _of_kind(kind: type[torch.Tensor]) -> Made:
+def _line(weight: torch.Tensor | None = None) -> nn.Linear:
     model = nn.Linear(2, 2)
-    model.weight = nn.Parameter(torch.zeros(2, 2).as_subclass(kind))
-    return model, _sgd(model)
+    if weight is not None:
+        model.weight = nn.Parameter(weight)
+    return model
 
 
-def _frozen() -> Made:
-    model = nn.Linear(2, 2).requires_grad_(False)
-    return model, _sgd(model)
+def _one_memory() -> nn.Module:
+    first, second = _line(), _line()
+    second.weight.data = first.weight.data
+    return nn.Sequential(first, second)
 
 
-def _forgotten() -> Made:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    return model, _sgd(model[0])
-
-
-def _foreign() -> Made:
-    model = nn.Linear(2, 2)
-    return model, _sgd(model, nn.Linear(3, 1))
-
-
-def _tables() -> Made:
-    model = nn.Sequential(nn.EmbeddingBag(100, 4), nn.Linear(4, 1))
-    return model, _sgd(model)
-
-
-def _wrapped() -> Made:
-    model = DataParallel(nn.Linear(2, 2))
-    return model, _sgd(model)
-
-
-def _sparse() -> Made:
-    model = nn.Linear(2, 2)
-    model.weight = nn.Parameter(torch.zeros(2, 2).to_sparse())
-    return model, _sgd(model)
-
-
-def _one_memory() -> Made:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    other: Any = model[1]
-    other.weight.data = model[0].weight.data
-    return model, _sgd(model)
-
-
-def _inference() -> Made:
+def _inference() -> nn.Module:
     with torch.inference_mode():
-        model = nn.Linear(2, 2)
-    return model, _sgd(model)
-
-
-def _scheduled() -> Any:
-    model = nn.Linear(2, 2)
-    return model, torch.optim.lr_scheduler.StepLR(_sgd(model)[0], 1)
+        return _line()
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (_half, r"1\.weight: is bfloat16; only float32"),
-        (_lazy, r"1\.weight: is lazy, and has no shape yet"),
-        (_meta, r"1\.weight: is on the meta device"),
-        (lambda: _of_kind(_Coded), r"weight: is quantized, or another kind of tensor \(_Coded\)"),
-        (lambda: _of_kind(DTensor), r"weight: is sharded \(a DTensor\)"),
-        (_frozen, "no parameter requires a gradient"),
-        (_forgotten, r"1\.weight: is trainable and in no optimizer"),
-        (_foreign, r"an optimizer has a parameter of shape \(1, 3\) that is not in the module"),
-        (_tables, r"0\.weight: embedding tables are 99% .*shadowsync\.Embeddings"),
-        (_wrapped, "DataParallel given; it already makes its replicas equal"),
-        (_sparse, r"weight: is sparse_coo"),
+        (lambda: nn.Sequential(_line(), _line().to(torch.bfloat16)), r"1\.weight: is bfloat16; only float32"),
+        (lambda: nn.Sequential(_line(), nn.Linear(2, 2, device="meta")), r"1\.weight: is on the meta device"),
+        (
+            lambda: _line(torch.zeros(2, 2).as_subclass(_Coded)),
+            r"weight: is quantized, or another kind of tensor \(_Coded\)",
+        ),
+        (lambda: _line(torch.zeros(2, 2).as_subclass(DTensor)), r"weight: is sharded \(a DTensor\)"),
+        (lambda: _line(torch.zeros(2, 2).to_sparse()), r"weight: is sparse_coo"),
+        (lambda: _line().requires_grad_(False), "no parameter requires a gradient"),
+        (
+            lambda: nn.Sequential(nn.EmbeddingBag(100, 4), nn.Linear(4, 1)),
+            r"0\.weight: embedding tables are 99% .*shadowsync\.Embeddings",
+        ),
+        (lambda: DataParallel(_line()), "DataParallel given; it already makes its replicas equal"),
         (_one_memory, r"1\.weight: has its values in the memory of 0\.weight"),
         (_inference, r"weight: was made in inference mode"),
-        (lambda: (nn.Linear(2, 2), []), "no optimizer given"),
-        (lambda: (nn.Linear(2, 2), torch.optim.SGD), r"optimizer: the class SGD given.*SGD\(model\.param"),
-        (lambda: (nn.Linear(2, 2), [torch.optim.Adam]), "optimizer: the class Adam given"),
-        (lambda: (nn.Linear(2, 2), {"all": 1}), "a dict given as optimizer"),
-        (lambda: (nn.Linear(2, 2), None), "a NoneType given as optimizer"),
-        (lambda: (nn.Linear(2, 2), lambda p: torch.optim.SGD(p, 0.1)), "a function given as optimizer"),
-        (_scheduled, "a StepLR given as optimizer"),
-        (lambda: ("model", []), "a str given; give the torch module"),
-        (lambda: (nn.Linear(2, 2), ["sgd"]), r"a str given as optimizer; give a torch\.optim\.Optimizer"),
     ],
 )
-def test_refused(make: Callable[[], Any], message: str) -> None:
-    model, optimizers = make()
+def test_a_module_that_is_refused(make: Callable[[], nn.Module], message: str) -> None:
+    model = make()
+    with pytest.raises(AttachError, match=message) as raised:
+        check_model(model, _sgd(model))
+    assert raised.value.exit_code == 2
+
+
+MODEL = _line()
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizers", "message"),
+    [
+        (MODEL, [], "no optimizer given"),
+        (MODEL, torch.optim.SGD, r"optimizer: the class SGD given.*SGD\(model\.param"),
+        (MODEL, [torch.optim.Adam], "optimizer: the class Adam given"),
+        (MODEL, {"all": 1}, "a dict given as optimizer"),
+        (MODEL, None, "a NoneType given as optimizer"),
+        (MODEL, lambda p: torch.optim.SGD(p, 0.1), "a function given as optimizer"),
+        (MODEL, torch.optim.lr_scheduler.StepLR(_sgd(MODEL)[0], 1), "a StepLR given as optimizer"),
+        (MODEL, ["sgd"], r"a str given as optimizer; give a torch\.optim\.Optimizer"),
+        (
+            *(MODEL, _sgd(MODEL, nn.Linear(3, 1))),
+            r"an optimizer has a parameter of shape \(1, 3\) that is not in the module",
+        ),
+        (nn.Sequential(MODEL, _line()), _sgd(MODEL), r"1\.weight: is trainable and in no optimizer"),
+        (nn.Sequential(MODEL, nn.LazyLinear(2)), _sgd(MODEL), r"1\.weight: is lazy, and has no shape yet"),
+        ("model", [], "a str given; give the torch module"),
+    ],
+)
+def test_optimizers_that_are_refused(model: Any, optimizers: Any, message: str) -> None:
     with pytest.raises(AttachError, match=message) as raised:
         check_model(model, optimizers)
     assert raised.value.exit_code == 2

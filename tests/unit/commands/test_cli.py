@@ -21,36 +21,6 @@ from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 COMMANDS = sorted(main.commands)
-ROLES = ["reader", "trainer", "embedding", "sync"]
-
-
-def test_commands() -> None:
-    other = [
-        "check",
-        "export",
-        "health",
-        "hub",
-        "importance",
-        "init",
-        "key",
-        "merge",
-        "plan",
-        "predict",
-        "prepare",
-        "profile",
-        "render",
-        "resume",
-        "runs",
-        "scale",
-        "serve",
-        "simulate",
-        "stop",
-        "top",
-    ]
-    assert (
-        sorted(["algos", "chaos", "compare", "coordinator", "eval", "generate", "run", *ROLES, *other])
-        == COMMANDS
-    )
 
 
 def test_help_needs_no_torch() -> None:

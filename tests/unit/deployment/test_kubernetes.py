@@ -43,6 +43,17 @@ def check_schema(manifest: dict[str, Any]) -> None:
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
+def checked_jobs(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The roles' jobs, each a manifest that the published schemas accept."""
+    jobs = [
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": role}, "spec": spec}
+        for role, spec in indexed_jobs(manifests)
+    ]
+    for job in jobs:
+        check_schema(job)
+    return jobs
+
+
 @pytest.mark.parametrize("gpu", [False, True])
 def test_the_published_schemas_accept_it(gpu: bool) -> None:
     import kubernetes_validate
@@ -53,14 +64,7 @@ def test_the_published_schemas_accept_it(gpu: bool) -> None:
     config, policy, job_set = manifests
     check_schema(config)
     check_schema(policy)
-    for role, spec in indexed_jobs(manifests):
-        whole: dict[str, Any] = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": role},
-            "spec": spec,
-        }
-        check_schema(whole)
+    for whole in checked_jobs(manifests):
         # The control: a key that there is not.
         wrong = copy.deepcopy(whole)
         wrong["spec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"
@@ -204,13 +208,12 @@ def test_a_name_that_pods_cannot_have_is_refused(name: str) -> None:
 
 
 def test_with_a_storage_no_pod_shares_a_claim() -> None:
-    def volumes(job: Job, **changes: Any) -> dict[str, dict[str, Any]]:
-        manifests = kubernetes_manifests(job, replace(OPTIONS, **changes))
-        for role, spec in indexed_jobs(manifests):
-            check_schema({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": role}, "spec": spec})
+    def volumes(whole: Job, **changes: Any) -> dict[str, dict[str, Any]]:
         return {
-            role: next(v for v in spec["template"]["spec"]["volumes"] if v["name"] == "runs")
-            for role, spec in indexed_jobs(manifests)
+            job["metadata"]["name"]: next(
+                volume for volume in job["spec"]["template"]["spec"]["volumes"] if volume["name"] == "runs"
+            )
+            for job in checked_jobs(kubernetes_manifests(whole, replace(OPTIONS, **changes)))
         }
 
     stored = job_of(run={"storage": "s3://bucket/clicks"})
@@ -223,9 +226,8 @@ def test_with_a_storage_no_pod_shares_a_claim() -> None:
     assert set(map(str, kept.values())) == {str(own)}
     assert set(map(str, volumes(job_of()).values())) == {str(claimed)}, "the control"
     for secret in ("", "bucket"):
-        for container in containers(
-            kubernetes_manifests(stored, replace(OPTIONS, storage_secret=secret))
-        ).values():
+        manifests = kubernetes_manifests(stored, replace(OPTIONS, storage_secret=secret))
+        for container in containers(manifests).values():
             assert container.get("envFrom") == ([{"secretRef": {"name": secret}}] if secret else None)
     with pytest.raises(JobFileError, match="--runs-claim: no place for checkpoints"):
         kubernetes_manifests(job_of(), replace(OPTIONS, runs_claim=""))
@@ -310,17 +312,14 @@ def test_what_is_given_of_pods_is_in_each() -> None:
     assert manifests[-1]["spec"]["ttlSecondsAfterFinished"] == 3600
     for pod in pods_of(manifests):
         assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("trainer", "batch")
-        assert (pod["imagePullSecrets"], pod["nodeSelector"]) == (
-            [{"name": "registry"}],
-            {"pool": "spot"},
-        )
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+        assert pod["nodeSelector"] == {"pool": "spot"}
         *lost, spot, gpu = pod["tolerations"]
         assert {one["tolerationSeconds"] for one in lost} == {30}
         assert spot == {"key": "spot", "operator": "Exists"}
         assert gpu == {"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}
         assert pod["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
-    for role, spec in indexed_jobs(manifests):
-        check_schema({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": role}, "spec": spec})
+    assert checked_jobs(manifests)
     with pytest.raises(JobFileError, match="'a:b' is no taint"):
         kubernetes_manifests(job_of(), replace(OPTIONS, tolerations=("a:b",)))
 

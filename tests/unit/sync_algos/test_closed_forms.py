@@ -13,7 +13,7 @@ from shadowsync.sync_algos.contract.grouping import fixed, shuffled
 from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
 from shadowsync.sync_algos.ma import MA, MAOptions
 from shadowsync.sync_algos.memory.cluster import MemoryCluster
-from shadowsync.sync_algos.memory.faults import Action, Phase
+from shadowsync.sync_algos.memory.faults import Action
 from shadowsync.sync_algos.tree import Tree, TreeOptions
 from shadowsync.tests.support.sync.exact_run import ROUNDS, SEED, SIZE, Run, close
 
@@ -250,23 +250,3 @@ def test_tree(trainers: int, size: int, every: int, form: Any) -> None:
             run.pull(index, np.mean(site, axis=0), options)
         run.check()
     assert alike >= ROUNDS // every, "the control: there are rounds of all"
-
-
-@pytest.mark.parametrize("rate", [0.25, 0.5, 1.0])
-def test_the_two_forms_differ_by_the_progress_made_meanwhile(rate: float) -> None:
-    """`interpolate` shrinks by α what workers did in the round, `keep` leaves it."""
-    after = {}
-    step = torch.full((4,), 3.0)
-    for form in ("interpolate", "keep"):
-        options = MAOptions(elastic_rate=rate, form=form)
-        cluster = MemoryCluster(partial(MA, options), torch.ones(4), 2)
-
-        def train(index: int, phase: Phase, cluster: MemoryCluster = cluster) -> None:
-            if phase is Phase.GIVING:
-                cluster.replicas[index].values.add_(step)
-
-        cluster.on_phase = train
-        cluster.round()
-        after[form] = cluster.replicas[0].values - 1.0
-    torch.testing.assert_close(after["keep"], step)
-    torch.testing.assert_close(after["interpolate"], (1 - rate) * step)

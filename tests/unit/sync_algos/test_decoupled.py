@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from shadowsync.sync_algos.base import Slice
 from shadowsync.sync_algos.bmuf import BMUF, BMUFOptions
 from shadowsync.sync_algos.catalog.registry import AlgorithmError, make_algorithm
 from shadowsync.sync_algos.decoupled import Decoupled, DecoupledOptions
 from shadowsync.sync_algos.memory.cluster import MemoryCluster
 from shadowsync.sync_algos.memory.faults import Phase
+from shadowsync.tests.support.sync.exact_run import Array
+from shadowsync.tests.support.sync.exact_run import close as exact_close
 
-Array = NDArray[np.float64]
+close = partial(exact_close, atol=5e-6)
 SIZE, ROUNDS = 11, 8
 
 
@@ -74,10 +76,6 @@ def without_momentum() -> Decoupled:
 
 def nothing(index: int, phase: Phase) -> None:
     del index, phase
-
-
-def close(found: torch.Tensor, exact: Array) -> None:
-    np.testing.assert_allclose(found.numpy().astype(np.float64), exact, rtol=1e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("options", [DecoupledOptions(), DecoupledOptions(eta=0.5, block_momentum="auto")])

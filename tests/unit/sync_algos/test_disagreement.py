@@ -67,10 +67,3 @@ def test_nobody_changes_sites_when_one_leaves() -> None:
     assert sites(2, 4)(left, 0, 1) == ((0,), (2, 3), (4, 5))
     assert sites(2, 4)(left, 3, 1) == (left,)
     assert fixed(2)(left, 0, 1) == ((0, 2), (3, 4), (5,))
-
-
-def test_a_gentle_rate_decays_more_slowly() -> None:
-    """Per round of a pair its disagreement shrinks by 1 - α."""
-    slow, _ = _disagreements(lambda: DSSync(DSSyncOptions(elastic_rate=0.2)), 2, 1)
-    assert slow[1] == pytest.approx(0.8, rel=1e-5)
-    assert slow[5] == pytest.approx(0.8**5, rel=1e-4)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import shadowsync
 import torch
-from numpy.typing import NDArray
 from shadowsync.sync_algos.base import Peers, Replica, Slice
 from shadowsync.sync_algos.memory.cluster import MemoryCluster
 from shadowsync.sync_algos.memory.faults import Phase
+from shadowsync.tests.support.sync.exact_run import Array
+from shadowsync.tests.support.sync.exact_run import close as exact_close
 
 if not (Path(shadowsync.__file__).resolve().parent / "examples").is_dir():
     pytest.skip("an installed package has no examples beside it", allow_module_level=True)
 
 from shadowsync.examples.algorithms.downpour import Downpour, DownpourOptions
 
-Array = NDArray[np.float64]
+close = partial(exact_close, atol=5e-6)
 SIZE, ROUNDS = 11, 6
 RATES = [0.25, 1.0]
 
@@ -62,10 +64,6 @@ class Run:
         self.since[index] = self.since[index] + exact
         self.trained = self.trained + exact
         return exact
-
-
-def close(found: torch.Tensor, exact: Array) -> None:
-    np.testing.assert_allclose(found.numpy().astype(np.float64), exact, rtol=1e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("rate", RATES)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from shadowsync.sync_algos.base import AlgorithmState
 from shadowsync.sync_algos.gaia import Gaia, GaiaOptions
 from shadowsync.sync_algos.memory.cluster import MemoryCluster
 from shadowsync.sync_algos.memory.faults import Action, Fault, Phase
+from shadowsync.tests.support.sync.exact_run import Array
+from shadowsync.tests.support.sync.exact_run import close as exact_close
 
-Array = NDArray[np.float64]
+close = partial(exact_close, atol=5e-6)
 SIZE, ROUNDS = 64, 6
 
 
@@ -46,10 +48,6 @@ class Run:
             self.step(index)
         if phase is Phase.MET:
             self.snapshots[index] = self.exact[index].copy()
-
-
-def close(found: torch.Tensor, exact: Array) -> None:
-    np.testing.assert_allclose(found.numpy().astype(np.float64), exact, rtol=1e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("combine", ["sum", "mean"])

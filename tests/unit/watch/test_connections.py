@@ -6,14 +6,14 @@ import gzip
 import resource
 import select
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 import pytest
 from shadowsync.pipeline.wire.http.connections import most_connections
-from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
+from shadowsync.tests.support.outside.watch_servers import served_metrics, served_page
+from shadowsync.watch.exporters.metrics_server import MetricsServer
 from shadowsync.watch.page.server import PageServer
 
 MOST = 8
@@ -21,24 +21,14 @@ UNPACKED_BYTES = 256 << 20
 Server = PageServer | MetricsServer
 
 
-def a_page(status_bytes: int = 4_000_000) -> PageServer:
-    made = PageServer("127.0.0.1", 0)
-    made.start()
-    made.publish(a_status(outcome="x" * status_bytes))
-    return made
+def large_page() -> AbstractContextManager[PageServer]:
+    return served_page(outcome="x" * 4_000_000)
 
 
-def metrics() -> MetricsServer:
-    collector = HeartbeatCollector("a-run", "reader", "reader-0", lambda: {"cpu_seconds": 2.5})
-    made = MetricsServer(collector, lambda: (True, "well"), "127.0.0.1", 0)
-    made.start()
-    return made
+PATHS = {large_page: "/", served_metrics: "/metrics"}
 
 
-PATHS = {a_page: "/", metrics: "/metrics"}
-
-
-@pytest.fixture(params=[a_page, metrics], ids=["page", "metrics"])
+@pytest.fixture(params=PATHS, ids=["page", "metrics"])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
     """A server that has few connections, and what it serves."""
     for module in ("page.server", "exporters.metrics_server"):
@@ -47,10 +37,8 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     # machine is.
     monkeypatch.setattr("shadowsync.pipeline.wire.http.listening.LINGER_SECONDS", 60.0)
     monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 300.0)
-    make: Callable[[], Server] = request.param
-    made = make()
-    yield made, PATHS[request.param]
-    made.close()
+    with request.param() as made:
+        yield made, PATHS[request.param]
 
 
 def connect(server: Server, sent: bytes = b"") -> socket.socket:
@@ -116,19 +104,15 @@ def test_who_was_answered_stays_while_others_come(server: tuple[Server, str]) ->
 
 def test_with_all_at_work_the_next_is_closed_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.watch.page.server.MOST_CONNECTIONS", MOST)
-    made = a_page()
-    try:
-        with ExitStack() as stack:
-            streams = [stack.enter_context(connect(made, head("/events"))) for _ in range(MOST)]
-            for stream in streams:
-                assert b" 200 " in stream.recv(64)
-            assert is_closed(stack.enter_context(connect(made)))
-            assert made.counts.refused == 1
-            streams.pop().close()
-            wait_until(lambda: open_connections(made.port) == MOST - 1, "there is room again")
-            assert status_of(made, head("/")) == 200
-    finally:
-        made.close()
+    with large_page() as made, ExitStack() as stack:
+        streams = [stack.enter_context(connect(made, head("/events"))) for _ in range(MOST)]
+        for stream in streams:
+            assert b" 200 " in stream.recv(64)
+        assert is_closed(stack.enter_context(connect(made)))
+        assert made.counts.refused == 1
+        streams.pop().close()
+        wait_until(lambda: open_connections(made.port) == MOST - 1, "there is room again")
+        assert status_of(made, head("/")) == 200
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: localh", b"GET / HTTP/1.1\r\nA: b\r\n"])
@@ -169,16 +153,12 @@ def test_a_head_that_comes_in_drops_is_closed(
 def test_a_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.READ_SECONDS", 0.3)
     # More than the kernel holds for a server; what it holds is sent, and then nobody has to read.
-    made = a_page(32_000_000)
-    try:
+    with served_page(outcome="x" * 32_000_000) as made, socket.socket() as slow:
         wait_until(lambda: status_of(made, head("/status.json")) == 200, "it serves")
-        with socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow.connect(("127.0.0.1", made.port))
-            slow.sendall(head("/status.json"))
-            wait_until(lambda: made.counts.closed >= 1, "it is closed")
-    finally:
-        made.close()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", made.port))
+        slow.sendall(head("/status.json"))
+        wait_until(lambda: made.counts.closed >= 1, "it is closed")
 
 
 def test_a_body_of_a_get_is_refused_as_it_came(server: tuple[Server, str]) -> None:
@@ -211,11 +191,5 @@ def test_a_process_with_few_files_has_fewer_connections(monkeypatch: pytest.Monk
         monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
         return most_connections(64)
 
-    assert [of(limit) for limit in (24, 48, 256, 1024, 1 << 20, resource.RLIM_INFINITY)] == [
-        4,
-        6,
-        32,
-        64,
-        64,
-        64,
-    ]
+    limits = (24, 48, 256, 1024, 1 << 20, resource.RLIM_INFINITY)
+    assert [of(limit) for limit in limits] == [4, 6, 32, 64, 64, 64]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.cookies import SimpleCookie
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
-from shadowsync.tests.support.coordinator.statuses import a_status
-from shadowsync.watch.exporters.metrics_server import HeartbeatCollector, MetricsServer
+from shadowsync.tests.support.outside.watch_servers import LOOPBACK, response, served_metrics, served_page
+from shadowsync.watch.exporters.metrics_server import MetricsServer
 from shadowsync.watch.page.files import FILES
 from shadowsync.watch.page.server import PageServer
 
-EVERYWHERE, LOOPBACK = "0.0.0.0", "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 PAGE_PATHS = (*FILES, "/events", "/status.json", "/absent")
 Served = Callable[[str], AbstractContextManager[PageServer | MetricsServer]]
 WRONG = ("", "x", "0" * 32, "%C3%A9%FF", "token")
@@ -38,47 +38,6 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     key.write(tmp_path / "job.key")
     monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "job.key"))
     return key.http_token
-
-
-@contextmanager
-def page(host: str) -> Iterator[PageServer]:
-    """A page that is served, with a status."""
-    server = PageServer(host, 0)
-    server.start()
-    server.publish(a_status())
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-@contextmanager
-def metrics(host: str, *, well: bool = True) -> Iterator[MetricsServer]:
-    """A reader's metrics that are served."""
-    collector = HeartbeatCollector("a-run", "reader", "reader-0", lambda: {"cpu_seconds": 2.5})
-    server = MetricsServer(collector, lambda: (well, "reader-0: told"), host, 0)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-def response(
-    port: int, path: str, headers: dict[str, str] | None = None, method: str = "GET"
-) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """Status, headers and body; of an event stream as much as names its first event."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60.0)
-    try:
-        connection.request(method, path, headers=headers or {})
-        response = connection.getresponse()
-        stream = response.headers["Content-Type"].startswith("text/event-stream")
-        body = b"" if stream else response.read()
-        while stream and b"event: " not in body:
-            body += response.readline()
-        return response.status, response.headers, body
-    finally:
-        connection.close()
 
 
 def cookie_of(headers: http.client.HTTPMessage) -> str:
@@ -101,7 +60,7 @@ def assert_refused(port: int, path: str, headers: dict[str, str] | None = None, 
 
 
 def test_the_page_needs_the_token(token: str) -> None:
-    with page(EVERYWHERE) as server:
+    with served_page(EVERYWHERE) as server:
         assert server.url.endswith(f":{server.port}/?token={token}")
         for path in PAGE_PATHS:
             assert_refused(server.port, path)
@@ -116,7 +75,7 @@ def test_the_page_needs_the_token(token: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
 def test_the_page_is_for_who_has_the_token(token: str, scheme: str) -> None:
-    with page(EVERYWHERE) as server:
+    with served_page(EVERYWHERE) as server:
         code, headers, body = response(server.port, f"/?token={token}")
         assert (code, b"<title>shadowsync" in body) == (200, True)
         kept = {"Cookie": f"other=1; {cookie_of(headers)}"}
@@ -133,13 +92,13 @@ def test_the_page_is_for_who_has_the_token(token: str, scheme: str) -> None:
 
 def test_another_site_s_page_has_no_use_for_the_token(token: str) -> None:
     """A name that leads here is refused first, whatever it brings."""
-    with page(EVERYWHERE) as server:
+    with served_page(EVERYWHERE) as server:
         code, _, body = response(server.port, f"/status.json?token={token}", {"Host": "evil.example"})
         assert (code, body) == (421, b"this server has another name\n")
 
 
 def test_metrics_need_the_token(token: str) -> None:
-    with metrics(EVERYWHERE) as server:
+    with served_metrics(EVERYWHERE) as server:
         assert_refused(server.port, "/metrics")
         assert_refused(server.port, "/")
         for wrong in WRONG:
@@ -159,13 +118,13 @@ def test_metrics_need_the_token(token: str) -> None:
 def test_a_probe_needs_no_token_and_is_told_no_more_than_whether(
     token: str, well: bool, code: int, text: bytes
 ) -> None:
-    with metrics(EVERYWHERE, well=well) as server:
+    with served_metrics(EVERYWHERE, is_well=lambda: well) as server:
         for path in ("/healthz", "/healthz?token=x"):
             assert response(server.port, path)[::2] == (code, text)
         assert response(server.port, f"/healthz?token={token}")[::2] == (code, b"reader-0: told\n")
 
 
-@pytest.mark.parametrize(("served", "path"), [(page, "/status.json"), (metrics, "/metrics")])
+@pytest.mark.parametrize(("served", "path"), [(served_page, "/status.json"), (served_metrics, "/metrics")])
 def test_on_loopback_nobody_needs_a_token(token: str, served: Served, path: str) -> None:
     del token
     with served(LOOPBACK) as server:
@@ -183,7 +142,7 @@ def test_the_token_of_a_file_is_wanted_in_place_of_the_keys_and_on_loopback(
     file.chmod(0o600)
     monkeypatch.setenv(TOKEN_VARIABLE, str(file))
     for host in (EVERYWHERE, LOOPBACK):
-        with page(host) as server:
+        with served_page(host) as server:
             assert server.url.endswith(f"/?token={own}")
             assert_refused(server.port, f"/?token={token}")
             code, headers, _ = response(server.port, f"/?token={own}")
@@ -191,7 +150,7 @@ def test_the_token_of_a_file_is_wanted_in_place_of_the_keys_and_on_loopback(
             assert response(server.port, "/page.js", {"Cookie": cookie_of(headers)})[0] == 200
 
 
-@pytest.mark.parametrize(("served", "path"), [(page, "/status.json"), (metrics, "/metrics")])
+@pytest.mark.parametrize(("served", "path"), [(served_page, "/status.json"), (served_metrics, "/metrics")])
 def test_off_loopback_without_a_key_nothing_is_served_but_by_wish(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +178,7 @@ def test_the_cookies_of_two_jobs_stand_side_by_side(tmp_path: Path, monkeypatch:
 
 
 def test_refusals_are_logged_but_cannot_fill_the_disk(token: str, caplog: pytest.LogCaptureFixture) -> None:
-    with page(EVERYWHERE) as server, caplog.at_level(logging.ERROR):
+    with served_page(EVERYWHERE) as server, caplog.at_level(logging.ERROR):
         assert_refused(server.port, "/")
         assert caplog.messages == ["refused a request from 127.0.0.1: it has no token"]
         assert_refused(server.port, "/?token=nearly")

@@ -124,13 +124,18 @@ def test_what_the_job_reads_and_writes_is_mounted() -> None:
         assert f"mkdir {made} && chown shadowsync:shadowsync {made}" in dockerfile
 
 
+def made_by(service: Mapping[str, Any]) -> dict[str, Any]:
+    """What click makes of the command line of a service that makes the key."""
+    group, command, *rest = arguments(service)
+    keys = main.commands[group]
+    assert isinstance(keys, click.Group)
+    return keys.commands[command].make_context(command, rest).params
+
+
 @pytest.mark.parametrize("given", [{}, {"KEY_FILE": "/run/secrets/job"}])
 def test_every_node_has_the_key_that_is_made_first(given: dict[str, str]) -> None:
     services = composed(given)["services"]
-    group, command, *rest = arguments(services["job-key"])
-    keys = main.commands[group]
-    assert isinstance(keys, click.Group)
-    made = keys.commands[command].make_context(command, rest).params
+    made = made_by(services["job-key"])
     assert made["reuse"]
     for role in ROLES:
         assert services[role]["environment"] == {KEY_VARIABLE: given.get("KEY_FILE", str(made["file"]))}
@@ -149,10 +154,7 @@ def test_a_key_that_is_a_secret_takes_the_place_of_the_one_that_is_made() -> Non
         assert service == {"environment": {KEY_VARIABLE: mounted}, "secrets": ["job-key"]}
     maker = secret["services"]["job-key"]
     assert maker["secrets"] == ["job-key"]
-    group, command, *rest = arguments(maker)
-    keys = main.commands[group]
-    assert isinstance(keys, click.Group)
-    made = keys.commands[command].make_context(command, rest).params
+    made = made_by(maker)
     assert (str(made["file"]), made["reuse"]) == (mounted, True)
     # Only what compose.yaml has.
     assert secret["services"].keys() == {*ROLES, "job-key"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ from shadowsync.lab.capacity.render import print_plan
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
 from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.plan_basis import PlanBasis
 from shadowsync.pipeline.text.format import parse_rate
 from shadowsync.tests.support.coordinator.capacity import GIB, profile_of
@@ -43,6 +45,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def basis_of(job: Job) -> PlanBasis:
     return PlanBasis.of(job, int(16 * GIB))
+
+
+def with_nodes(profile: Profile, nodes: list[Any]) -> Profile:
+    return profile.model_copy(update={"measured": profile.measured.model_copy(update={"nodes": nodes})})
 
 
 def test_costs_of_an_example_come_from_the_profile(job: Job) -> None:
@@ -103,9 +109,8 @@ def test_half_as_fast_cores_need_twice_the_machines(job: Job, tmp_path: Path) ->
         )
         for node in profile.measured.nodes
     ]
-    slow = profile.model_copy(update={"measured": profile.measured.model_copy(update={"nodes": nodes})})
     rates = []
-    for number, one in enumerate((profile, slow)):
+    for number, one in enumerate((profile, with_nodes(profile, nodes))):
         path = tmp_path / f"{number}.json"
         path.write_text(one.model_dump_json(), encoding="utf-8")
         rates.append(plan_job(job, path, machines=2, machine_text="cores=2").examples_per_second)
@@ -123,35 +128,41 @@ def test_of_the_command(run: Path) -> None:
     assert (both.exit_code, "one of --machines and --target" in both.stderr) == (2, True)
 
 
-def test_a_profile_of_another_model_is_refused(run: Path) -> None:
-    other = load_job("job.toml", ["model.embedding_dim=8"])
-    with pytest.raises(JobFileError, match=r"profile\.json: the profile is of another model \(digest"):
-        plan_job(other, run, machines=1)
-    costly = load_job("job.toml", ["trainer.batch=64"])
-    with pytest.raises(JobFileError, match=r"trainer\.batch = 512, and the job has 64"):
-        plan_job(costly, run, machines=1)
-    fixed = load_job("job.toml", ['sync.mode="fixed"'])
-    with pytest.raises(JobFileError, match=r"made without sync\.every, and the job has 30, which"):
-        plan_job(fixed, run, machines=1)
-    made_fixed = profile_of(fixed).model_dump_json()
-    (run / "fixed").mkdir()
-    (run / "fixed" / "profile.json").write_text(made_fixed, encoding="utf-8")
+SEVERAL = ["trainer.count=7", "embedding.nodes=3", "sync.duty=0.05"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["model.embedding_dim=8"], r"profile\.json: the profile is of another model \(digest"),
+        (["trainer.batch=64"], r"trainer\.batch = 512, and the job has 64"),
+        (['sync.mode="fixed"'], r"made without sync\.every, and the job has 30, which"),
+        (["embedding.memory_bytes=10000"], r"made without embedding\.memory_bytes, and the job has 10000"),
+        (["tables.C1.memory_bytes=10000"], r"made without tables\.C1\.memory_bytes, and the job has"),
+        (SEVERAL, r"sync\.algorithm = easgd, and the job has bmuf"),
+    ],
+)
+def test_a_profile_of_another_job_is_refused(run: Path, changes: list[str], said: str) -> None:
+    with pytest.raises(JobFileError, match=said):
+        plan_job(load_job("job.toml", changes), run, machines=1)
+
+
+def test_a_profile_of_a_setting_that_the_job_has_not_is_refused(run: Path) -> None:
+    made_fixed = profile_of(load_job("job.toml", ['sync.mode="fixed"'])).model_dump_json()
+    (run / "profile.json").write_text(made_fixed, encoding="utf-8")
     with pytest.raises(JobFileError, match=r"made with sync\.every = 30, and the job has none, which"):
-        plan_job(load_job("job.toml"), run / "fixed", machines=1)
-    on_disk = load_job("job.toml", ["embedding.memory_bytes=10000"])
-    with pytest.raises(JobFileError, match=r"made without embedding\.memory_bytes, and the job has 10000"):
-        plan_job(on_disk, run, machines=1)
-    in_memory = load_job("job.toml", ["embedding.memory_bytes=1TiB"])
-    assert plan_job(in_memory, run, machines=1).machines == 1, "the control: nothing lies on disk"
-    one = next(table.name for table in in_memory.tables)
-    own = load_job("job.toml", [f"tables.{one}.memory_bytes=10000"])
-    with pytest.raises(JobFileError, match=rf"made without tables\.{one}\.memory_bytes, and the job has"):
-        plan_job(own, run, machines=1)
-    several = ["trainer.count=7", "embedding.nodes=3", "sync.duty=0.05"]
-    with pytest.raises(JobFileError, match=r"sync\.algorithm = easgd, and the job has bmuf"):
-        plan_job(load_job("job.toml", several), run, machines=1)
-    more = load_job("job.toml", [*several, "sync.algorithm=easgd"])
-    assert plan_job(more, run, machines=1).machines == 1, "the control: these are planned or followed"
+        plan_job(load_job("job.toml"), run, machines=1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(["embedding.memory_bytes=1TiB"], id="nothing lies on disk"),
+        pytest.param([*SEVERAL, "sync.algorithm=easgd"], id="these are planned or followed"),
+    ],
+)
+def test_a_job_that_differs_in_what_costs_nothing_is_planned(run: Path, changes: list[str]) -> None:
+    assert plan_job(load_job("job.toml", changes), run, machines=1).machines == 1
 
 
 def test_a_profile_that_is_none_or_lacks_something_is_refused(job: Job, tmp_path: Path) -> None:
@@ -162,13 +173,11 @@ def test_a_profile_that_is_none_or_lacks_something_is_refused(job: Job, tmp_path
         plan_job(job, tmp_path, machines=1)
     profile = profile_of(job)
     silent = [node.model_copy(update={"threads": {}}) for node in profile.measured.nodes]
-    without = profile.model_copy(update={"measured": profile.measured.model_copy(update={"nodes": silent})})
     with pytest.raises(DataError, match=r"no CPU times of the workers' threads"):
-        demands_of(without, basis_of(job), "here")
+        demands_of(with_nodes(profile, silent), basis_of(job), "here")
     few = [node for node in profile.measured.nodes if node.role != "reader"]
-    without = profile.model_copy(update={"measured": profile.measured.model_copy(update={"nodes": few})})
     with pytest.raises(DataError, match=r"^here: the profile has no reader; profile for longer"):
-        demands_of(without, basis_of(job), "here")
+        demands_of(with_nodes(profile, few), basis_of(job), "here")
 
 
 def test_too_little_memory_is_refused_with_what_is_needed(run: Path) -> None:

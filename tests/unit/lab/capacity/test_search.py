@@ -33,6 +33,12 @@ def space(machine: Machine = LARGE, *, of_job: dict[str, Any] | None = None, **c
     return Space(costs(**changed), rules(**(of_job or {})), machine)
 
 
+def predicted(where: Space, layout: Layout, machines: int) -> Prediction:
+    prediction = where.predict(layout, machines)
+    assert prediction is not None
+    return prediction
+
+
 def by_brute_force(where: Space, machines: int, target: float | None = None) -> PlannedLayout | None:
     """Predict every layout; of those that are fast enough take the first in order."""
     all_of_them: list[tuple[Layout, Prediction]] = []
@@ -137,33 +143,26 @@ def test_each_station_limits_a_layout_that_has_too_few_of_it() -> None:
     where = space(shard_seconds=10e-6, parser_seconds=8e-6)
     enough = Layout(8, 2, 8, 1, 4, 1)
     rates = {
-        WORKERS: where.predict(Layout(1, 1, 8, 1, 4, 1), 4),
-        EMBEDDING: where.predict(Layout(8, 2, 1, 1, 4, 1), 4),
-        READERS: where.predict(Layout(8, 2, 8, 1, 1, 1), 4),
+        WORKERS: predicted(where, Layout(1, 1, 8, 1, 4, 1), 4),
+        EMBEDDING: predicted(where, Layout(8, 2, 1, 1, 4, 1), 4),
+        READERS: predicted(where, Layout(8, 2, 8, 1, 1, 1), 4),
     }
-    whole = where.predict(enough, 4)
-    assert whole is not None
+    whole = predicted(where, enough, 4)
     for station, prediction in rates.items():
-        assert prediction is not None
         assert prediction.limits[0][0] == station
         assert prediction.examples_per_second < 0.6 * whole.examples_per_second
-    reader = rates[READERS]
-    assert reader is not None
-    assert reader.examples_per_second == pytest.approx(1 / 8e-6)
+    assert rates[READERS].examples_per_second == pytest.approx(1 / 8e-6)
 
 
 def test_the_gap_follows_the_duty_cycle_until_the_center_is_full() -> None:
     """A period of 0.002 / 0.01 = 0.2 s; with 1 ms of work a round the center serves 1,000 rounds/s."""
-    few = space().predict(Layout(10, 2, 8, 1, 4, 1), 8)
-    many = space(center_seconds=0.05).predict(Layout(10, 2, 8, 1, 4, 1), 8)
-    assert few is not None
-    assert many is not None
+    few = predicted(space(), Layout(10, 2, 8, 1, 4, 1), 8)
+    many = predicted(space(center_seconds=0.05), Layout(10, 2, 8, 1, 4, 1), 8)
     assert few.round_period_seconds == pytest.approx(0.2, rel=1e-6)
     iterations = few.examples_per_second / (10 * 500)
     assert few.sync_gap == pytest.approx(0.2 * iterations)
     assert many.round_period_seconds == pytest.approx(0.5, rel=0.02), "10 trainers, 50 ms each"
-    wanted = space(of_job={"gap": 100}).predict(Layout(10, 2, 8, 1, 4, 1), 8)
-    assert wanted is not None
+    wanted = predicted(space(of_job={"gap": 100}), Layout(10, 2, 8, 1, 4, 1), 8)
     assert wanted.sync_gap == pytest.approx(100, rel=1e-3)
 
 
@@ -176,30 +175,23 @@ def test_rounds_on_full_cores_come_more_rarely(cores: int) -> None:
     """
     machine = Machine(cores, 16 * GIB)
     layout = Layout(2, 1, 1, 1, 1, 1)
-    found = {}
-    for duty in (0.01, 0.1, 0.2, 0.4, 1.0):
-        found[duty] = space(machine, of_job={"duty": duty}).predict(layout, 1)
-    rates = [prediction.examples_per_second for prediction in found.values() if prediction is not None]
-    assert len(rates) == 5
-    without = space(machine, of_job={"synchronizes": False}).predict(layout, 1)
-    assert without is not None
+    duties = (0.01, 0.1, 0.2, 0.4, 1.0)
+    found = [predicted(space(machine, of_job={"duty": duty}), layout, 1) for duty in duties]
+    rates = [prediction.examples_per_second for prediction in found]
+    without = predicted(space(machine, of_job={"synchronizes": False}), layout, 1)
     assert without.examples_per_second > rates[0]
     # From some duty on a trainer's rounds follow each other without a pause.
     assert rates == pytest.approx(sorted(rates, reverse=True), rel=1e-4)
     assert rates[2] < 0.9 * rates[0]
     assert rates[-1] > 0.25 * rates[0], "training goes on"
-    last = found[1.0]
-    assert last is not None
-    assert last.round_period_seconds is not None
-    assert last.round_period_seconds > 0.005, "the duty cycle alone would allow 2 ms"
+    assert found[-1].round_period_seconds is not None
+    assert found[-1].round_period_seconds > 0.005, "the duty cycle alone would allow 2 ms"
 
 
 def test_at_a_fixed_rate_workers_wait_for_their_rounds() -> None:
     fixed = {"fixed": True, "every": 5}
-    free = space().predict(Layout(4, 1, 8, 1, 4, 1), 8)
-    slow = space(of_job=fixed, round_seconds=0.1).predict(Layout(4, 1, 8, 1, 4, 1), 8)
-    assert free is not None
-    assert slow is not None
+    free = predicted(space(), Layout(4, 1, 8, 1, 4, 1), 8)
+    slow = predicted(space(of_job=fixed, round_seconds=0.1), Layout(4, 1, 8, 1, 4, 1), 8)
     assert slow.sync_gap == 5.0
     assert slow.examples_per_second < 0.4 * free.examples_per_second
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from shadowsync.lab.comparison.markdown import render_markdown
-from shadowsync.lab.comparison.record import Comparison, Figures, LabelFigures
+from shadowsync.lab.comparison.record import Comparison, Figures, LabelFigures, Run
 from shadowsync.lab.comparison.statistics import paired_difference
 from shadowsync.lab.comparison.summary import Quality, Row, summarize
 from shadowsync.lab.comparison.variants import REFERENCE
@@ -19,6 +19,11 @@ Compared = Callable[..., Comparison]
 
 def _rows(comparison: Comparison) -> dict[str, Row]:
     return {row.label: row for row in summarize(comparison)}
+
+
+def _change(run: Run, **figures: Any) -> None:
+    assert run.figures is not None
+    run.figures = run.figures.model_copy(update=figures)
 
 
 def test_quality_is_paired_by_seed_against_one_trainer(compared: Compared) -> None:
@@ -44,7 +49,7 @@ def _with_label(comparison: Comparison, shift: dict[str, float]) -> None:
         labels = {
             name: LabelFigures(ne=ne, auc=auc, ne_progressive=None) for name, (ne, auc) in figures.items()
         }
-        run.figures = run.figures.model_copy(update={"labels": labels})
+        _change(run, labels=labels)
 
 
 def test_each_of_several_labels_is_compared(compared: Compared) -> None:
@@ -116,12 +121,11 @@ def test_a_failed_run_takes_its_pair_with_it(compared: Compared) -> None:
     assert easgd.failed[0] == "seed 4: exit code 3, no <file> | there"
 
 
-def test_speed_is_compared_with_none(compared: Compared, make_report: Callable[..., Report]) -> None:
+def test_speed_is_compared_with_none(compared: Compared) -> None:
     comparison = compared({REFERENCE: [0.8, 0.8], "none": [0.8, 0.8], "easgd": [0.8, 0.8]})
     for run in comparison.runs:
         speed = {REFERENCE: 500.0, "none": 1000.0, "easgd": 900.0}[run.label] * run.seed
-        assert run.figures is not None
-        run.figures = run.figures.model_copy(update={"examples_per_second": speed})
+        _change(run, examples_per_second=speed)
     rows = _rows(comparison)
     assert rows["easgd"].speed_ratio is not None
     assert rows["easgd"].speed_ratio.mean == pytest.approx(0.9)
@@ -129,25 +133,20 @@ def test_speed_is_compared_with_none(compared: Compared, make_report: Callable[.
     assert rows["easgd"].examples_per_second == 900.0 * 4.5
     without = _rows(compared({REFERENCE: [0.8], "easgd": [0.8]}))
     assert without["easgd"].speed_ratio is None
-    del make_report
 
 
 def test_what_one_run_did_not_measure_has_no_mean(compared: Compared) -> None:
     comparison = compared({REFERENCE: [0.8, 0.8], "easgd": [0.8, 0.8]})
-    figures = comparison.of("easgd")[0].figures
-    assert figures is not None
     assert _rows(comparison)["easgd"].divergence == 0.02
-    comparison.of("easgd")[0].figures = figures.model_copy(update={"divergence": None, "gap_max": 70.0})
+    _change(comparison.of("easgd")[0], divergence=None, gap_max=70.0)
     row = _rows(comparison)["easgd"]
     assert (row.divergence, row.gap_max) == (None, 70.0)
 
 
 def test_one_ledger_that_does_not_add_up_is_the_cells(compared: Compared) -> None:
     comparison = compared({REFERENCE: [0.8, 0.8], "easgd": [0.8, 0.8]})
-    figures = comparison.of("easgd")[1].figures
-    assert figures is not None
     assert all(row.ledger_adds_up for row in _rows(comparison).values())
-    comparison.of("easgd")[1].figures = figures.model_copy(update={"ledger_adds_up": False})
+    _change(comparison.of("easgd")[1], ledger_adds_up=False)
     assert [label for label, row in _rows(comparison).items() if not row.ledger_adds_up] == ["easgd"]
 
 

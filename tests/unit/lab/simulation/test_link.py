@@ -26,22 +26,19 @@ def ends(transfers: list[tuple[float, float, float]], rate: float = 10.0) -> lis
     return found
 
 
-def test_one_transfer_has_the_whole_link() -> None:
-    assert ends([(1.0, 20.0, 1.0)]) == [pytest.approx(3.0)]
-
-
-def test_equal_transfers_end_together() -> None:
-    assert ends([(0.0, 10.0, 1.0)] * 4) == pytest.approx([4.0] * 4)
-
-
-def test_a_transfer_that_comes_later_takes_half_of_the_link() -> None:
-    """The first has 10 of 20 bytes at 1 s; both then move 5 bytes/s until the first ends at 3 s."""
-    assert ends([(0.0, 20.0, 1.0), (1.0, 20.0, 1.0)]) == pytest.approx([3.0, 4.0])
-
-
-def test_weights_share_the_link() -> None:
-    """7.5 and 2.5 bytes/s: the first ends after 2 s, the second has 10 of 15 bytes left."""
-    assert ends([(0.0, 15.0, 3.0), (0.0, 15.0, 1.0)]) == pytest.approx([2.0, 3.0])
+@pytest.mark.parametrize(
+    ("transfers", "wanted"),
+    [
+        pytest.param([(1.0, 20.0, 1.0)], [3.0], id="one transfer has the whole link"),
+        pytest.param([(0.0, 10.0, 1.0)] * 4, [4.0] * 4, id="equal ones end together"),
+        # The first has 10 of 20 bytes at 1 s; both then move 5 bytes/s until the first ends at 3 s.
+        pytest.param([(0.0, 20.0, 1.0), (1.0, 20.0, 1.0)], [3.0, 4.0], id="one comes later"),
+        # 7.5 and 2.5 bytes/s: the first ends after 2 s, the second has 10 of 15 bytes left.
+        pytest.param([(0.0, 15.0, 3.0), (0.0, 15.0, 1.0)], [2.0, 3.0], id="weights"),
+    ],
+)
+def test_transfers_share_the_link(transfers: list[tuple[float, float, float]], wanted: list[float]) -> None:
+    assert ends(transfers) == pytest.approx(wanted)
 
 
 def test_the_link_neither_rests_nor_exceeds_its_bandwidth() -> None:

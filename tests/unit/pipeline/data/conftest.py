@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.batches.span_plan import plan_spans
 from shadowsync.pipeline.data.schema import FeatureShape
@@ -60,29 +59,5 @@ def whole() -> Callable[..., Span]:
 
 @pytest.fixture
 def cut() -> Callable[..., list[Batch]]:
-    """All batches of a span."""
-
-    def batches(
-        span: Span,
-        *,
-        epoch: int = 0,
-        seed: int = 1,
-        data_format: str = "criteo_tsv",
-        batch: int = 64,
-        window: int = 0,
-        limit: int = 0,
-    ) -> list[Batch]:
-        return list(
-            cut_batches(
-                span,
-                epoch=epoch,
-                seed=seed,
-                data_format=data_format,
-                shape=SHAPE,
-                batch=batch,
-                shuffle_window=window,
-                bad_rows=BadRows(limit),
-            )
-        )
-
-    return batches
+    """All batches of a span, with the options of `cut_batches`."""
+    return lambda span, **options: list(cut_batches(span, SHAPE, **options))

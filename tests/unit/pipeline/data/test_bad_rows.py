@@ -53,11 +53,6 @@ def test_the_limit_holds_for_each_pass() -> None:
         bad_rows.add("a.tsv", lambda: 8, "why", b"")
 
 
-def test_limit_zero_stops_at_the_first() -> None:
-    with pytest.raises(DataError, match=r"a\.tsv:3"):
-        BadRows(0).add("a.tsv", lambda: 3, "why", b"")
-
-
 def test_a_fraction_of_all_rows_is_a_limit_too() -> None:
     data = schema_job("a.csv", max_bad_rows=100, max_bad_fraction=0.01).data
     assert too_many_bad_rows(0, 0, data) == ""

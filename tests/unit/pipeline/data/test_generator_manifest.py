@@ -47,20 +47,15 @@ def test_a_log_json_of_something_else_is_none(tmp_path: Path) -> None:
         ({"version": 99}, "version 99"),
         ({"train": {}}, "train"),
         ({"a": 1}, "a "),
+        (None, "damaged"),
     ],
+    ids=str,
 )
-def test_damaged(tmp_path: Path, damage: dict[str, Any], reason: str) -> None:
+def test_damaged_or_cut_short(tmp_path: Path, damage: dict[str, Any] | None, reason: str) -> None:
     generate(tmp_path)
     path = tmp_path / "log.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    text = path.read_text()
+    path.write_text(text[:-30] if damage is None else json.dumps(json.loads(text) | damage))
     with pytest.raises(DataError, match=f"log.json: .*{reason}") as caught:
         read_manifest(str(tmp_path / "train-000.parquet"))
     assert "\n" not in str(caught.value)
-
-
-def test_cut_short(tmp_path: Path) -> None:
-    generate(tmp_path)
-    path = tmp_path / "log.json"
-    path.write_text(path.read_text()[:-30])
-    with pytest.raises(DataError, match="damaged"):
-        read_manifest(str(tmp_path / "train-000.parquet"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-import shadowsync
 from matplotlib.ticker import EngFormatter
 from shadowsync.pipeline.report.rendering.wording import metric_name
 from shadowsync.pipeline.text.format import (
@@ -21,6 +21,7 @@ from shadowsync.pipeline.text.format import (
     number,
     percent,
 )
+from shadowsync.tests.support.outside.page_script import needs_node, on_page
 
 SIZES = [
     (0, "0 B"),
@@ -34,8 +35,6 @@ SIZES = [
     (2.5e12, "2.50 TB"),
     (5e15, "5,000 TB"),
 ]
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node runs the page's JavaScript")
-PAGE_WORDS = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "static" / "words.js"
 
 
 @pytest.mark.parametrize(("value", "text"), SIZES)
@@ -74,52 +73,46 @@ def test_what_was_not_measured_is_no_zero(form: object) -> None:
     assert form(None, missing="not measured") == "not measured"
 
 
-def _of_the_page(tmp_path: Path, expression: str) -> list[str]:
-    """What an expression over the exports of words.js gives."""
-    module = tmp_path / "words.mjs"
-    module.write_text(PAGE_WORDS.read_text("utf-8"), encoding="utf-8")
-    script = (
-        f"import * as words from {json.dumps(module.as_uri())}; console.log(JSON.stringify({expression}))"
-    )
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", script], check=True, capture_output=True, text=True, timeout=60
-    )
-    found: list[str] = json.loads(done.stdout)
-    return found
+NUMBERS = [0.81234, 0.0, 12_345.678, -3.26]
 
 
 @needs_node
-def test_the_page_has_the_same_sizes(tmp_path: Path) -> None:
-    values = json.dumps([value for value, _ in SIZES[:-1]])
-    assert _of_the_page(tmp_path, f"{values}.map(words.size)") == [text for _, text in SIZES[:-1]]
+@pytest.mark.parametrize(
+    ("written", "form", "values"),
+    [
+        ("words.size(value)", data_size, [value for value, _ in SIZES[:-1]]),
+        (
+            *("words.duration(value)", duration),
+            [0, 0.00042, 0.0312, 0.9994, 0.9996, 5, 42.53, 59.94, 59.96, 60, 61, 3600, 7799.6],
+        ),
+        (
+            *("words.metricName(value)", metric_name),
+            [
+                "ne",
+                "auc",
+                "logloss",
+                "calibration",
+                "pr_auc",
+                "lift",
+                "calibration_error",
+                "ne/a",
+                "pr_auc/a/b",
+            ],
+        ),
+        *((f"words.number(value, {n})", partial(number, digits=n), NUMBERS) for n in (0, 1, 4)),
+        # The axes are those of the pictures.
+        (
+            *("words.mark(value)", lambda value: EngFormatter()(value).strip()),
+            [0, 1, 500, 1000, 25_000, 71_500, 1_500_000, 2_000_000_000],
+        ),
+    ],
+)
+def test_the_page_writes_the_same(
+    tmp_path: Path, written: str, form: Callable[[Any], str], values: list[Any]
+) -> None:
+    shown = on_page(tmp_path, f"return {json.dumps(values)}.map((value) => {written})", "words")
+    assert shown == [form(value) for value in values]
 
 
-@needs_node
-def test_the_page_has_the_same_durations(tmp_path: Path) -> None:
-    values = [0, 0.00042, 0.0312, 0.9994, 0.9996, 5, 42.53, 59.94, 59.96, 60, 61, 3600, 7799.6]
-    assert _of_the_page(tmp_path, f"{values}.map(words.duration)") == [duration(value) for value in values]
-
-
-@needs_node
-def test_the_page_has_the_same_names_of_metrics(tmp_path: Path) -> None:
-    names = ["ne", "auc", "logloss", "calibration", "pr_auc", "lift", "calibration_error"]
-    names += ["ne/bought", "pr_auc/a/b"]
-    assert _of_the_page(tmp_path, f"{names}.map(words.metricName)") == [metric_name(name) for name in names]
-    assert metric_name("pr_auc") == "PR-AUC"
-    assert metric_name("pr_auc/a/b") == "PR-AUC of a/b"
-
-
-@needs_node
-def test_the_page_has_the_same_numbers(tmp_path: Path) -> None:
-    values = [0.81234, 0.0, 12_345.678, -3.26]
-    for digits in (0, 1, 4):
-        shown = _of_the_page(tmp_path, f"{values}.map((value) => words.number(value, {digits}))")
-        assert shown == [number(value, digits) for value in values]
-
-
-@needs_node
-def test_the_axes_of_the_page_are_those_of_the_pictures(tmp_path: Path) -> None:
-    values = [0, 1, 500, 1000, 25_000, 71_500, 1_500_000, 2_000_000_000]
-    shown = _of_the_page(tmp_path, f"{values}.map(words.mark)")
-    assert shown == [EngFormatter()(value).strip() for value in values]
-    assert shown[4:7] == ["25 k", "71.5 k", "1.5 M"]
+def test_names_of_metrics() -> None:
+    assert (metric_name("pr_auc"), metric_name("pr_auc/a/b")) == ("PR-AUC", "PR-AUC of a/b")

@@ -16,7 +16,6 @@ from shadowsync.sync_algos.base import Algorithm, ModelOrigin
 from shadowsync.sync_algos.catalog import registry
 from shadowsync.sync_algos.catalog.names import NEEDS_CENTER
 from shadowsync.sync_algos.catalog.registry import ALGORITHMS, AlgorithmError, find_algorithm, make_algorithm
-from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.sync_algos.none import NoSync
 
 
@@ -65,19 +64,10 @@ def test_what_is_known_without_torch_is_so() -> None:
 @pytest.mark.parametrize(("name", "cls"), sorted(ALGORITHMS.items()))
 def test_what_an_algorithm_declares(name: str, cls: type[Algorithm]) -> None:
     assert find_algorithm(name) is cls
-    assert cls.summary
-    assert "\n" not in cls.summary
-    assert dataclasses.is_dataclass(cls.Options)
-    assert cls.Options.__dataclass_params__.frozen  # type: ignore[attr-defined]
     algorithm = make_algorithm(name, {})
     assert isinstance(algorithm, cls)
     assert algorithm.describe() == dataclasses.asdict(algorithm.options)
     assert cls.needs_center == (cls.model is ModelOrigin.CENTER)
-
-
-def test_names() -> None:
-    assert find_algorithm("easgd") is EASGD
-    assert find_algorithm("none") is NoSync
 
 
 def test_unknown_name(refusal: Callable[..., str]) -> None:
@@ -96,13 +86,6 @@ def test_unknown_option(refusal: Callable[..., str]) -> None:
     )
     said = "sync.options.elasticrate: unknown option; did you mean 'elastic_rate'?"
     assert refusal("ma", elasticrate=0.5) == said
-
-
-@pytest.mark.parametrize("rate", ["0.5", True, None, [0.5]])
-def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) -> None:
-    for name in ("easgd", "ma", "bmuf", "ds_sync", "tree"):
-        said = f"sync.options.elastic_rate: {rate!r} given; give a number"
-        assert refusal(name, elastic_rate=rate) == said
 
 
 OUTSIDE = 'give a number of at least 0 and below 1, "auto" or "warmup"'
@@ -144,21 +127,23 @@ def test_a_look_ahead_needs_a_momentum_of_its_own(refusal: Callable[..., str], m
     assert refusal("bmuf", nesterov=True, block_momentum=0.0) == said
 
 
-@pytest.mark.parametrize("rate", [0, 0.0, -0.1, 1.0001, float("nan"), float("inf")])
-def test_elastic_rate_that_cannot_be_used(refusal: Callable[..., str], rate: Any) -> None:
-    said = f"sync.options.elastic_rate: {rate!r} given; give a number above 0 and at most 1"
-    assert refusal("easgd", elastic_rate=rate) == said
-    for name in ("ma", "bmuf", "ds_sync", "tree"):
+@pytest.mark.parametrize(
+    ("rate", "wanted"),
+    [
+        *((rate, "a number") for rate in ("0.5", True, None, [0.5])),
+        *((rate, "a number above 0 and at most 1") for rate in (0, 0.0, -0.1, 1.0001)),
+        *((float(rate), "a number above 0 and at most 1") for rate in ("nan", "inf")),
+    ],
+)
+def test_elastic_rate_that_cannot_be_used(refusal: Callable[..., str], rate: Any, wanted: str) -> None:
+    said = f"sync.options.elastic_rate: {rate!r} given; give {wanted}"
+    for name in ("easgd", "ma", "bmuf", "ds_sync", "tree"):
         assert refusal(name, elastic_rate=rate) == said
 
 
 @pytest.mark.parametrize("rate", [1, 1.0, 0.5, 1e-9])
 def test_elastic_rate_that_can(rate: float) -> None:
     assert make_algorithm("easgd", {"elastic_rate": rate}).describe() == {"elastic_rate": rate}
-
-
-def test_default_elastic_rate() -> None:
-    assert make_algorithm("easgd", {}).describe() == {"elastic_rate": 0.5}
 
 
 def test_options_of_an_outsider_may_fail_otherwise(
@@ -184,24 +169,6 @@ def test_options_of_an_outsider_may_fail_otherwise(
     assert refusal("outsider", period=0, needed="x") == "sync.options: there is: no such period"
     assert refusal("outsider") == "sync.options.needed: is missing; give it a value"
     assert make_algorithm("outsider", {"needed": "y"}).describe() == {"period": 4, "needed": "y"}
-
-
-def test_a_job_is_checked_before_anything_starts() -> None:
-    good: list[dict[str, Any]] = [{}, {"algorithm": "easgd", "nodes": 2}, {"algorithm": "none", "nodes": 0}]
-    for sync in good:
-        check_sync(_job(**sync))
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"algorithm": "easdg"}, "sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?"),
-        ({"options": {"elastic_rate": 2}}, "sync.options.elastic_rate: 2 given; give a number above 0"),
-        (
-            {"algorithm": "easgd", "nodes": 0},
-            "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node",
-        ),
-    ]
-    for sync, said in bad:
-        with pytest.raises(JobFileError) as caught:
-            check_sync(_job(**sync))
-        assert str(caught.value).startswith(said)
 
 
 def test_a_center_from_which_no_replica_takes_is_for_one_trainer() -> None:
@@ -279,7 +246,6 @@ def test_states_that_can_be_synchronized() -> None:
         check_sync(Job.model_validate(whole | {"codecs": {other: "int8"}}))
 
 
-@pytest.mark.parametrize("algorithm", ["decoupled"])
-def test_deltas_may_be_sent_by_a_lossy_codec(algorithm: str) -> None:
+def test_deltas_may_be_sent_by_a_lossy_codec() -> None:
     codecs = {"center_up": "topk", "center_down": "int4"}
-    check_sync(Job.model_validate(_job(algorithm=algorithm).model_dump() | {"codecs": codecs}))
+    check_sync(Job.model_validate(_job(algorithm="decoupled").model_dump() | {"codecs": codecs}))

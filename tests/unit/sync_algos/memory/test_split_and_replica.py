@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,10 +29,3 @@ def test_replica_gives_copies() -> None:
     assert snapshot.tolist() == [1.0, 2.0, 3.0]
     assert values.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert replica.numel == 6
-
-
-def test_a_slice_cannot_be_changed() -> None:
-    part = Slice(2, 5)
-    with pytest.raises(AttributeError):
-        part.start = 3  # type: ignore[misc]
-    assert len(part) == 3

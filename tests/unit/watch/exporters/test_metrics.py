@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import re
 import socket
-import tomllib
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import shadowsync
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC, full_name
+from shadowsync.tests.support.outside.watch_servers import response, served_metrics
 from shadowsync.watch.exporters.metric_names import BY_ROLE, PREFIX
-from shadowsync.watch.exporters.metrics_server import MOST_CONNECTIONS, HeartbeatCollector, MetricsServer
+from shadowsync.watch.exporters.metrics_server import MOST_CONNECTIONS, MetricsServer
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "shadowsync.json"
@@ -28,51 +26,34 @@ NAME = re.compile(rf"\b{PREFIX}[a-z_]+\b")
 COUNTS = {"cpu_seconds": 2.5, "trained_examples": 1024, "gap_open": 3, "to/sync-0": 10, "from/sync-0": 20}
 
 
-class Served:
-    """A node's metrics server."""
-
-    def __init__(self, role: str, node: str, counts: Callable[[], dict[str, Any]], port: int = 0) -> None:
-        self.well = True
-        collector = HeartbeatCollector("a-run", role, node, counts)
-        self._server = MetricsServer(collector, lambda: (self.well, f"{node}: told"), "127.0.0.1", port)
-        self.port = self._server.port
-        self.close = self._server.close
-        self._server.start()
-
-    def counts(self) -> dict[str, float]:
-        """The counts of its connections."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60.0) as response:
-            text = response.read().decode()
-        samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-        return {one.name: one.value for one in samples if one.name.startswith("shadowsync_http_")}
-
-
 @pytest.fixture
-def server() -> Iterator[Served]:
+def server() -> Iterator[MetricsServer]:
     """A trainer's."""
-    made = Served("trainer", "trainer-1", lambda: COUNTS)
-    yield made
-    made.close()
+    with served_metrics(role="trainer", counts=lambda: COUNTS) as made:
+        yield made
 
 
-def scrape(server: Served) -> dict[tuple[str, str], tuple[float, dict[str, str]]]:
-    """By name and peer or table: the value and the labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60.0) as response:
-        text = response.read().decode()
+def served_text(server: MetricsServer) -> str:
+    return response(server.port, "/metrics")[2].decode()
+
+
+def samples(server: MetricsServer) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(served_text(server)):
+        yield from family.samples
+
+
+def scrape(server: MetricsServer) -> dict[tuple[str, str], tuple[float, dict[str, str]]]:
+    """By name and peer or table: the value and the labels; without the counts of connections."""
     return {
-        (sample.name, sample.labels.get("peer", sample.labels.get("table", ""))): (
-            sample.value,
-            sample.labels,
-        )
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if not sample.name.startswith("shadowsync_http_")
+        (one.name, one.labels.get("peer", one.labels.get("table", ""))): (one.value, one.labels)
+        for one in samples(server)
+        if not one.name.startswith("shadowsync_http_")
     }
 
 
-def test_a_scrape_has_the_counts_of_the_last_heartbeat(server: Served) -> None:
+def test_a_scrape_has_the_counts_of_the_last_heartbeat(server: MetricsServer) -> None:
     found = scrape(server)
-    labels = {"run": "a-run", "role": "trainer", "node": "trainer-1"}
+    labels = {"run": "a-run", "role": "trainer", "node": "trainer-0"}
     assert found == {
         ("shadowsync_cpu_seconds_total", ""): (2.5, labels),
         ("shadowsync_trained_examples_total", ""): (1024.0, labels),
@@ -85,11 +66,8 @@ def test_a_scrape_has_the_counts_of_the_last_heartbeat(server: Served) -> None:
 def test_growing_tables_are_told_apart_by_a_label() -> None:
     """Also one whose name has a slash."""
     counts = {"growing/rows/user": 7, "growing/evicted/user": 2, "growing/rows/a/b": 9, "growing": 1}
-    served = Served("embedding", "embedding-0", lambda: counts)
-    try:
+    with served_metrics(role="embedding", counts=lambda: counts) as served:
         found = scrape(served)
-    finally:
-        served.close()
     labels = {"run": "a-run", "role": "embedding", "node": "embedding-0"}
     assert found == {
         ("shadowsync_growing_rows", "user"): (7.0, labels | {"table": "user"}),
@@ -100,12 +78,8 @@ def test_growing_tables_are_told_apart_by_a_label() -> None:
 
 def test_each_of_several_labels_has_a_value() -> None:
     counts = {"ne": 0.9, "ne/clicked": 0.9, "ne/bought": 0.8, "validation/bought": 0.7}
-    served = Served("coordinator", "coordinator", lambda: counts)
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=60.0) as response:
-            text = response.read().decode()
-    finally:
-        served.close()
+    with served_metrics(role="coordinator", counts=lambda: counts) as served:
+        text = served_text(served)
     who = 'node="coordinator",role="coordinator",run="a-run"'
     assert f"shadowsync_job_ne{{{who}}} 0.9" in text
     assert f'shadowsync_job_label_ne{{label="bought",{who}}} 0.8' in text
@@ -114,62 +88,44 @@ def test_each_of_several_labels_has_a_value() -> None:
     assert "shadowsync_job_label_recent_ne" not in text
 
 
-def test_health_is_told_by_the_status_code(server: Served) -> None:
-    url = f"http://127.0.0.1:{server.port}/healthz"
-    with urllib.request.urlopen(url, timeout=60.0) as response:
-        assert (response.status, response.read()) == (200, b"trainer-1: told\n")
-    server.well = False
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(url, timeout=60.0)
-    with caught.value as refused:
-        assert (refused.code, refused.read()) == (503, b"trainer-1: told\n")
+@pytest.mark.parametrize(("well", "code"), [(True, 200), (False, 503)])
+def test_health_is_told_by_the_status_code(well: bool, code: int) -> None:
+    with served_metrics(is_well=lambda: well) as served:
+        assert response(served.port, "/healthz")[::2] == (code, b"reader-0: told\n")
 
 
-def test_a_port_that_is_taken_is_told(server: Served) -> None:
-    with pytest.raises(ClusterError, match="--metrics-port"):
-        Served("reader", "reader-0", dict, server.port)
+def test_a_port_that_is_taken_is_told(server: MetricsServer) -> None:
+    with pytest.raises(ClusterError, match="--metrics-port"), served_metrics(port=server.port):
+        pass
 
 
 def test_the_port_is_free_again_at_the_end() -> None:
     def is_free_again() -> bool:
-        first = Served("reader", "reader-0", dict)
-        first.close()
+        with served_metrics() as first:
+            port = first.port
         try:
-            Served("reader", "reader-0", dict, first.port).close()
+            with served_metrics(port=port):
+                return True
         except ClusterError:
             return False
-        return True
 
     # Another process may get one port at that moment, but not each of several.
     assert any(is_free_again() for _ in range(5))
 
 
-def test_idle_connections_hold_up_no_scrape(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_hold_up_no_scrape(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # None is closed because the machine is slow.
     monkeypatch.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 300.0)
     address = ("127.0.0.1", server.port)
     idle = [socket.create_connection(address, timeout=60.0) for _ in range(2 * MOST_CONNECTIONS)]
     try:
         assert scrape(server)
-        counts = server.counts()
+        counts = {one.name: one.value for one in samples(server)}
         assert counts["shadowsync_http_refused_connections_total"] > MOST_CONNECTIONS
         assert counts["shadowsync_http_closed_connections_total"] == 0
     finally:
         for connection in idle:
             connection.close()
-
-
-def test_an_idle_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Served("reader", "reader-0", dict)
-    try:
-        with monkeypatch.context() as hasty:
-            hasty.setattr("shadowsync.pipeline.wire.http.connections.BEGIN_SECONDS", 0.2)
-            with socket.create_connection(("127.0.0.1", own.port), timeout=60.0) as idle:
-                assert idle.recv(1) == b""
-        # Who asks now has the usual time to do so.
-        assert own.counts()["shadowsync_http_closed_connections_total"] == 1
-    finally:
-        own.close()
 
 
 def test_names_have_their_units() -> None:
@@ -204,22 +160,7 @@ def test_the_dashboard_asks_for_what_nodes_serve() -> None:
         assert not counters or re.search(r"\b(rate|increase)\(", query), f"a counter as it is: {query}"
 
 
-def test_prometheus_looks_for_the_containers_that_there_are() -> None:
-    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
-    watching = yaml.safe_load((ROOT / "docker" / "compose.watch.yaml").read_text(encoding="utf-8"))
-    config = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
-    (found,) = config["scrape_configs"][0]["dns_sd_configs"]
-    # A hub is no part of a job.
-    assert set(found["names"]) == set(BY_ROLE) - {"hub"}
-    assert set(found["names"]) <= set(compose["services"])
-    job = tomllib.loads((ROOT / "docker" / "job.toml").read_text(encoding="utf-8"))
-    assert job["watch"]["metrics_port"] == found["port"]
-    (port,) = watching["services"]["coordinator"]["ports"]
-    assert port.endswith(job["watch"]["web"].removeprefix("0.0.0.0"))
-    for service in watching["services"].values():
-        for volume in service.get("volumes", []):
-            source = volume.partition(":")[0]
-            assert "/" not in source or (ROOT / "docker" / source).exists(), volume
+def test_the_dashboard_has_the_data_source_that_there_is() -> None:
     source = ROOT / "docker" / "grafana" / "provisioning" / "datasources" / "prometheus.yml"
     (datasource,) = yaml.safe_load(source.read_text(encoding="utf-8"))["datasources"]
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import shadowsync
 from shadowsync.tests.support.coordinator.statuses import a_status
+from shadowsync.tests.support.outside.page_script import PAGE, needs_node, on_page
 from shadowsync.watch.status import Quality, ValidationStatus
 
-PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "static"
-pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
-
+pytestmark = needs_node
 LETTER = 0.62
 # As wide as letters are; elements that keep what they were given; a chart that keeps its data.
 DOCUMENT = """
@@ -53,20 +49,9 @@ globalThis.uPlot = class {
 """.replace("LETTER", str(LETTER))
 
 
-def on_page(folder: Path, script: str) -> Any:
-    """What a script that returns something gives, with the page's modules and a document."""
-    for file in PAGE.glob("*.js"):
-        shutil.copy(file, folder / file.name)
-    (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
-    modules = ("charts", "figures", "runs", "topology")
-    names = {name: json.dumps((folder / f"{name}.js").as_uri()) for name in modules}
-    loaded = "".join(f"const {name} = await import({place});\n" for name, place in names.items())
-    whole = f"{DOCUMENT}{loaded}console.log(JSON.stringify(await (async () => {{ {script} }})()));"
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", whole], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def drawn_by(folder: Path, script: str) -> Any:
+    """What a script gives, with a document for the page's modules to draw into."""
+    return on_page(folder, script, "charts", "figures", "runs", "topology", before=DOCUMENT)
 
 
 def status(trainers: int, readers: int, embedding: int, sync: int) -> dict[str, Any]:
@@ -90,15 +75,21 @@ Box = tuple[float, float, float, float]
 FONTS = {"name": (13, 11), "what": (12, 11), "rate": (11, 11)}
 
 
-def drawn(folder: Path, given: dict[str, Any], width: int) -> tuple[list[Box], dict[str, list[Box]], Box]:
-    """The boxes of nodes, those of texts by kind, and that of the whole picture."""
-    found = on_page(
+def elements(folder: Path, given: dict[str, Any], width: int) -> list[dict[str, Any]]:
+    """Those of the picture of all nodes, the whole one first."""
+    found: list[dict[str, Any]] = drawn_by(
         folder,
         f"""const at = {{ clientWidth: {width}, replaceChildren(svg) {{ this.svg = svg; }} }};
         topology.showTopology(at, {json.dumps(given)});
         const all = (one) => [one, ...one.children.flatMap(all)];
         return all(at.svg).map(({{ kind, given, textContent }}) => ({{ kind, given, textContent }}));""",
     )
+    return found
+
+
+def drawn(folder: Path, given: dict[str, Any], width: int) -> tuple[list[Box], dict[str, list[Box]], Box]:
+    """The boxes of nodes, those of texts by kind, and that of the whole picture."""
+    found = elements(folder, given, width)
     rectangles: list[Box] = []
     texts: dict[str, list[Box]] = {kind: [] for kind in FONTS}
     for one in found:
@@ -153,14 +144,8 @@ def test_no_label_is_over_another_or_over_a_node(
 
 
 def test_a_shortened_name_keeps_its_number(tmp_path: Path) -> None:
-    given = status(2, 1, 2, 1)
-    names = on_page(
-        tmp_path,
-        f"""const at = {{ clientWidth: 310, replaceChildren(svg) {{ this.svg = svg; }} }};
-        topology.showTopology(at, {json.dumps(given)});
-        const all = (one) => [one, ...one.children.flatMap(all)];
-        return all(at.svg).filter(({{ given }}) => given.class === "name").map((one) => one.textContent);""",
-    )
+    found = elements(tmp_path, status(2, 1, 2, 1), 310)
+    names = [one["textContent"] for one in found if one["given"].get("class") == "name"]
     assert len(names) == len(set(names)) == 7
     assert sum(name.startswith("e") and name.endswith(("-10", "-11")) for name in names) == 2
 
@@ -172,7 +157,7 @@ PAUSED = [*STEADY, *([30 + x, y] for x, y in STEADY), [80.0, 5.0]]
 @pytest.mark.parametrize("others", [[], [[at / 3, 2.0] for at in range(1, 300)]], ids=["alone", "beside"])
 def test_a_pause_is_a_break_in_the_curve(tmp_path: Path, others: list[list[float]]) -> None:
     given = {"gap/trainer-0": PAUSED} | ({"gap/trainer-1": others} if others else {})
-    plot = on_page(
+    plot = drawn_by(
         tmp_path,
         f"""new charts.Charts().show(new Map(Object.entries({json.dumps(given)})));
         const {{ options, data }} = find("gap").plot;
@@ -189,21 +174,14 @@ def test_a_pause_is_a_break_in_the_curve(tmp_path: Path, others: list[list[float
 
 def test_steps_that_are_not_even_are_no_pause(tmp_path: Path) -> None:
     uneven = [[float(x), 1.0] for x in (1, 2, 3, 5, 6, 8, 9, 11.5, 12, 13)]
-    assert on_page(tmp_path, f"return charts.withBreaks({json.dumps(uneven)});") == uneven
-    assert on_page(tmp_path, "return [[], [[1, 2]]].map(charts.withBreaks);") == [[], [[1, 2]]]
+    assert drawn_by(tmp_path, f"return charts.withBreaks({json.dumps(uneven)});") == uneven
+    assert drawn_by(tmp_path, "return [[], [[1, 2]]].map(charts.withBreaks);") == [[], [[1, 2]]]
 
 
 def test_each_cell_of_the_processes_names_its_column(tmp_path: Path) -> None:
-    node = {
-        "name": "trainer-0",
-        "host": "a",
-        "pid": 7,
-        "cpu": 0.5,
-        "alive": True,
-        "ready": True,
-        "gap_open": 3,
-    }
-    cells = on_page(
+    node: dict[str, Any] = {"name": "trainer-0", "host": "a", "pid": 7, "cpu": 0.5, "gap_open": 3}
+    node |= {"alive": True, "ready": True}
+    cells = drawn_by(
         tmp_path,
         f"""figures.showNodes({{ nodes: [{json.dumps(node)}], loops: null }});
         const [row] = find("nodes").tBodies[0].children;
@@ -217,7 +195,7 @@ def test_each_cell_of_the_processes_names_its_column(tmp_path: Path) -> None:
 
 def test_the_runs_are_read_when_the_table_is_opened_and_shown_as_text(tmp_path: Path) -> None:
     rows = [{"run": "a-2", "NE": "0.7000"}, {"run": "<b>a</b>", "NE": "0.8000"}]
-    found = on_page(
+    found = drawn_by(
         tmp_path,
         f"""const asked = [];
         globalThis.fetch = async (path) => {{
@@ -251,7 +229,7 @@ def test_scores_without_ne_have_no_cell_of_it(tmp_path: Path, ne: float | None, 
         validation_metric=metric,
         validation=[ValidationStatus(examples=1_000, value=0.125, metrics={metric: 0.125})],
     ).model_dump(mode="json")
-    names = on_page(
+    names = drawn_by(
         tmp_path,
         f"""figures.showFigures({json.dumps(whole)});
         return find("figures").children.map((cell) => cell.children[0].textContent);""",
@@ -265,11 +243,10 @@ def test_rows_on_disk_have_a_figure_that_says_who_waits(tmp_path: Path) -> None:
     on_disk = {"memory_share": 0.897, "disk_reads_per_second": 44326.0, "disk_wait_share": 0.33}
     in_memory = dict.fromkeys(on_disk)
     shown = []
-    for number, figures in enumerate((on_disk, in_memory)):
+    for figures in (on_disk, in_memory):
         given = whole | {"embedding": whole["embedding"] | figures}
-        (folder := tmp_path / str(number)).mkdir()
-        texts = on_page(
-            folder,
+        texts = drawn_by(
+            tmp_path,
             f"""figures.showFigures({json.dumps(given)});
             return find("figures").children.map((cell) => cell.children.map((one) => one.textContent));""",
         )

@@ -17,6 +17,7 @@ from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.http.listening import RequestLog
 from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.outside.watch_servers import response, served_page
 from shadowsync.watch.page import app
 from shadowsync.watch.page.broadcast import MOST_CLIENTS, QUEUED_EVENTS
 from shadowsync.watch.page.files import FILES, FOLDER
@@ -28,13 +29,8 @@ VISITS = 1000
 @pytest.fixture
 def server() -> Iterator[PageServer]:
     """One with a status."""
-    made = PageServer("127.0.0.1", 0)
-    made.start()
-    made.publish(a_status())
-    try:
+    with served_page() as made:
         yield made
-    finally:
-        made.close()
 
 
 def tasks(server: PageServer) -> int:
@@ -43,25 +39,11 @@ def tasks(server: PageServer) -> int:
     return len(asyncio.all_tasks(loop)) if loop is not None else 0
 
 
-def ask(
-    port: int, path: str, *, host: str = "127.0.0.1", method: str = "GET", more: str = ""
-) -> socket.socket:
+def ask(port: int, path: str, *, more: str = "") -> socket.socket:
     """A connection on which this was asked, the path as it stands here."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=60.0)
-    connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode())
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{more}\r\n".encode())
     return connection
-
-
-def response(port: int, path: str, **how: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body."""
-    with ask(port, path, more="Connection: close\r\n", **how) as connection:
-        whole = b""
-        while part := connection.recv(1 << 16):
-            whole += part
-    head, _, body = whole.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
-    return int(first.split()[1]), headers, body
 
 
 def read_event(connection: socket.socket, kind: bytes) -> bytes:
@@ -186,19 +168,10 @@ def test_nothing_can_be_changed(server: PageServer, method: str) -> None:
     assert response(server.port, "/", method=method)[0] == 405
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
-)
-def test_another_name_is_refused(server: PageServer, host: str) -> None:
-    code, _, body = response(server.port, "/status.json", host=host)
-    assert code in (400, 421)
-    assert b"a-job" not in body
-
-
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:8080", "[::1]:1", "10.1.2.3"])
 def test_its_own_names_are_served(server: PageServer, host: str) -> None:
     wait_until(lambda: response(server.port, "/status.json")[2] != b"null", "a status is there")
-    assert b"a-job" in response(server.port, "/status.json", host=host)[2]
+    assert b"a-job" in response(server.port, "/status.json", {"Host": host})[2]
 
 
 def test_events_go_on(server: PageServer) -> None:
@@ -268,10 +241,7 @@ def test_a_thousand_visits_leave_nothing(server: PageServer) -> None:
 
 
 def test_the_end_reaches_a_page_that_is_open() -> None:
-    server = PageServer("127.0.0.1", 0)
-    server.start()
-    server.publish(a_status())
-    with ask(server.port, "/events") as connection:
+    with served_page() as server, ask(server.port, "/events") as connection:
         read_event(connection, b"event: ")
         server.publish(a_status(ended=True, outcome="finished"))
         server.close()

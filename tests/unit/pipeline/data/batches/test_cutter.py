@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,17 +10,12 @@ import numpy as np
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
-from shadowsync.pipeline.data.batches import cutter
 from shadowsync.pipeline.data.batches.cutter import read_examples
-from shadowsync.pipeline.data.batches.span_plan import plan_spans
-from shadowsync.pipeline.data.formats import criteo_tsv
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.data.span_batches import cut_batches
 
 Cut = Callable[..., list[Batch]]
 
@@ -95,47 +89,6 @@ def test_epoch_seed_and_span_change_the_order(log: Path, whole: Callable[..., Sp
     assert cut(span, epoch=1, window=0)[0].rows.tobytes() == cut(span, epoch=0, window=0)[0].rows.tobytes()
 
 
-@pytest.mark.parametrize("block_bytes", [1, 100, 4096, 1 << 22])
-def test_internal_blocks_change_nothing(
-    log: Path, whole: Callable[..., Span], cut: Cut, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
-    with log.open("a") as file:
-        file.write("bad\n" * 3)
-    want = cut(whole(log), window=300, limit=3)
-
-    def small_blocks(span: Span, shape: FeatureShape, bad_rows: BadRows, **_: object) -> object:
-        return criteo_tsv.read_tsv(span, shape, bad_rows, block_bytes)
-
-    monkeypatch.setattr(cutter, "read_tsv", small_blocks)
-    assert _same(cut(whole(log), window=300, limit=3), want)
-
-
-def test_spans_are_cut_each_on_its_own(log: Path, shape: FeatureShape, cut: Cut) -> None:
-    """In any order, and all together they have each example once."""
-    spans = plan_spans([str(log)], "criteo_tsv", 10_000, shape)
-    assert len(spans) > 2
-    forward = {span.number: cut(span, window=50) for span in spans}
-    backward = {span.number: cut(span, window=50) for span in reversed(spans)}
-    assert all(_same(forward[number], backward[number]) for number in forward)
-    everything = [batch for span in spans for batch in forward[span.number]]
-    whole = _keys(
-        Examples.join(
-            list(
-                read_examples(
-                    plan_spans([str(log)], "criteo_tsv", 1 << 30)[0], "criteo_tsv", shape, BadRows(0)
-                )
-            )
-        )
-    )
-    assert sorted(_keys(_examples(everything))) == sorted(whole)
-
-
-def test_compression_changes_nothing(tmp_path: Path, log: Path, whole: Callable[..., Span], cut: Cut) -> None:
-    path = tmp_path / "a.tsv.gz"
-    path.write_bytes(gzip.compress(log.read_bytes()))
-    assert _same(cut(whole(path), window=300), cut(whole(log), window=300))
-
-
 def test_arrays_are_as_they_are_sent(log: Path, whole: Callable[..., Span], cut: Cut) -> None:
     """Types, shapes and layout of the contract, and memory that no other batch shares or keeps alive."""
     for window in (0, 64, 100):
@@ -163,21 +116,6 @@ def test_arrays_are_as_they_are_sent(log: Path, whole: Callable[..., Span], cut:
 
 def test_a_span_without_lines_gives_nothing(log: Path, cut: Cut) -> None:
     assert cut(Span(0, str(log), "bytes", 1, 2), window=10) == []
-
-
-def test_an_unknown_format(log: Path, shape: FeatureShape) -> None:
-    batches = cut_batches(
-        Span(0, str(log), "bytes", 0, 1),
-        epoch=0,
-        seed=0,
-        data_format="orc",
-        shape=shape,
-        batch=1,
-        shuffle_window=0,
-        bad_rows=BadRows(0),
-    )
-    with pytest.raises(DataError, match="orc"):
-        next(batches)
 
 
 def test_two_spans_at_once_do_not_share_their_memory(log: Path) -> None:

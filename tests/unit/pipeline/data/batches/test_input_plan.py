@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -50,13 +51,13 @@ def _numbered(plan: InputPlan) -> bool:
 
 
 def _job(path: Path | str, **data: Any) -> Job:
-    return schema_job(path, columns=COLUMNS, **data)
+    return schema_job(path, "parquet" if str(path).endswith("parquet") else "csv", COLUMNS, **data)
 
 
 TIME = {"by": "time", "validation": 0.1, "test": 0.2}
 
 
-@pytest.mark.parametrize("kind", ["plain", "gz", "unsorted"])
+@pytest.mark.parametrize("kind", ["plain", "gz", "unsorted", "parquet"])
 def test_parts_and_progressive_by_time_to_the_row(tmp_path: Path, kind: str) -> None:
     """10,000 rows: 7,000 to train on, of which the last 1,400 are scored first, 1,000 and 2,000."""
     times = list(range(0, 20_000, 2))
@@ -66,6 +67,10 @@ def test_parts_and_progressive_by_time_to_the_row(tmp_path: Path, kind: str) -> 
     if kind == "gz":
         path = tmp_path / "log.csv.gz"
         path.write_bytes(gzip.compress((tmp_path / "log.csv").read_bytes()))
+    if kind == "parquet":
+        table = pcsv.read_csv(path)
+        path = tmp_path / "log.parquet"
+        pq.write_table(table, path, row_group_size=1000)
     job = _job(path, order="time", split=TIME | {"progressive": 0.2}, span_bytes=1 << 16)
     plan = plan_input(job)
     assert _numbered(plan)
@@ -76,7 +81,7 @@ def test_parts_and_progressive_by_time_to_the_row(tmp_path: Path, kind: str) -> 
     assert _weights(job, plan.validation) == list(range(7000, 8000))
     assert _weights(job, plan.test) == list(range(8000, 10_000))
     assert {span.kind for span in plan.train} == {
-        {"plain": "bytes", "gz": "stream", "unsorted": "sorted"}[kind]
+        {"plain": "bytes", "gz": "stream", "unsorted": "sorted", "parquet": "row_groups"}[kind]
     }
     assert kind == "gz" or len(plan.train) > 2
 
@@ -359,23 +364,6 @@ def test_a_file_that_grows_after_the_plan_is_refused_by_the_reader(tmp_path: Pat
     _log(tmp_path / "log.csv", list(range(40_000))[::-1])
     with pytest.raises(DataError, match=r"above data\.sort_limit_bytes"):
         _weights(job, plan.train)
-
-
-def test_parquet_by_time(tmp_path: Path) -> None:
-    table = pa.table(
-        {"y": [0, 1] * 50, "x": ["u"] * 100, "t": list(range(100)), "w": [float(at) for at in range(100)]}
-    )
-    pq.write_table(table, tmp_path / "log.parquet", row_group_size=30)
-    split = {"by": "time", "test": 0.25, "progressive": 0.2}
-    job = schema_job(
-        tmp_path / "log.parquet", "parquet", COLUMNS, order="time", split=split, span_bytes=1 << 16
-    )
-    plan = plan_input(job)
-    assert _weights(job, plan.test) == list(range(75, 100))
-    assert _weights(job, [span for span in plan.train if span.number in plan.progressive]) == list(
-        range(60, 75)
-    )
-    assert _weights(job, plan.train) == list(range(75))
 
 
 def test_a_span_that_is_read_twice_is_the_same(tmp_path: Path) -> None:

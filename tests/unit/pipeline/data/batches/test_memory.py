@@ -105,10 +105,7 @@ def of_span(path: Path, data_format: str, window: int, reads: list[int]) -> Held
     """Reads a file as one span."""
     (span,) = plan_spans([str(path)], data_format, 1 << 40, SHAPE)
     del reads[:]
-    batches = cut_batches(
-        span, epoch=0, seed=1, data_format=data_format, shape=SHAPE, batch=BATCH,
-        shuffle_window=window, bad_rows=BadRows(0),
-    )  # fmt: skip
+    batches = cut_batches(span, SHAPE, data_format=data_format, batch=BATCH, window=window)
     return held_by(batches, reads, path.stat().st_size / ROWS)
 
 

@@ -13,14 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows, printable
 from shadowsync.pipeline.data.columns.kinds.addresses import networks_of
-from shadowsync.pipeline.data.hashing import column_number, hash_bytes, table_rows_of
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.saved_model.input_rows import input_schema, rows_of_columns
-from shadowsync.tests.support.data.prepared import batches_of, on_folder, same_batches
-from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines
+from shadowsync.tests.support.data.prepared import check_prepared
+from shadowsync.tests.support.data.schemas import read_all, rows_of_ids, schema_job, write_lines
 
 COLUMNS: dict[str, Any] = {"y": "label", "ip": "ip"}
 HEADER = "y,ip"
@@ -34,11 +31,6 @@ BAD = (
     *("localhost", "256.1.1.1", "1.2.3", "1.2.3.4.5", "1.2.3.4:80", "1.2.3.4/24", " 1.2.3.4", "010.1.1.1"),
     *("1.2.3.-4", "٣.1.1.1", "fe80::1%eth0", "2001:db8::/32", "[::1]", "1::2::3", "0x7f.0.0.1", "3232235777"),
 )
-
-
-def _rows(*texts: str) -> list[int]:
-    hashes = np.array([[hash_bytes(column_number("ip"), text.encode()) for text in texts]], np.uint64)
-    return table_rows_of(hashes, (1000,))[0].tolist()  # type: ignore[no-any-return]
 
 
 def test_networks_are_those_of_the_standard_library() -> None:
@@ -60,14 +52,12 @@ def test_networks_are_those_of_the_standard_library() -> None:
 
 
 def test_an_address_is_a_bag_of_its_networks(tmp_path: Path) -> None:
-    got = read_all(
-        schema_job(
-            write_lines(tmp_path / "a.csv", *(f"1,{ip}" for ip in GOOD), header=HEADER), columns=COLUMNS
-        )
-    )
+    path = write_lines(tmp_path / "a.csv", *(f"1,{ip}" for ip in GOOD), header=HEADER)
+    got = read_all(schema_job(path, columns=COLUMNS))
     assert got.bags.lengths.tolist() == [[3, 0, 3, 3]]
-    assert got.bags.rows.tolist() == _rows(*NETWORKS)
-    assert len(set(_rows(*NETWORKS))) == len(NETWORKS), "the control: other networks, other rows"
+    rows = rows_of_ids("ip", *NETWORKS)
+    assert got.bags.rows.tolist() == rows
+    assert len(set(rows)) == len(NETWORKS), "the control: other networks, other rows"
 
 
 @pytest.mark.parametrize(
@@ -78,19 +68,14 @@ def test_parquet_gives_the_same(tmp_path: Path, of: pa.DataType) -> None:
     pq.write_table(pa.table({"y": [1] * len(GOOD), "ip": values}), tmp_path / "a.parquet")
     got = read_all(schema_job(tmp_path / "a.parquet", "parquet", COLUMNS))
     assert got.bags.lengths.tolist() == [[3, 0, 3, 3]]
-    assert got.bags.rows.tolist() == _rows(*NETWORKS)
+    assert got.bags.rows.tolist() == rows_of_ids("ip", *NETWORKS)
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_text_that_is_no_address_makes_a_bad_row(tmp_path: Path, bad: str) -> None:
-    lines = ["1,10.0.0.1"] * 5
-    job = schema_job(
-        write_lines(tmp_path / "a.csv", *lines, f"1,{bad}", *lines, header=HEADER), columns=COLUMNS
-    )
-    source, rows = JobInput(job), BadRows(1)
-    chunks = [chunk for span in source.plan(job.data.path) for chunk in source.chunks(span, rows)]
-    assert sum(len(chunk.examples) for chunk in chunks) == 10
-    assert rows.count == 1
+    lines, rows = ["1,10.0.0.1"] * 5, BadRows(1)
+    path = write_lines(tmp_path / "a.csv", *lines, f"1,{bad}", *lines, header=HEADER)
+    assert len(read_all(schema_job(path, columns=COLUMNS), rows)) == 10
     (row,) = rows.first
     assert (row.line, row.why) == (7, f"ip '{printable(bad.encode(), 20)}' is not an IP address")
 
@@ -125,11 +110,8 @@ def test_prepared_rows_are_the_same(tmp_path: Path, model: dict[str, Any]) -> No
         "path": str(write_lines(tmp_path / "a.csv", *lines, header=HEADER)),
         "columns": COLUMNS,
     }
-    tree = {"data": data, "model": model}
-    prepare_folder(job_of_tree(tree), tmp_path / "folder")
-    raw = list(batches_of(job_of_tree(tree)))
-    assert sum(len(batch.bag_rows) for batch in raw) > 500
-    assert same_batches(raw, list(batches_of(on_folder(tree, tmp_path / "folder"))))
+    batches, _ = check_prepared({"data": data, "model": model}, tmp_path / "folder")
+    assert sum(len(batch.bag_rows) for batch in batches) > 500
 
 
 def test_rows_to_score(tmp_path: Path) -> None:

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from shadowsync.nodes.reader.deliveries import delivery_of, size_of
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch, label_columns
 from shadowsync.pipeline.data.hashing import hash_bytes
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.data.prepared import batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.prepared import batches_of, check_prepared, on_folder
 from shadowsync.tests.support.data.schemas import read_all, schema_job, write_lines
 
 ROWS = 1000
@@ -80,12 +78,8 @@ def test_rows_sorted_by_time(log: Path) -> None:
 
 
 def test_prepared_parts_are_the_same(log: Path, tmp_path: Path) -> None:
-    source = job_of_tree(tree_of(log))
-    prepare_folder(source, tmp_path / "prepared")
-    again = on_folder(tree_of(log), tmp_path / "prepared")
-    batches = list(batches_of(again))
+    batches, _ = check_prepared(tree_of(log), tmp_path / "prepared")
     check(batches)
-    assert same_batches(batches, list(batches_of(source)))
     # The weight of a loss belongs to the model, not to the rows.
     heavier = {**COLUMNS, "late": {**COLUMNS["late"], "loss_weight": 3.0}}
     assert on_folder(tree_of(log, columns=heavier), tmp_path / "prepared").data.loss_weights == (1, 1, 3)
@@ -96,19 +90,14 @@ def test_prepared_parts_are_the_same(log: Path, tmp_path: Path) -> None:
 
 def test_a_row_without_one_of_its_labels_is_bad(tmp_path: Path) -> None:
     lines = [*lines_of(range(4)), "1,4,maybe,u1,5", "1,5,,u1,5", "2,6,yes,u1,5", ",7,yes,u1,5"]
-    job = schema_job_of(write_lines(tmp_path / "log.csv", *lines, header=HEADER))
-    bad = BadRows(4)
-    assert len(read_all(job, bad)) == 4
+    path, bad = write_lines(tmp_path / "log.csv", *lines, header=HEADER), BadRows(4)
+    assert len(read_all(job_of_tree(tree_of(path)), bad)) == 4
     assert [row.why for row in bad.first] == [
         "third 'maybe' is neither its positive nor its negative values",
         "third '' is missing, and each row needs a label",
         "odd '2' is neither 0 nor 1",
         "odd '' is neither 0 nor 1",
     ]
-
-
-def schema_job_of(log: Path) -> Job:
-    return job_of_tree(tree_of(log))
 
 
 def test_one_label_has_no_others(tmp_path: Path) -> None:

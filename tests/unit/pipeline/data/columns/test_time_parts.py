@@ -17,11 +17,10 @@ from shadowsync.pipeline.data.columns.time_values import rows_of_time_part
 from shadowsync.pipeline.data.hashing import hashes_of_rows, table_rows_of
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.prepare.statistics import Statistics
 from shadowsync.pipeline.saved_model.input_rows import input_schema, rows_of_columns
 from shadowsync.pipeline.saved_model.table import Table
-from shadowsync.tests.support.data.prepared import batches_of, on_folder, same_batches
+from shadowsync.tests.support.data.prepared import check_prepared
 from shadowsync.tests.support.data.schemas import read_all
 
 PARTS: tuple[TimePart, ...] = ("hour", "weekday", "day", "month")
@@ -125,10 +124,7 @@ def test_each_row_stands_for_itself() -> None:
 
 def test_prepared_the_same_and_described(tmp_path: Path) -> None:
     path = _write(tmp_path / "log.csv", ["", *(at.isoformat() for at in TIMES)])
-    tree = _job(path)
-    made = prepare_folder(job_of_tree(tree), tmp_path / "out")
-    batches = list(batches_of(job_of_tree(tree)))
-    assert same_batches(batches, list(batches_of(on_folder(tree, tmp_path / "out"))))
+    _, made = check_prepared(_job(path), tmp_path / "out")
     columns = {column.name: column for column in made.manifest.columns}
     assert columns["day"].transform == "day in UTC, 1 to 31, less 1; 31 where missing"
     assert (columns["hour"].hash_column, columns["hour"].table_rows) == (None, 25)

@@ -13,7 +13,6 @@ from shadowsync.pipeline.config.kafka import KafkaSection
 from shadowsync.pipeline.data.files import kafka_client
 from shadowsync.pipeline.data.files.kafka_client import (
     KafkaRefused,
-    client_settings,
     require_topics_usable,
 )
 from shadowsync.pipeline.data.files.text import line_blocks
@@ -50,6 +49,10 @@ def section(**keys: Any) -> KafkaSection:
     return KafkaSection.model_validate(keys)
 
 
+def by_file(password: Path) -> dict[str, str]:
+    return USER | {"sasl_password_env": "", "sasl_password_file": str(password)}
+
+
 def job_of(kafka: KafkaSection) -> Job:
     data = {
         "format": "csv",
@@ -67,34 +70,6 @@ def messages(url: str, kafka: KafkaSection) -> list[bytes]:
     span = Span(0, path, "offsets", *offsets_of(path, kafka))
     found = [block.buffer[: block.stop].tobytes() for block in line_blocks(span, kafka=kafka)]
     return b"".join(found).splitlines()
-
-
-def test_settings_are_those_of_librdkafka(certificates: Certificates, tmp_path: Path) -> None:
-    assert client_settings(KafkaSection()) == {"security.protocol": "plaintext"}
-    certificate, key = certificates.client
-    tls = {
-        "ssl_certificate_location": certificate,
-        "ssl_key_location": key,
-        "ssl_ca_location": certificates.ca,
-    }
-    assert client_settings(section(security_protocol="ssl", **tls)) == {
-        "security.protocol": "ssl",
-        "ssl.ca.location": certificates.ca,
-        "ssl.certificate.location": certificate,
-        "ssl.key.location": key,
-    }
-    expected = {
-        "security.protocol": "sasl_plaintext",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "me",
-        "sasl.password": PASSWORD,
-    }
-    assert client_settings(section(security_protocol="sasl_plaintext", **USER)) == expected
-    file = tmp_path / "password"
-    file.write_text(f"{PASSWORD}\n", encoding="utf-8")
-    file.chmod(0o600)
-    by_file = USER | {"sasl_password_env": "", "sasl_password_file": str(file)}
-    assert client_settings(section(security_protocol="sasl_plaintext", **by_file)) == expected
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +98,8 @@ def test_a_password_file_that_cannot_be_used(tmp_path: Path, text: str | None, m
     if text is not None:
         file.write_text(text, encoding="utf-8")
         file.chmod(mode)
-    by_file = USER | {"sasl_password_env": "", "sasl_password_file": str(file)}
     with pytest.raises(JobFileError) as raised:
-        require_topics_usable(job_of(section(security_protocol="sasl_ssl", **by_file)).data)
+        require_topics_usable(job_of(section(security_protocol="sasl_ssl", **by_file(file))).data)
     assert said in str(raised.value)
     assert raised.value.where == str(file)
     assert "secret" not in str(raised.value)
@@ -148,13 +122,8 @@ def test_files_of_tls_that_cannot_be_used(certificates: Certificates, tmp_path: 
     found = said(ssl_certificate_location=certificate, ssl_key_location=str(open_key))
     assert "others can read the key of data.kafka.ssl_key_location" in found
     open_key.chmod(0o600)
-    require_topics_usable(
-        job_of(
-            section(
-                security_protocol="ssl", ssl_certificate_location=certificate, ssl_key_location=str(open_key)
-            )
-        ).data
-    )
+    own = {"ssl_certificate_location": certificate, "ssl_key_location": str(open_key)}
+    require_topics_usable(job_of(section(security_protocol="ssl", **own)).data)
     other = certificates.server[1]
     assert "key values mismatch" in said(ssl_certificate_location=certificate, ssl_key_location=other)
 
@@ -186,17 +155,25 @@ def test_a_broker_of_another_authority_is_refused(broker: Broker, certificates: 
 
 @pytest.mark.parametrize("protocol", ["sasl_ssl", "sasl_plaintext"])
 def test_a_user_logs_in_and_a_wrong_password_is_refused(
-    broker: Broker, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, protocol: str
+    broker: Broker,
+    certificates: Certificates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: str,
 ) -> None:
+    """With TLS by a variable, without it by a file."""
     tls = certificates if protocol == "sasl_ssl" else None
-    kafka = section(
-        security_protocol=protocol, **USER, **({"ssl_ca_location": certificates.ca} if tls else {})
-    )
+    file = tmp_path / "password"
+    file.write_text(f"{PASSWORD}\n", encoding="utf-8")
+    file.chmod(0o600)
+    keys = USER | {"ssl_ca_location": certificates.ca} if tls else by_file(file)
+    kafka = section(security_protocol=protocol, **keys)
     with SecuredBroker(broker, tls, user=("me", PASSWORD)).running() as secured:
         url = secured.url("clicks")
         assert messages(url, kafka) == [b"1,a", b"0,b", b"1,c"]
         assert secured.refused == 0
         monkeypatch.setenv("KAFKA_PASSWORD", "another-one")
+        file.write_text("another-one", encoding="utf-8")
         with pytest.raises(KafkaRefused, match="SASL authentication error") as raised:
             partitions_of(url, kafka)
         assert secured.refused > 0

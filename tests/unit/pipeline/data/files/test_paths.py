@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +15,7 @@ from shadowsync.pipeline.data.files.paths import is_url, match_files, suffix_of
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.data.schemas import HEADER, read_all, schema_job
+from shadowsync.tests.support.data.schemas import HEADER, assert_same_examples, read_all, schema_job
 from shadowsync.tests.support.outside.http_files import http_files
 
 ROWS = 3000
@@ -44,7 +43,9 @@ def _parquet(path: Path) -> bytes:
 def local(tmp_path: Path) -> Examples:
     path = tmp_path / "local.csv"
     path.write_bytes(_text())
-    return read_all(schema_job(path))
+    found = read_all(schema_job(path))
+    assert len(found) == ROWS
+    return found
 
 
 @pytest.fixture
@@ -55,13 +56,6 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
     system.rm("/", recursive=True)
 
 
-def _same(one: Examples, other: Examples) -> None:
-    assert len(one) == ROWS
-    np.testing.assert_array_equal(one.dense, other.dense)
-    np.testing.assert_array_equal(one.rows, other.rows)
-    np.testing.assert_array_equal(one.bags.rows, other.bags.rows)
-
-
 def test_byte_ranges_from_memory(memory: fsspec.AbstractFileSystem, local: Examples) -> None:
     memory.pipe("/in/a.csv", _text())
     job = schema_job("memory://in/*.csv", span_bytes=1 << 16)
@@ -69,7 +63,7 @@ def test_byte_ranges_from_memory(memory: fsspec.AbstractFileSystem, local: Examp
     assert len(spans) > 1
     assert {span.kind for span in spans} == {"bytes"}
     assert {span.path for span in spans} == {"memory:///in/a.csv"}
-    _same(read_all(job), local)
+    assert_same_examples(read_all(job), local)
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.parquet"])
@@ -78,7 +72,7 @@ def test_whole_files_from_memory(
 ) -> None:
     parquet = name.endswith("parquet")
     memory.pipe(f"/in/{name}", _parquet(tmp_path / "x") if parquet else gzip.compress(_text()))
-    _same(read_all(schema_job(f"memory://in/{name}", "parquet" if parquet else "csv")), local)
+    assert_same_examples(read_all(schema_job(f"memory://in/{name}", "parquet" if parquet else "csv")), local)
 
 
 def test_criteos_text_from_memory(memory: fsspec.AbstractFileSystem, log: Path) -> None:
@@ -86,7 +80,7 @@ def test_criteos_text_from_memory(memory: fsspec.AbstractFileSystem, log: Path) 
     shape = {"dense_features": 2, "categorical_features": 3}
     here = read_all(schema_job(log, "criteo_tsv", {}, **shape))
     there = read_all(schema_job("memory://in/log.tsv", "criteo_tsv", {}, **shape))
-    np.testing.assert_array_equal(there.rows, here.rows)
+    assert_same_examples(there, here)
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -98,7 +92,7 @@ def test_http(local: Examples, name: str, ranges: bool) -> None:
         job = schema_job(f"{url}/{name}", span_bytes=1 << 16)
         kinds = {span.kind for span in JobInput(job).plan(job.data.path)}
         assert kinds == ({"bytes"} if ranges and name == "a.csv" else {"stream"})
-        _same(read_all(job), local)
+        assert_same_examples(read_all(job), local)
 
 
 def test_a_large_file_from_a_server_without_ranges() -> None:
@@ -111,7 +105,7 @@ def test_a_large_file_from_a_server_without_ranges() -> None:
 
 def test_parquet_by_http(local: Examples, tmp_path: Path) -> None:
     with http_files({"a.parquet": _parquet(tmp_path / "x")}, ranges=True) as url:
-        _same(read_all(schema_job(f"{url}/a.parquet", "parquet")), local)
+        assert_same_examples(read_all(schema_job(f"{url}/a.parquet", "parquet")), local)
 
 
 def test_patterns_by_http() -> None:

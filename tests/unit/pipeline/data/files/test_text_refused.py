@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,28 +10,34 @@ import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
-from shadowsync.tests.support.data.schemas import HEADER, read_all, read_spans, schema_job, write_lines
+from shadowsync.tests.support.data.schemas import (
+    HEADER,
+    assert_same_examples,
+    read_all,
+    read_spans,
+    schema_job,
+    write_lines,
+)
 
 LINES = ("5,30,ann,a|b,2026-01-01,1", '1,,"b,ob",,86400,0.5', "4,-2.5,,c,1970-01-01T00:00:09,2")
 
 
 def test_a_line_break_in_quotes_is_refused_wherever_spans_are_cut(tmp_path: Path) -> None:
     """Otherwise the second half of the row would be taken for a row."""
-    lines = [*LINES, '1,,"b', 'ob",,86400,0.5', *LINES]
-    path = write_lines(tmp_path / "log.csv", *lines)
-    job, size = schema_job(path), path.stat().st_size
-    for cut in range(len(HEADER) + 2, size):
-        spans = [Span(0, str(path), "bytes", 0, cut), Span(1, str(path), "bytes", cut, size)]
+    path = tmp_path / "log.csv"
+
+    def written(*lines: str, every: int = 1) -> Iterator[list[Span]]:
+        """The spans of the file, cut at each place below its header, or at some of them."""
+        size = write_lines(path, *LINES, *lines, *LINES).stat().st_size
+        for cut in range(len(HEADER) + 2, size, every):
+            yield [Span(0, str(path), "bytes", 0, cut), Span(1, str(path), "bytes", cut, size)]
+
+    for spans in written('1,,"b', 'ob",,86400,0.5'):
         with pytest.raises(DataError, match=r"log\.csv: a quoted field continues on the next line: 1,,\"b"):
-            read_spans(job, spans, BadRows(10))
+            read_spans(schema_job(path), spans, BadRows(10))
     # The control: without the line break all of them are read.
-    path = write_lines(path, *LINES, '1,,"bob",,86400,0.5', *LINES)
-    for cut in range(len(HEADER) + 2, path.stat().st_size, 5):
-        spans = [
-            Span(0, str(path), "bytes", 0, cut),
-            Span(1, str(path), "bytes", cut, path.stat().st_size),
-        ]
-        assert len(read_spans(job, spans)) == 7
+    for spans in written('1,,"bob",,86400,0.5', every=5):
+        assert len(read_spans(schema_job(path), spans)) == 7
 
 
 def test_other_encodings_are_read_rightly_or_refused(tmp_path: Path) -> None:
@@ -39,9 +46,7 @@ def test_other_encodings_are_read_rightly_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "latin.csv"
     path.write_bytes(f"{HEADER}\n{line}\n".encode("latin-1"))
     for encoding in ("latin-1", "cp1252"):
-        found = read_all(schema_job(path, encoding=encoding))
-        np.testing.assert_array_equal(found.rows, utf_8.rows)
-        np.testing.assert_array_equal(found.bags.rows, utf_8.bags.rows)
+        assert_same_examples(read_all(schema_job(path, encoding=encoding)), utf_8)
     mixed = tmp_path / "mixed.csv"
     mixed.write_bytes(path.read_bytes() + f"{LINES[0]}\n{LINES[1]}\n".encode())
     bad = BadRows(1)
@@ -70,9 +75,7 @@ def test_a_mark_of_utf_8_is_no_part_of_the_first_field(tmp_path: Path) -> None:
     plain = read_all(schema_job(write_lines(tmp_path / "log.csv", *LINES[1:], header=LINES[0]), header=False))
     marked = tmp_path / "marked.csv"
     marked.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "log.csv").read_bytes())
-    found = read_all(schema_job(marked, header=False))
-    np.testing.assert_array_equal(found.labels, plain.labels)
-    np.testing.assert_array_equal(found.rows, plain.rows)
+    assert_same_examples(read_all(schema_job(marked, header=False)), plain)
     # The columns in another order, so that an id is the first field.
     columns = {"user": "categorical", "y": "label"}
     for path, start in ((tmp_path / "log.csv", b""), (marked, b"\xef\xbb\xbf")):

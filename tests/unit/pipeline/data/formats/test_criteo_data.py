@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batches.span_plan import plan_spans
 from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.tests.support.data.span_batches import cut_batches
@@ -27,16 +26,7 @@ def _read(pattern: str, span_bytes: int) -> tuple[np.ndarray, np.ndarray, np.nda
     parts = [
         (batch.labels, batch.dense, batch.rows)
         for span in plan_spans([pattern], "criteo_tsv", span_bytes, SHAPE)
-        for batch in cut_batches(
-            span,
-            epoch=0,
-            seed=1,
-            data_format="criteo_tsv",
-            shape=SHAPE,
-            batch=512,
-            shuffle_window=0,
-            bad_rows=BadRows(0),
-        )
+        for batch in cut_batches(span, SHAPE, batch=512)
     ]
     labels, dense, rows = zip(*parts, strict=True)
     return np.concatenate(labels), np.concatenate(dense), np.concatenate(rows, axis=1)

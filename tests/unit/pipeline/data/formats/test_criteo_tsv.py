@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.batches.span_plan import plan_spans
 from shadowsync.pipeline.data.formats.criteo_tsv import read_tsv
 from shadowsync.pipeline.data.hashing import hash_bytes
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.span import Span
-from shadowsync.pipeline.errors import DataError
 
 GOOD = "1\t-4\t\t68fd1e64\t\tx"
 
@@ -134,15 +132,6 @@ def test_line_numbers_are_those_of_the_file_in_every_span(
             reported += [(row.line, row.text) for row in bad_rows.first]
         atomic_file = span_bytes == 10_000
         assert reported == [(number, f"bad {number}") for number in bad][: 5 if atomic_file else None]
-
-
-def test_limit(tmp_path: Path, shape: FeatureShape, cut: Callable[..., list[Batch]]) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text(f"{GOOD}\nbad\n" * 3)
-    (span,) = plan_spans([str(path)], "criteo_tsv", 1 << 16, shape)
-    assert sum(map(len, cut(span, limit=3))) == 3
-    with pytest.raises(DataError, match=r"3 malformed rows, .*a\.tsv:2: 1 columns.*data\.max_bad_rows"):
-        cut(span, limit=2)
 
 
 def test_ids_may_be_any_bytes(tmp_path: Path, shape: FeatureShape, whole: Callable[..., Span]) -> None:

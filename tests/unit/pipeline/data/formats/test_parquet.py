@@ -20,6 +20,7 @@ from shadowsync.pipeline.data.hashing import hash_bytes
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
+from shadowsync.tests.support.data.schemas import assert_same_examples
 
 NAMES = ["label", "I1", "I2", "C1", "C2", "C3"]
 
@@ -37,12 +38,6 @@ def _write(
 
 def _read(span: Span, shape: FeatureShape, limit: int = 0, batch_rows: int = 16_384) -> Examples:
     return Examples.join(list(read_parquet(span, shape, BadRows(limit), batch_rows)))
-
-
-def _same(got: Examples, want: Examples) -> None:
-    for part in ("labels", "dense", "rows"):
-        np.testing.assert_array_equal(getattr(got, part), getattr(want, part))
-        assert getattr(got, part).dtype == getattr(want, part).dtype
 
 
 @pytest.mark.parametrize(
@@ -71,24 +66,10 @@ def test_the_same_log_in_text_and_parquet(
     want = Examples.join(list(read_tsv(whole(log), shape, BadRows(0))))
     # One row at a time is slow, and what a string begins with in its buffer is the same for 77.
     for batch_rows in (77, 5000):
-        _same(_read(whole(path, "parquet"), shape, 0, batch_rows), want)
-    _same(Examples.join([_read(s, shape) for s in plan_spans([str(path)], "parquet", 1)]), want)
-
-
-def test_batches_are_the_same_in_text_and_parquet(
-    tmp_path: Path,
-    lines: Callable[..., list[str]],
-    log: Path,
-    whole: Callable[..., Span],
-    cut: Callable[..., list[Any]],
-) -> None:
-    path = tmp_path / "a.parquet"
-    _write(path, lines(1000))
-    text = cut(whole(log), window=300)
-    columns = cut(whole(path, "parquet"), data_format="parquet", window=300)
-    assert [batch.id for batch in columns] == [batch.id for batch in text]
-    for got, want in zip(columns, text, strict=True):
-        _same(Examples(got.labels, got.dense, got.rows), Examples(want.labels, want.dense, want.rows))
+        assert_same_examples(_read(whole(path, "parquet"), shape, 0, batch_rows), want)
+    assert_same_examples(
+        Examples.join([_read(s, shape) for s in plan_spans([str(path)], "parquet", 1)]), want
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
-from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array, Int32Array, Uint64Array
 from shadowsync.tests.support.tables.embedding_cluster import (
@@ -85,14 +84,8 @@ def draw(tables: Sequence[TableSettings], step: int) -> DrawnRows:
 
 
 def train(cluster: EmbeddingCluster, tables: Sequence[TableSettings], steps: range) -> list[Float32Array]:
-    """All embeddings and gradients of the steps."""
-    seen = []
-    for step in steps:
-        requests, vectors = cluster.forward(draw(tables, step))
-        sum((e * (e + 1)).sum() for e in vectors.embeddings).backward()  # type: ignore[union-attr]
-        cluster.push(requests, vectors.gradients())
-        seen += [e.detach().numpy() for e in vectors.embeddings]
-    return seen
+    """All embeddings of the steps."""
+    return [embedding for step in steps for embedding in cluster.train(draw(tables, step))]
 
 
 def same(one: Sequence[Float32Array], other: Sequence[Float32Array]) -> bool:
@@ -142,8 +135,7 @@ def test_a_batch_counts_an_id_of_several_columns_once() -> None:
         drawn = replace(drawn, rows=singles[None], keys=singles[None].astype(np.uint64))
         (store,) = cluster.stores
         for rows in (0, len(np.unique(drawn.bag_rows))):
-            requests, vectors = cluster.forward(drawn)
-            cluster.push(requests, vectors.gradients())
+            cluster.train(drawn)
             assert store.growth_counts()["growing/rows/item"] == rows
 
 
@@ -251,17 +243,14 @@ def test_checkpoints_and_one_process_have_the_same_lists(
         np.testing.assert_allclose(
             one, two.numpy(), rtol=1e-5 if at in split else 0, atol=1e-7 * (at in split)
         )
-    untrained = LoadedTables(save_untrained(tmp_path, tables), tables, SEED).embeddings(drawn).embeddings
+    (tmp_path / "untrained").mkdir()
+    saved = save_shards(tmp_path / "untrained", EmbeddingCluster(tables, 1).stores)
+    untrained = LoadedTables(saved, tables, SEED).embeddings(drawn).embeddings
     assert not np.allclose(untrained[0].numpy(), wanted[0], rtol=1e-2)
     # With the optimizer's state.
     seen = [train(one, tables, range(30, 33)) for one in (cluster, other)]
     for one, again in zip(*seen, strict=True):
         np.testing.assert_allclose(one, again, rtol=1e-4, atol=1e-6)
-
-
-def save_untrained(folder: Path, tables: tuple[TableSettings, ...]) -> SavedTables:
-    (folder / "untrained").mkdir()
-    return save_shards(folder / "untrained", EmbeddingCluster(tables, 1).stores)
 
 
 def test_wrong_keys_of_lists_are_refused_and_change_nothing() -> None:

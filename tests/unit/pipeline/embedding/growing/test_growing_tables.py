@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ TABLES = (
     # Of the settings of the first growing table: nodes have both in one bank.
     make_table("shop", 85, 4, optimizer="rowwise_adagrad", growth=Growth(evict="never"), init_scale=0.2),
 )
+NO_ROWS: Int32Array = np.zeros(0, np.int32)
 NOTHING: dict[str, dict[int, int]] = {"user": {}, "item": {}, "shop": {}}
 
 
@@ -53,18 +53,11 @@ def draw(step: int, tables: tuple[TableSettings, ...] = TABLES, ids: int = IDS) 
 
 def train(cluster: EmbeddingCluster, steps: range, **options: Any) -> None:
     for step in steps:
-        requests, vectors = cluster.forward(draw(step, **options))
-        sum((e * (e + 1)).sum() for e in vectors.embeddings).backward()  # type: ignore[union-attr]
-        cluster.push(requests, vectors.gradients())
+        cluster.train(draw(step, **options))
 
 
 def embeddings(cluster: EmbeddingCluster, step: int, **options: Any) -> list[Float32Array]:
     return [e.detach().numpy() for e in cluster.forward(draw(step, **options))[1].embeddings]
-
-
-def assert_equal(one: list[Float32Array], other: list[Float32Array]) -> None:
-    for left, right in zip(one, other, strict=True):
-        np.testing.assert_array_equal(left, right)
 
 
 def directories(cluster: EmbeddingCluster) -> dict[str, dict[int, int]]:
@@ -100,9 +93,8 @@ def test_a_table_with_a_row_for_each_id_is_that_of_a_hashed_one(
         ids = np.concatenate([np.arange(4 * step, min(rows, 4 * step + 4)), ids])
         gradients = np.random.default_rng(step + 100).standard_normal((len(ids), 5)).astype(np.float32)
         outs = []
-        none: Int32Array = np.zeros(0, np.int32)
         keys: Uint64Array = ids.astype(np.uint64)
-        requests = ((ids.astype(np.int32), keys[:0]), (none, keys))
+        requests = ((ids.astype(np.int32), keys[:0]), (NO_ROWS, keys))
         for store, (asked, asked_keys) in zip(stores, requests, strict=True):
             out = np.full((len(ids), 5), np.nan, np.float32)
             lookup = store.lookup_work(asked, out, keys=asked_keys)
@@ -125,33 +117,10 @@ def test_nodes_and_distinct_keys_change_nothing(nodes: int, distinct: bool) -> N
     other = EmbeddingCluster(TABLES, nodes, distinct=distinct)
     for cluster in (plain, other):
         train(cluster, range(5))
-    assert_equal(embeddings(plain, 9), embeddings(other, 9))
+    np.testing.assert_equal(embeddings(plain, 9), embeddings(other, 9))
     assert directories(plain) == directories(other)
     untrained = EmbeddingCluster(TABLES, 1)
     assert not np.array_equal(embeddings(untrained, 9)[1], embeddings(plain, 9)[1])
-
-
-@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_the_compiled_index_changes_no_value(
-    monkeypatch: pytest.MonkeyPatch, storage: str, nodes: int
-) -> None:
-    pytest.importorskip("numba", reason="the extra fast is not installed")
-    # Too few rows for all ids, so that some are evicted.
-    tables = tuple(replace(table, rows=40 if table.growth else 50, storage=storage) for table in TABLES)
-    clusters = []
-    for compiled_from in (10**9, 0):
-        monkeypatch.setattr(row_directory, "COMPILED_FROM_ROWS", compiled_from)
-        clusters.append(EmbeddingCluster(tables, nodes))
-    for cluster in clusters:
-        train(cluster, range(30), tables=tables)
-    one, other = clusters
-    for step in range(28, 32):
-        assert_equal(embeddings(one, step, tables=tables), embeddings(other, step, tables=tables))
-    assert directories(one) == directories(other)
-    counts = [[store.growth_counts() for store in cluster.stores] for cluster in clusters]
-    assert counts[0] == counts[1]
-    assert sum(node.get("growing/evicted/user", 0) for node in counts[0])
 
 
 def test_an_id_without_a_row_has_its_first_values_and_lookups_give_it_none() -> None:
@@ -174,12 +143,11 @@ def test_a_reused_row_begins_anew() -> None:
     assert counts["growing/rows/user"] == 8
     key = np.array([mix(np.array([10**6], np.uint64))[0]], np.uint64)
     fresh = ShardStore(cluster.plan, 0, seed=SEED, memory_fraction=0.8)
-    none: Int32Array = np.zeros(0, np.int32)
     seen = []
     for one in (store, fresh):
-        one.apply(none, np.ones(4, np.float32), keys=key)
+        one.apply(NO_ROWS, np.ones(4, np.float32), keys=key)
         out = np.zeros(4, np.float32)
-        one.lookup(none, out, keys=key)
+        one.lookup(NO_ROWS, out, keys=key)
         seen.append(out)
     np.testing.assert_array_equal(seen[0], seen[1])
 
@@ -192,7 +160,7 @@ def test_ids_that_are_not_due_learn_nothing() -> None:
         train(cluster, range(1, 2), tables=tables)
         if repeats == 2:
             train(cluster, range(1, 2), tables=tables)
-            assert_equal(first, embeddings(cluster, 1, tables=tables))
+            np.testing.assert_equal(first, embeddings(cluster, 1, tables=tables))
     assert not np.array_equal(first[0], embeddings(cluster, 1, tables=tables)[0])
 
 
@@ -204,81 +172,58 @@ def test_any_number_of_nodes_restores_a_checkpoint(tmp_path: Path, writes: int, 
     other = EmbeddingCluster(TABLES, restores)
     for store in other.stores:
         assert store.restore(saved) == []
-    assert_equal(embeddings(cluster, 9), embeddings(other, 9))
+    np.testing.assert_equal(embeddings(cluster, 9), embeddings(other, 9))
     assert directories(cluster) == directories(other)
     # With the optimizer's state: both go on in the same way.
     for one in (cluster, other):
         train(one, range(20, 23))
-    assert_equal(embeddings(cluster, 9), embeddings(other, 9))
+    np.testing.assert_equal(embeddings(cluster, 9), embeddings(other, 9))
     assert directories(cluster) == directories(other)
+
+
+def timed_store(clock: list[float], seconds: float = 60.0, node: int = 0, nodes: int = 1) -> ShardStore:
+    """One of 40 rows that are freed when nobody has used them for so long."""
+    table = make_table("user", 40, 4, growth=Growth(evict_after_seconds=seconds))
+    plan = TablePlan.make([table], nodes)
+    return ShardStore(plan, node, seed=SEED, memory_fraction=0.8, clock=lambda: clock[0])
+
+
+def rows_after_push(store: ShardStore, keys: Uint64Array) -> int:
+    store.apply(NO_ROWS, np.ones(4 * len(keys), np.float32), keys=keys)
+    return store.growth_counts()["growing/rows/user"]
 
 
 @pytest.mark.parametrize("is_timed", [True, False])
 def test_a_restored_row_is_as_old_as_it_was(tmp_path: Path, is_timed: bool) -> None:
     """Times go on from the newest row; a checkpoint without times, the control, has rows of one age."""
-    none: Int32Array = np.zeros(0, np.int32)
 
-    def store_of(seconds: float, clock: list[float]) -> ShardStore:
-        table = make_table("user", 40, 4, growth=Growth(evict_after_seconds=seconds))
-        plan = TablePlan.make([table], 1)
-        return ShardStore(plan, 0, seed=SEED, memory_fraction=0.8, clock=lambda: clock[0])
-
-    def push(store: ShardStore, *ids: int) -> None:
-        keys = mix(np.array(ids, np.uint64))
-        store.apply(none, np.ones(4 * len(ids), np.float32), keys=keys)
-
-    def count(store: ShardStore) -> int:
-        return store.growth_counts()["growing/rows/user"]
-
-    clock = [1e6]
-    first = store_of(60.0 if is_timed else 0.0, clock)
-    push(first, 1)
+    keys, clock, later = mix(np.arange(1, 4, dtype=np.uint64)), [1e6], [3.0]
+    first = timed_store(clock, 60.0 if is_timed else 0.0)
+    rows_after_push(first, keys[:1])
     clock[0] += 50
-    push(first, 2)
-    saved = save_shards(tmp_path, [first])
-    later = [3.0]
-    second = store_of(60.0, later)
-    assert second.restore(saved) == []
-    push(second, 3)
-    assert count(second) == 3
-    later[0] += 15
-    push(second, 3)
-    assert count(second) == (2 if is_timed else 3)
-    later[0] += 50
-    push(second, 3)
-    assert count(second) == 1
+    rows_after_push(first, keys[1:2])
+    second = timed_store(later)
+    assert second.restore(save_shards(tmp_path, [first])) == []
+    for seconds, left in ((0, 3), (15, 2 if is_timed else 3), (50, 1)):
+        later[0] += seconds
+        assert rows_after_push(second, keys[2:]) == left
 
 
 def test_a_row_is_as_old_as_it_was_on_its_own_node(tmp_path: Path) -> None:
     """A node that began later counts fewer seconds; its rows are not older for it."""
-    none: Int32Array = np.zeros(0, np.int32)
-    table = make_table("user", 40, 4, growth=Growth(evict_after_seconds=60.0))
-    clock, ids = [0.0], np.arange(1, 20, dtype=np.uint64)
-    plan = TablePlan.make([table], 2)
-
-    def store_of(number: int, plan: TablePlan) -> ShardStore:
-        return ShardStore(plan, number, seed=SEED, memory_fraction=0.8, clock=lambda: clock[0])
-
-    def push(store: ShardStore, keys: Uint64Array) -> None:
-        store.apply(none, np.ones(4 * len(keys), np.float32), keys=keys)
-
-    stores = []
+    clock, keys, stores = [0.0], mix(np.arange(1, 20, dtype=np.uint64)), []
     for number in range(2):
-        stores.append(store_of(number, plan))
+        stores.append(timed_store(clock, node=number, nodes=2))
         clock[0] += 500.0
-    keys = mix(ids)
-    (piece,) = plan.pieces_of(0)
-    is_first = table_rows_of(keys[None], (table.rows,))[0] < piece.stop
+    (piece,) = stores[0].plan.pieces_of(0)
+    is_first = table_rows_of(keys[None], (40,))[0] < piece.stop
     for store, own in zip(stores, (keys[is_first], keys[~is_first]), strict=True):
-        assert len(own) > 2
-        push(store, own)
-    saved = save_shards(tmp_path, stores)
-    restored = store_of(0, TablePlan.make([table], 1))
-    assert restored.restore(saved) == []
-    for seconds, left in ((30, len(ids)), (70, 1)):
+        assert rows_after_push(store, own) > 2
+    restored = timed_store(clock)
+    assert restored.restore(save_shards(tmp_path, stores)) == []
+    for seconds, left in ((30, len(keys)), (70, 1)):
         clock[0] += seconds
-        push(restored, keys[:1])
-        assert restored.growth_counts()["growing/rows/user"] == left
+        assert rows_after_push(restored, keys[:1]) == left
 
 
 def test_nodes_have_the_same_arrays_of_a_table_whatever_is_beside_it(tmp_path: Path) -> None:
@@ -295,7 +240,7 @@ def test_nodes_have_the_same_arrays_of_a_table_whatever_is_beside_it(tmp_path: P
     assert saved.read_directory("split").ages is None
     other = EmbeddingCluster(tables, 1)
     assert other.stores[0].restore(saved) == []
-    assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
+    np.testing.assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
 
 
 def test_the_same_nodes_restore_the_same_rows(tmp_path: Path) -> None:
@@ -330,7 +275,7 @@ def test_changes_have_what_rows_became(tmp_path: Path) -> None:
     other = EmbeddingCluster(tables, 1)
     other.stores[0].restore(saved)
     assert directories(cluster) == directories(other)
-    assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
+    np.testing.assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
 
 
 def test_ids_that_move_while_their_rows_are_written_are_followed_in_place(
@@ -405,7 +350,7 @@ def test_one_process_loads_what_nodes_have(
     loaded = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED)
     drawn = draw(9)
     got = [e.numpy() for e in loaded.embeddings(drawn).embeddings]
-    assert_equal(got, embeddings(cluster, 9))
+    np.testing.assert_equal(got, embeddings(cluster, 9))
     keys = loaded.grown["user"].keys.tolist()
     assert keys == sorted(directories(cluster)["user"])
     absent = 1 << 60
@@ -438,7 +383,7 @@ def test_a_table_without_a_row_is_loaded_with_first_values(tmp_path: Path) -> No
     cluster = EmbeddingCluster(TABLES, 2)
     loaded = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED)
     got = [e.numpy() for e in loaded.embeddings(draw(1)).embeddings]
-    assert_equal(got, embeddings(cluster, 1))
+    np.testing.assert_equal(got, embeddings(cluster, 1))
     assert loaded.table("user").shape == (0, 4)
 
 

@@ -31,9 +31,7 @@ def cluster() -> EmbeddingCluster:
     """Three nodes that have trained."""
     made = EmbeddingCluster(TABLES, 3)
     for step in range(3):
-        requests, vectors = made.forward(draw_rows(TABLES, 40, step))
-        sum(e.square().sum() for e in vectors.embeddings).backward()  # type: ignore[union-attr]
-        made.push(requests, vectors.gradients())
+        made.train(draw_rows(TABLES, 40, step))
     return made
 
 

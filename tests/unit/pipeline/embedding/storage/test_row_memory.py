@@ -7,16 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.storage import row_storage as row_storage_module
 from shadowsync.pipeline.embedding.storage.optimizers import RULES, RowOptimizer
 from shadowsync.pipeline.embedding.storage.row_storage import CACHE_LINE_BYTES, Float32Rows, RowMemory
 
 SHAPES = [(70,), (70, 1), (70, 5), (70, 16)]
-
-
-def as_bytes(values: NDArray[Any]) -> bytes:
-    return values.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16])
@@ -71,7 +66,7 @@ def test_a_large_table_and_a_small_one_are_added_to_alike(
         storage = Float32Rows(300, dim)
         storage.values[:] = first
         storage.add(torch.from_numpy(rows), torch.from_numpy(steps.copy()), 3)
-        results.append(as_bytes(storage.values))
-    assert results == [as_bytes(wanted)] * 2
+        results.append(np.asarray(storage.values).tobytes())
+    assert results == [wanted.tobytes()] * 2
     # The control: something was added.
-    assert as_bytes(first) != results[0]
+    assert first.tobytes() != results[0]

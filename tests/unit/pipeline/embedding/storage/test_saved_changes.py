@@ -31,12 +31,6 @@ TABLES = (
 GOOD = {"a.weights": np.ones((2, 3), np.float32), "a.changed_rows": np.array([1, 4])}
 
 
-def train(cluster: EmbeddingCluster, step: int) -> None:
-    requests, vectors = cluster.forward(draw_rows(TABLES, 10, step))
-    sum(e.square().sum() for e in vectors.embeddings).backward()  # type: ignore[union-attr]
-    cluster.push(requests, vectors.gradients())
-
-
 @pytest.mark.parametrize("restores", [1, 2, 3])
 def test_any_number_of_nodes_restores_what_was_written_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restores: int
@@ -48,7 +42,7 @@ def test_any_number_of_nodes_restores_what_was_written_in_steps(
         files += ShardPart.of(store, AppliedBatches()).write(tmp_path)
         store.end_change_epoch()
     for number in (1, 2, 3):
-        train(cluster, number)
+        cluster.train(draw_rows(TABLES, 10, number))
         for store in cluster.stores:
             applied = AppliedBatches()
             applied.add(batch_id(number))
@@ -78,7 +72,7 @@ def test_rows_that_train_while_they_are_written_are_of_the_last_moment(
     cluster, files, steps = EmbeddingCluster(TABLES, 2), list[FileEntry](), itertools.count()
 
     def fetch(copy: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        train(cluster, next(steps))
+        cluster.train(draw_rows(TABLES, 10, next(steps)))
         return copy()
 
     for store in cluster.stores:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.storage import shard_work as shard_work_module
 from shadowsync.pipeline.embedding.storage.bank import RowBank
 from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
 from shadowsync.pipeline.embedding.storage.store import ShardStore
@@ -116,13 +115,3 @@ def test_each_row_is_used_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None
     trained(3, run)
     assert {thread for threads in used.values() for thread in threads} == {0, 1, 2}
     assert all(threads == {row % 3} for (_, row), threads in used.items())
-
-
-@pytest.mark.parametrize("threads", [2, 3, 5, 8])
-def test_the_threads_share_out_every_place_once(threads: int) -> None:
-    rows = np.random.default_rng(1).integers(0, 2**31 - 1, 500).astype(np.int32)
-    own = [shard_work_module._positions_of_thread(rows, thread, threads) for thread in range(threads)]
-    np.testing.assert_array_equal(np.sort(np.concatenate(own)), np.arange(500))
-    for thread, places in enumerate(own):
-        assert (rows[places] % threads == thread).all()
-        assert (np.diff(places) > 0).all()

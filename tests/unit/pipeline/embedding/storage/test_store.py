@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.store import ShardStore
-from shadowsync.pipeline.errors import JobFileError, ResourceError
+from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.types import Float32Array, Int32Array
 from shadowsync.tests.support.tables.tables import make_table, make_tables
 
@@ -40,12 +40,6 @@ def arrays(store: ShardStore, table: int = 0) -> dict[str, Float32Array]:
 
 def snapshot(store: ShardStore) -> dict[str, Float32Array]:
     return {f"{piece.table}.{name}": a.copy() for piece, own in store.pieces() for name, a in own.items()}
-
-
-def assert_same(one: dict[str, Float32Array], other: dict[str, Float32Array]) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
@@ -111,23 +105,13 @@ def test_the_closed_form_tells_summing_from_stepping_each_duplicate() -> None:
     assert (first - arrays(apart)["weights"][3] > 1.5 * LR).all()
 
 
-def test_rows_that_are_not_pushed_stay() -> None:
-    store = make_store()
-    before = snapshot(store)
-    store.apply(np.array([4, 9], np.int32), np.ones((2, DIM), np.float32))
-    others = np.setdiff1d(np.arange(50), [4, 9])
-    for name, values in snapshot(store).items():
-        np.testing.assert_array_equal(values[others], before[name][others])
-        assert (values[[4, 9]] != before[name][[4, 9]]).all()
-
-
 def test_gradients_may_lie_in_a_received_buffer() -> None:
     plain, received = make_store(), make_store()
     rows = np.array([1, 2, 1], np.int32)
     gradients = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
     plain.apply(rows, gradients)
     received.apply(rows, memoryview(gradients.tobytes()))
-    assert_same(snapshot(plain), snapshot(received))
+    np.testing.assert_equal(snapshot(plain), snapshot(received))
 
 
 @pytest.mark.parametrize("wrong", [-1, 50, 2**31 - 1, -(2**31)])
@@ -141,7 +125,7 @@ def test_a_row_out_of_range_changes_nothing(wrong: int) -> None:
     assert (out == 7.0).all()
     with pytest.raises(ValueError, match=rf"row {wrong} "):
         store.apply(rows, np.ones((3, DIM), np.float32))
-    assert_same(snapshot(store), before)
+    np.testing.assert_equal(snapshot(store), before)
 
 
 def test_another_shape_or_type_changes_nothing() -> None:
@@ -166,7 +150,7 @@ def test_another_shape_or_type_changes_nothing() -> None:
     for scale in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="lr_scale must be"):
             store.apply(rows, ones, lr_scale=scale)
-    assert_same(snapshot(store), before)
+    np.testing.assert_equal(snapshot(store), before)
 
 
 def two_banks() -> ShardStore:
@@ -224,7 +208,7 @@ def test_counts_or_rows_that_do_not_fit_change_nothing(
     with pytest.raises(ValueError, match=why):
         store.lookup(numbers, out, counts)
     assert (out == 9.0).all()
-    assert_same(snapshot(store), before)
+    np.testing.assert_equal(snapshot(store), before)
 
 
 def test_a_node_may_be_left_without_rows() -> None:
@@ -265,11 +249,6 @@ def test_tables_that_do_not_fit_are_refused_before_anything_is_allocated(
     assert "\n" not in text
 
 
-def test_an_unknown_optimizer_is_refused() -> None:
-    with pytest.raises(JobFileError, match=r"^embedding\.optimizer: "):
-        make_store(optimizer="adamax")
-
-
 def test_pieces_are_not_copies() -> None:
     store = make_store()
     weights = arrays(store)["weights"]
@@ -281,11 +260,10 @@ def test_pieces_are_not_copies() -> None:
 @pytest.mark.parametrize("name", ["rowwise_adagrad", "adagrad", "adam"])
 def test_a_finite_gradient_whose_square_is_not_is_refused_and_changes_nothing(name: str) -> None:
     store = make_store(optimizer=name)
-    before = {key: values.copy() for key, values in arrays(store).items()}
+    before = snapshot(store)
     with pytest.raises(ValueError, match="gradients must be finite"):
         store.apply(np.array([1], np.int32), np.full((1, DIM), 1e20, np.float32))
-    for key, values in arrays(store).items():
-        np.testing.assert_array_equal(values, before[key])
+    np.testing.assert_equal(snapshot(store), before)
     # The control: what is large and has a square is taken.
     store.apply(np.array([1], np.int32), np.full((1, DIM), 1e15, np.float32))
     assert all(np.isfinite(values).all() for values in arrays(store).values())
