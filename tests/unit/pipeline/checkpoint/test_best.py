@@ -12,22 +12,29 @@ import pytest
 from shadowsync.pipeline.checkpoint.best import adopt_best, drop, pin, promote
 from shadowsync.pipeline.checkpoint.best_note import BestNote
 from shadowsync.pipeline.checkpoint.files import write_tensors
-from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 NOTE = BestNote("ne", 0.75, 123, "input")
+
+
+@pytest.fixture
+def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A volume that has no hard links."""
+
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, f"no links from {source} to {target}")
+
+    monkeypatch.setattr(os, "link", link)
 
 
 def save(run: Path, value: float) -> Path:
     """A checkpoint full of `value`."""
     partial = begin(run)
     files = write_tensors(partial, "dense", {"t": np.full(50, value, np.float32)}, {})
-    manifest = CheckpointManifest(
-        created_at="", run="r", job={}, job_digest="", model="m", examples_trained=int(value), files=files,
-        plan={}, ledger={},
-    )  # fmt: skip
-    return commit(partial, manifest)
+    return commit(partial, manifest_of_files(files))
 
 
 def value_of(run: Path, which: str) -> float:
@@ -36,13 +43,9 @@ def value_of(run: Path, which: str) -> float:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_the_best_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+def test_the_best_stays(tmp_path: Path, request: pytest.FixtureRequest, links: bool) -> None:
     if not links:
-
-        def link(source: Path, target: Path) -> None:
-            raise OSError(errno.EPERM, f"no links from {source} to {target}")
-
-        monkeypatch.setattr(os, "link", link)
+        request.getfixturevalue("no_links")
     with pytest.raises(CheckpointError, match="no best checkpoint was kept"):
         open_checkpoint(tmp_path, which="best") if save(tmp_path, 1.0) else None
     promote(pin(save(tmp_path, 2.0)), NOTE)
@@ -83,21 +86,18 @@ def test_a_run_that_goes_on_begins_with_the_best_of_the_one_before(tmp_path: Pat
     assert adopt_best(old, tmp_path, "ne", "input") is None
 
 
+@pytest.mark.usefixtures("no_links")
 def test_a_full_volume_without_links_leaves_no_part_of_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, copy = save(tmp_path, 1.0), shutil.copyfile
     copied: list[Path] = []
 
-    def link(source: Path, target: Path) -> None:
-        raise OSError(errno.EPERM, f"no links from {source} to {target}")
-
     def full(source: Path, target: Path) -> None:
         if copied:
             raise OSError(errno.ENOSPC, "no space left on device")
         copied.append(copy(source, target))
 
-    monkeypatch.setattr(os, "link", link)
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(ResourceError, match="no space left"):
         pin(checkpoint)
@@ -106,10 +106,8 @@ def test_a_full_volume_without_links_leaves_no_part_of_a_copy(
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
+@pytest.mark.usefixtures("no_links")
 def test_a_copy_is_synced_before_the_old_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(source: Path, target: Path) -> None:
-        raise OSError(errno.EPERM, f"no links from {source} to {target}")
-
     synced, fsync = set(), os.fsync
 
     def noted(descriptor: int) -> None:
@@ -117,7 +115,6 @@ def test_a_copy_is_synced_before_the_old_best_goes(tmp_path: Path, monkeypatch: 
         fsync(descriptor)
 
     checkpoint = save(tmp_path, 1.0)
-    monkeypatch.setattr(os, "link", link)
     monkeypatch.setattr(os, "fsync", noted)
     candidate = pin(checkpoint)
     assert {path.stat().st_ino for path in candidate.iterdir()} <= synced

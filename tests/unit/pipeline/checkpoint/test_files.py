@@ -78,10 +78,6 @@ def test_the_library_reads_what_was_written(tmp_path: Path) -> None:
     assert entry.role == "all"
 
 
-def test_without_a_limit_in_the_way_there_is_one_file(tmp_path: Path) -> None:
-    assert len(write_tensors(tmp_path, "part", _tensors(), {})) == 1
-
-
 def test_no_tensors_still_keep_the_metadata(tmp_path: Path) -> None:
     entries = write_tensors(tmp_path, "part", {}, {"steps": "12"})
     reader = TensorReader(tmp_path, entries)

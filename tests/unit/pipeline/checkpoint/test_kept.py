@@ -10,18 +10,16 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.checkpoint.files import write_tensors
-from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.run_checkpoints import FolderCheckpoints
 from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 
 def write(checkpoints: FolderCheckpoints, examples: int) -> None:
     directory = checkpoints.begin()
-    manifest = CheckpointManifest(
-        created_at="", run="r", job={}, job_digest="", model="m", examples_trained=examples,
-        files=write_tensors(Path(directory), "dense", {}, {}), plan={}, ledger={},
-    )  # fmt: skip
-    checkpoints.commit(directory, manifest)
+    manifest = manifest_of_files(write_tensors(Path(directory), "dense", {}, {}))
+    checkpoints.commit(directory, manifest.model_copy(update={"examples_trained": examples}))
 
 
 def names(run: Path) -> list[str]:

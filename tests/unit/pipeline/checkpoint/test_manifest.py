@@ -326,9 +326,7 @@ def test_which_checkpoint_it_is_can_be_told(tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path)[1].digest != first
 
 
-def test_without_a_checkpoint_a_run_names_the_one_that_it_resumed(
-    tmp_path: Path,
-) -> None:
+def test_without_a_checkpoint_a_run_names_the_one_that_it_resumed(tmp_path: Path) -> None:
     job: dict[str, Any] = {"start": {"resume": True, "checkpoint": "/runs/before"}}
     (tmp_path / "job.json").write_text(json.dumps(job), encoding="utf-8")
     with pytest.raises(CheckpointError, match="had resumed /runs/before: give that"):

@@ -38,9 +38,13 @@ def parts(storage: CheckpointStorage, value: float, directory: str = "") -> tupl
     return directory, write_tensors(part_target(directory), "dense", tensors, {"role": "dense"}, 1300)
 
 
-def save(storage: CheckpointStorage, value: float, kept: list[FileEntry] | None = None) -> int:
+def commit(storage: CheckpointStorage, directory: str, files: list[FileEntry]) -> int:
+    return storage.commit(directory.rpartition("/")[2], manifest_of_files(files))
+
+
+def save(storage: CheckpointStorage, value: float) -> int:
     directory, files = parts(storage, value)
-    number = storage.commit(directory.rpartition("/")[2], manifest_of_files([*files, *(kept or [])]))
+    number = commit(storage, directory, files)
     storage.sweep(())
     return number
 
@@ -74,7 +78,7 @@ def test_all_rows_come_back_from_split_files(storage: CheckpointStorage) -> None
     directory = f"{storage.url}/{storage.begin()}"
     files = write_tensors(part_target(directory), "dense", tensors, {"role": "dense", "x": "y"}, 3000)
     assert len(files) > 5
-    storage.commit(directory.rpartition("/")[2], manifest_of_files(files))
+    commit(storage, directory, files)
     place, manifest = open_saved(storage.url)
     reader = TensorReader(place, manifest.files)
     assert {metadata["x"] for metadata in reader.metadata.values()} == {"y"}
@@ -103,7 +107,7 @@ def test_the_control_a_manifest_that_is_written_first_loses_the_old_one(storage:
     root = LocalStore(Path(storage.url.removeprefix("file://")))
     root.delete([files[0].name])
     with pytest.raises(CheckpointError, match="the file is missing"):
-        storage.commit(directory.rpartition("/")[2], manifest_of_files(files))
+        commit(storage, directory, files)
     assert value_at(storage.url) == 1.0, "no manifest without its files"
     content = manifest_content(manifest_of_files(files))
     root.put("checkpoint-000002/manifest.json", [content])
@@ -114,21 +118,21 @@ def test_the_control_a_manifest_that_is_written_first_loses_the_old_one(storage:
 def test_of_two_jobs_in_one_storage_the_second_is_refused(storage: CheckpointStorage) -> None:
     mine, my_files = parts(storage, 1.0)
     theirs, their_files = parts(storage, 2.0)
-    assert storage.commit(mine.rpartition("/")[2], manifest_of_files(my_files)) == 1
+    assert commit(storage, mine, my_files) == 1
     with pytest.raises(StorageError, match="another job has written checkpoint 1"):
-        storage.commit(theirs.rpartition("/")[2], manifest_of_files(their_files))
+        commit(storage, theirs, their_files)
     assert value_at(storage.url) == 1.0
 
 
 def test_files_of_an_earlier_checkpoint_stay_while_a_later_one_names_them(storage: CheckpointStorage) -> None:
     _, whole = parts(storage, 1.0, f"{storage.url}/{storage.begin()}")
     directory = f"{storage.url}/{whole[0].name.partition('/')[0]}"
-    storage.commit(directory.rpartition("/")[2], manifest_of_files(whole))
+    commit(storage, directory, whole)
     prefix = f"{storage.url}/{storage.begin()}"
     changes = write_tensors(
         part_target(prefix), "changes", {"c": np.zeros(3, np.float32)}, {"role": "changes"}
     )
-    storage.commit(prefix.rpartition("/")[2], manifest_of_files([*whole, *changes]))
+    commit(storage, prefix, [*whole, *changes])
     storage.sweep(())
     assert storage.numbers() == [2]
     assert names(storage) == {"checkpoint", "parts-000001", "parts-000002"}
@@ -275,7 +279,7 @@ def test_a_storage_that_does_not_answer_keeps_the_sweep_for_later(
 ) -> None:
     save(storage, 1.0)
     directory, files = parts(storage, 2.0)
-    storage.commit(directory.rpartition("/")[2], manifest_of_files(files))
+    commit(storage, directory, files)
 
     def gone(*_: object) -> None:
         raise StorageError("does not answer")

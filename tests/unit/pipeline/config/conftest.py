@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.jobfile.load import load_job, load_resolved
 
 DATA = '[data]\nformat = "parquet"\npath = "train-*.parquet"\n'
 
@@ -36,6 +38,19 @@ def load(write_job: Callable[[str], Path]) -> Callable[..., Job]:
         return load_job(write_job(DATA + sections), overrides)
 
     return load
+
+
+@pytest.fixture
+def resolved(tmp_path: Path) -> Callable[[Any], Job]:
+    """The job of a run's job.json: that of a job, of its tree, or of a text."""
+
+    def resolved(saved: Job | dict[str, Any] | str) -> Job:
+        tree = saved.model_dump_json() if isinstance(saved, Job) else saved
+        text = tree if isinstance(tree, str) else json.dumps(tree)
+        (tmp_path / "job.json").write_text(text, encoding="utf-8")
+        return load_resolved(tmp_path / "job.json")
+
+    return resolved
 
 
 @pytest.fixture

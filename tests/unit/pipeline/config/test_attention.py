@@ -35,83 +35,62 @@ DIN = {"name": "din"}
 BOTH = DIN | {"attention": {"history": "item"}}
 
 
+def attending(column: str, target: str) -> dict[str, Any]:
+    return {"model": DIN | {"attention": {column: target}}}
+
+
 @pytest.mark.parametrize(
-    ("model", "tables", "columns", "said"),
+    ("given", "said"),
     [
         (
-            {"attention": {"history": "item"}},
-            {},
-            {},
+            {"model": {"attention": {"history": "item"}}},
             'model.attention: given; it is for model.name = "din", this is "dlrm": leave it out (a model of'
             " your own has model.options)",
         ),
         (
-            DIN,
-            {},
-            {},
+            {"model": DIN},
             'model.attention: column history has pooling = "none" and no target; name one, as in'
             ' { history = "item" }, or set data.columns.history.pooling to "sum" or "mean"',
         ),
+        (attending("histroy", "item"), "model.attention: 'histroy' is no sequence; did you mean 'history'?"),
         (
-            DIN | {"attention": {"histroy": "item"}},
-            {},
-            {},
-            "model.attention: 'histroy' is no sequence; did you mean 'history'?",
-        ),
-        (
-            DIN | {"attention": {"history": "item", "tags": "item"}},
-            {},
-            {},
+            {"model": DIN | {"attention": {"history": "item", "tags": "item"}}},
             "model.attention: 'tags' is pooled; set data.columns.tags.pooling = \"none\"",
         ),
         (
-            DIN | {"attention": {"history": "itme"}},
-            {},
-            {},
+            attending("history", "itme"),
             "model.attention.history: 'itme' is no column with a table; give a column of one id: did you mean"
             " 'item'?",
         ),
         (
-            DIN | {"attention": {"history": "tags"}},
-            {},
-            {},
+            attending("history", "tags"),
             "model.attention.history: 'tags' has a list of ids; give a column of one id: there are item,"
             " shop",
         ),
         (
-            BOTH,
-            {"item": {"dim": 8}},
-            {},
+            {"tables": {"item": {"dim": 8}}},
             "model.attention.history: the tables of history and item have 16 and 8 floats in a row; give both"
             " the same dim (tables.history.dim)",
         ),
         (
-            DIN | {"attention": {"shop": "item"}},
-            {},
-            {"history": "ignored"},
+            attending("shop", "item") | {"history": "ignored"},
             "model.attention: 'shop' is no sequence; give a multi_hot column pooling = \"none\"",
         ),
         (
-            BOTH,
-            {},
             {"shop": {"kind": "categorical", "weights": "scores"}},
             'data.columns.shop.weights: given; it is for kind "multi_hot", this is "categorical"',
         ),
         (
-            BOTH,
-            {},
             {"history": {"kind": "multi_hot", "pooling": "none", "weights": "scores"}},
             'data.columns.history.weights: given; pooling = "none" has no weights: leave them out, or pool by'
             ' "sum" or "mean"',
         ),
     ],
 )
-def test_what_does_not_fit(
-    model: dict[str, Any], tables: dict[str, Any], columns: dict[str, Any], said: str
-) -> None:
+def test_what_does_not_fit(given: dict[str, Any], said: str) -> None:
     job_of(BOTH)
     with pytest.raises(JobFileError) as caught:
-        job_of(model, tables, **columns)
+        job_of(**{"model": BOTH} | given)
     assert said in str(caught.value)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.jobfile.load import job_of_tree, load_job, load_resolved
-from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.tests.support.data.prepared import batches_of, same_batches
+from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.tests.support.data.prepared import batches_of
 
 HEADER = "y,aff_10,user,aff_2,city,aff_1"
 ROWS = "1,0.5,ann,2,Rome,3\n0,1.5,bob,,Oslo,4\n" * 40
@@ -110,26 +110,13 @@ def test_files_that_are_not_there(write_job: Write, log: Path) -> None:
         _load(write_job, COLUMNS + '"aff_*" = "dense"')
 
 
-def test_a_run_has_names_and_not_patterns(write_job: Write, log: Path, tmp_path: Path) -> None:
+def test_a_run_has_names_and_not_patterns(
+    write_job: Write, log: Path, resolved: Callable[[Any], Job]
+) -> None:
     """What was trained holds, whatever the files have since."""
     job = _load(write_job, COLUMNS + '"aff_*" = "dense"')
-    (tmp_path / "job.json").write_text(job.model_dump_json())
     log.write_text(f"{HEADER.replace('aff_1', 'aff_9')}\n{ROWS}")
-    again = load_resolved(tmp_path / "job.json")
+    again = resolved(job)
     assert again == job
     with pytest.raises(DataError, match="no column 'aff_10'"):
         list(batches_of(again))
-
-
-def test_prepared_the_batches_are_the_same(write_job: Write, log: Path, tmp_path: Path) -> None:
-    text = DATA + COLUMNS + '"aff_*" = "dense"\n[model]\ntable_rows = 50'
-    job = load_job(write_job(text))
-    prepare_folder(job, tmp_path / "out")
-    batches = list(batches_of(job))
-    log.unlink()
-    # The folder names the columns, wherever its source is now, and fills in the rows of the tables.
-    on_folder = load_job(write_job(text), [f"data.prepared={tmp_path / 'out'}"])
-    assert on_folder.data.columns == job.data.columns
-    assert same_batches(list(batches_of(on_folder)), batches)
-    short = job_of_tree({"data": {"prepared": str(tmp_path / "out")}})
-    assert short.tables == on_folder.tables

@@ -123,38 +123,32 @@ def test_rows_of_a_table_by_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("entry", "said"),
     [
-        ('{ kind = "cross" }', "data.columns.both.columns: [] given; give two or more different columns"),
+        ('kind = "cross"', "both.columns: [] given; give two or more different columns"),
+        ('kind = "cross", columns = ["user", "user"]', "both.columns: ['user', 'user'] given"),
         (
-            '{ kind = "cross", columns = ["user", "user"] }',
-            "data.columns.both.columns: ['user', 'user'] given",
+            'kind = "cross", columns = ["user", "ages"]',
+            "both.columns: 'ages' is not in data.columns; did you mean 'age'?",
         ),
         (
-            '{ kind = "cross", columns = ["user", "ages"] }',
-            "data.columns.both.columns: 'ages' is not in data.columns; did you mean 'age'?",
+            'kind = "cross", columns = ["user", "age"]',
+            'both.columns: \'age\' is of kind "dense"; give columns of kind "categorical" or',
+        ),
+        ('kind = "cross", columns = ["user", "both"]', "both.columns: 'both' is of kind \"cross\""),
+        (
+            'kind = "cross", columns = ["user", "place"], source = "user"',
+            "both.source: given; a cross is made of the entries in columns",
         ),
         (
-            '{ kind = "cross", columns = ["user", "age"] }',
-            'data.columns.both.columns: \'age\' is of kind "dense"; give columns of kind "categorical" or',
-        ),
-        (
-            '{ kind = "cross", columns = ["user", "both"] }',
-            "data.columns.both.columns: 'both' is of kind \"cross\"",
-        ),
-        (
-            '{ kind = "cross", columns = ["user", "place"], source = "user" }',
-            "data.columns.both.source: given; a cross is made of the entries in columns",
-        ),
-        (
-            '{ kind = "categorical", columns = ["user", "place"] }',
-            'data.columns.both.columns: given; it is for kind "cross", this is "categorical"',
+            'kind = "categorical", columns = ["user", "place"]',
+            'both.columns: given; it is for kind "cross", this is "categorical"',
         ),
     ],
 )
-def test_refused_crosses(refusal: Callable[..., str], column: str, said: str) -> None:
+def test_refused_crosses(refusal: Callable[..., str], entry: str, said: str) -> None:
     text = (
         '[data]\nformat = "csv"\npath = "x.csv"\n[data.columns]\ny = "label"\nage = "dense"\n'
-        f'user = "categorical"\nplace = "categorical"\nboth = {column}\n'
+        f'user = "categorical"\nplace = "categorical"\nboth = {{ {entry} }}\n'
     )
-    assert refusal(text).startswith(said)
+    assert refusal(text).startswith(f"data.columns.{said}")

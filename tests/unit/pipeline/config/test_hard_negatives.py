@@ -27,6 +27,7 @@ MODEL: dict[str, Any] = {
 }
 POOLED = {"skipped": {"kind": "multi_hot", "table": "item"}}
 APART = {"skipped": {"kind": "multi_hot", "pooling": "none"}}
+IN_QUERY = {"query": [*MODEL["query"], "skipped"]}
 
 
 def job_of(model: dict[str, Any], columns: dict[str, Any] | None = None) -> Job:
@@ -37,20 +38,12 @@ def job_of(model: dict[str, Any], columns: dict[str, Any] | None = None) -> Job:
 @pytest.mark.parametrize(
     ("model", "columns", "said"),
     [
+        ({"negatives": "skiped"}, {}, "'skiped' is no column with a table; did you mean 'skipped'"),
+        (IN_QUERY | {"negatives": "nothing"}, POOLED, "'nothing' is no column with"),
+        ({"negatives": "age"}, {}, "model.negatives: 'age' is no column with a table; "),
+        (IN_QUERY | {"negatives": "y"}, POOLED, "'y' is no column with a table"),
         (
-            {"negatives": "skiped"},
-            None,
-            "model.negatives: 'skiped' is no column with a table; did you mean 'skipped'",
-        ),
-        (
-            {"negatives": "nothing", "query": [*MODEL["query"], "skipped"]},
-            POOLED,
-            "'nothing' is no column with",
-        ),
-        ({"negatives": "age"}, None, "model.negatives: 'age' is no column with a table; "),
-        ({"negatives": "y", "query": [*MODEL["query"], "skipped"]}, POOLED, "'y' is no column with a table"),
-        (
-            {"query": [*MODEL["query"], "skipped"]},
+            IN_QUERY,
             POOLED,
             "model.negatives: column skipped is one of model.query, too; it belongs to no tower: leave",
         ),
@@ -66,11 +59,11 @@ def job_of(model: dict[str, Any], columns: dict[str, Any] | None = None) -> Job:
         ),
         (
             {"query": ["user", "age", "brand"], "item": ["item", "price"]},
-            None,
+            {},
             "model.negatives: given, and model.item has price beside the id; nothing says what a negative has"
             ' there: set model.item = ["item"], or leave negatives out',
         ),
-        ({"query": ["user", "age", "price"], "item": ["item", "brand"]}, None, "model.item has brand beside"),
+        ({"query": ["user", "age", "price"], "item": ["item", "brand"]}, {}, "model.item has brand beside"),
         (
             {},
             APART,
@@ -79,13 +72,13 @@ def job_of(model: dict[str, Any], columns: dict[str, Any] | None = None) -> Job:
         ),
         (
             {"name": "dlrm", "query": [], "item": []},
-            None,
+            {},
             'model.negatives: given; it is for model.name = "two_tower" or "sequence", this is "dlrm"',
         ),
-        ({"negatives": ""}, None, "column skipped is named 0 times"),
+        ({"negatives": ""}, {}, "column skipped is named 0 times"),
     ],
 )
-def test_what_does_not_fit(model: dict[str, Any], columns: dict[str, Any] | None, said: str) -> None:
+def test_what_does_not_fit(model: dict[str, Any], columns: dict[str, Any], said: str) -> None:
     with pytest.raises(JobFileError) as caught:
         job_of(model, columns)
     assert said in str(caught.value)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.kafka import KafkaSection
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load import load_job, load_resolved
 
 Load = Callable[..., Job]
 USER = 'sasl_mechanism="PLAIN", sasl_username="me"'
 
 
-def test_a_broker_needs_nothing_by_default(load: Load) -> None:
-    kafka = load().data.kafka
-    assert kafka == KafkaSection()
-    assert (kafka.security_protocol, kafka.encrypts, kafka.logs_in) == ("plaintext", False, False)
-
-
 @pytest.mark.parametrize(
     ("given", "encrypts", "logs_in"),
     [
+        ("{}", False, False),
         ('{security_protocol="SSL"}', True, False),
         (f'{{security_protocol="SASL_SSL", {USER}, sasl_password_env="P"}}', True, True),
         (f'{{security_protocol="sasl_plaintext", {USER}, sasl_password_file="/p"}}', False, True),
@@ -35,20 +29,16 @@ def test_protocols_are_known_in_capitals_too(load: Load, given: str, encrypts: b
     assert kafka.security_protocol == kafka.security_protocol.lower()
 
 
-def test_files_are_relative_to_the_job_file_and_stay_where_they_are(tmp_path: Path) -> None:
-    job_file = tmp_path / "job.toml"
-    job_file.write_text(
-        '[data]\nformat = "criteo_tsv"\npath = "kafka://host:1/clicks"\n[data.kafka]\n'
-        'security_protocol = "SASL_SSL"\nssl_ca_location = "ca.pem"\nsasl_mechanism = "SCRAM-SHA-512"\n'
-        'sasl_username = "me"\nsasl_password_file = "/run/secrets/kafka"\n',
-        encoding="utf-8",
+def test_files_are_relative_to_the_job_file_and_stay_where_they_are(
+    load: Load, resolved: Callable[[Any], Job], tmp_path: Path
+) -> None:
+    job = load(
+        '[data.kafka]\nsecurity_protocol = "SASL_SSL"\nssl_ca_location = "ca.pem"\n'
+        'sasl_mechanism = "SCRAM-SHA-512"\nsasl_username = "me"\nsasl_password_file = "/run/secrets/kafka"\n'
     )
-    job = load_job(job_file)
-    assert job.data.kafka.ssl_ca_location == str(tmp_path / "ca.pem")
+    assert job.data.kafka.ssl_ca_location == str(tmp_path / "jobs" / "ca.pem")
     assert job.data.kafka.sasl_password_file == "/run/secrets/kafka"
-    saved = tmp_path / "job.json"
-    saved.write_text(job.model_dump_json(), encoding="utf-8")
-    assert load_resolved(saved) == job
+    assert resolved(job) == job
 
 
 @pytest.mark.parametrize(
@@ -91,10 +81,3 @@ def test_a_password_is_refused_and_not_repeated(load: Load) -> None:
     with pytest.raises(JobFileError, match="the address of a topic has a user") as raised:
         load("", "data.path=kafka://me:hunter-2@host:9092/clicks")
     assert "hunter-2" not in str(raised.value)
-
-
-def test_nodes_and_resumed_runs_need_not_agree_on_it(load: Load) -> None:
-    one, other = (load("", f'data.kafka={{security_protocol="ssl", ssl_ca_location="{ca}"}}') for ca in "ab")
-    assert one.data.kafka != other.data.kafka
-    assert one.digest == other.digest == load().digest
-    assert one.digest != load("", "data.epochs=2").digest

@@ -11,6 +11,7 @@ from shadowsync.pipeline.jobfile.load import load_job
 
 CSV = '[data]\nformat = "csv"\npath = "log.csv"\n'
 X = '[data.columns]\nclicked = "label"\nx = "categorical"\n'
+WITHOUT = '[data.columns]\nx = "categorical"\n'
 BOUGHT = 'bought = { kind = "label", threshold = 2 }\n'
 MMOE = '[model]\nname = "mmoe"\n'
 
@@ -32,12 +33,13 @@ def test_the_first_is_the_headline(write_job: Callable[[str], Path]) -> None:
 
 def test_one_column_may_be_two_labels_by_different_rules(write_job: Callable[[str], Path]) -> None:
     both = "".join(f'over_{at} = {{ kind = "label", source = "stars", threshold = {at} }}\n' for at in (3, 4))
-    found = job(write_job, CSV + '[data.columns]\nx = "categorical"\n' + both + MMOE)
+    found = job(write_job, CSV + WITHOUT + both + MMOE)
     assert found.data.label_names == ("over_3", "over_4")
 
 
 SAME = 'again = { kind = "label", source = "clicked", loss_weight = 0.5 }\n'
 MANY = "".join(f'y{at} = "label"\n' for at in range(8))
+ZEROS = "".join(f'{name} = {{ kind = "label", loss_weight = 0 }}\n' for name in "ab")
 HAS = "data.columns has 2 labels (clicked, bought)"
 
 
@@ -48,25 +50,20 @@ HAS = "data.columns has 2 labels (clicked, bought)"
         (X + 'clicked = "label"\n', "Cannot overwrite a value"),
         (X + MANY + MMOE, "data.columns: 9 columns are labels; give 1 to 8 of kind"),
         (
-            '[data.columns]\nx = "categorical"\ny = { kind = "label", loss_weight = 2 }\n',
+            WITHOUT + 'y = { kind = "label", loss_weight = 2 }\n',
             "data.columns.y.loss_weight: given; it is for several labels, this is the only one",
         ),
-        (
-            X + 'bought = { kind = "label", loss_weight = -1 }\n' + MMOE,
-            "data.columns.bought.loss_weight: -1 given; ",
-        ),
-        (
-            '[data.columns]\nx = "categorical"\n'
-            + "".join(f'{name} = {{ kind = "label", loss_weight = 0 }}\n' for name in ("a", "b"))
-            + MMOE,
-            "data.columns: the loss_weight of every label is 0; give one label more",
-        ),
+        (X + 'z = { kind = "label", loss_weight = -1 }\n' + MMOE, "data.columns.z.loss_weight: -1 given; "),
+        (WITHOUT + ZEROS + MMOE, "data.columns: the loss_weight of every label is 0; give one label more"),
         (
             X + 'age = { kind = "dense", loss_weight = 2 }\n',
             'data.columns.age.loss_weight: given; it is for kind "label", this is "dense"',
         ),
         *(
-            (X + BOUGHT + f'[model]\nname = "{name}"\n', f"model.name: '{name}' has one logit, and {HAS}")
+            (
+                X + BOUGHT + f'[model]\nname = "{name}"\n',
+                f"model.name: '{name}' has one logit, and {HAS}: give \"shared_bottom\"",
+            )
             for name in ("autoint", "dcn_v2", "deepfm", "din", "dlrm", "finalmlp", "wide_deep")
         ),
         (X + BOUGHT + MMOE + "output_bias = -2\n", f"model.output_bias: -2 given, and {HAS}"),

@@ -23,6 +23,10 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ("[trainer]\nworker = 2", "trainer.worker: unknown key; did you mean 'workers'?"),
         ("[trainr]\nworkers = 2", "trainr: unknown key; did you mean 'trainer'?"),
         (
+            "[checkpoint]\nevery_example = 5",
+            "checkpoint.every_example: unknown key; did you mean 'every_examples'?",
+        ),
+        (
             "[network]\nspeed = 2",
             "network.speed: unknown key; known here: advertise, bandwidth, bind, delay, delay_links, "
             "shared_memory, transport",
@@ -44,6 +48,7 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
     assert refusal(DATA + sections) == said
 
 
+# One of each kind of limit; docs/job-file.md has all, and a test compares it. All that our validators say.
 @pytest.mark.parametrize(
     ("key", "given", "said"),
     [
@@ -56,19 +61,8 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("run.deterministic", "1", "1 given; input should be a valid boolean"),
         ("run.node_timeout_seconds", "0", "0 given; input should be greater than 0"),
         ("run.start_timeout_seconds", "inf", "inf given; input should be a finite number"),
-        ("data.epochs", "0", f"0 given; {AT_LEAST_1}"),
         ("data.epochs", "1.0", "1.0 given; input should be a valid integer"),
-        ("data.shuffle_window", "-1", "-1 given; input should be greater than or equal to 0"),
-        ("data.shuffle_window", "10000001", "10000001 given; input should be less than or equal to 10000000"),
-        ("data.max_bad_rows", "-1", "-1 given; input should be greater than or equal to 0"),
-        ("data.readers", "0", f"0 given; {AT_LEAST_1}"),
-        ("data.span_bytes", "65535", "65535 given; input should be greater than or equal to 65536"),
-        ("data.dense_features", "-1", "-1 given; input should be greater than or equal to 0"),
-        ("data.categorical_features", "0", f"0 given; {AT_LEAST_1}"),
-        ("data.retain_bytes", "1", "1 given; input should be greater than or equal to 1048576"),
         ("data.eval_path.0", "[7]", "7 given; input should be a valid string"),
-        ("model.name", "7", "7 given; input should be a valid string"),
-        ("model.embedding_dim", "4097", "4097 given; input should be less than or equal to 4096"),
         ("model.table_rows", "0", f"0 given; {AT_LEAST_1}"),
         ("model.table_rows", "2147483648", "2147483648 given; input should be less than 2147483648"),
         ("model.table_rows", '"many"', "'many' given; input should be a valid integer"),
@@ -79,100 +73,30 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
         ("model.top.0", "[1.5]", "1.5 given; input should be a valid integer"),
         ("model.options", "3", "3 given; input should be a valid dictionary"),
         ("model.options.d", "{d = 2024-01-01}", "2024-01-01 given; write it as text, in quotes"),
-        ("trainer.count", "0", f"0 given; {AT_LEAST_1}"),
         ("trainer.workers", "true", "True given; input should be a valid integer"),
         ("trainer.batch", "1000001", "1000001 given; input should be less than or equal to 1000000"),
-        (
-            "trainer.optimizer",
-            '"rmsprop"',
-            "'rmsprop' given; input should be 'sgd', 'adagrad', 'adam' or 'adamw'",
-        ),
-        ("trainer.weight_decay", "-0.1", "-0.1 given; input should be greater than or equal to 0"),
+        ("trainer.optimizer", '"rmsprop"', "'rmsprop' given; input should be 'sgd', 'adagrad', 'adam' or"),
         ("trainer.clip_norm", "0.0", "0.0 given; input should be greater than 0"),
-        (
-            "trainer.precision",
-            '"float16"',
-            "'float16' given; input should be 'auto', 'float32' or 'bfloat16'",
-        ),
         ("trainer.device", '"gpu"', "'gpu' given; string should match pattern"),
-        ("trainer.lr", "0.0", "0.0 given; input should be greater than 0"),
-        ("trainer.ema", "0.0", "0.0 given; input should be greater than 0"),
-        ("trainer.ema", "1.0", "1.0 given; input should be less than 1"),
         ("trainer.lr", "nan", "nan given; input should be a finite number"),
         ("trainer.lr", '"0.1"', "'0.1' given; input should be a valid number"),
         ("trainer.credit", "1025", "1025 given; input should be less than or equal to 1024"),
-        ("embedding.nodes", "0", f"0 given; {AT_LEAST_1}"),
-        (
-            "embedding.optimizer",
-            '"adamw"',
-            "'adamw' given; input should be 'sgd', 'rowwise_adagrad', 'adagrad' or 'adam'",
-        ),
-        ("embedding.storage", '"float16"', "'float16' given; input should be 'float32' or 'bfloat16'"),
-        ("embedding.threads", "0", f"0 given; {AT_LEAST_1}"),
-        ("embedding.threads", "257", "257 given; input should be less than or equal to 256"),
-        ("embedding.lr", "-1.0", "-1.0 given; input should be greater than 0"),
-        ("embedding.weight_decay", "-0.1", "-0.1 given; input should be greater than or equal to 0"),
         ("embedding.weight_decay", "inf", "inf given; input should be a finite number"),
-        (
-            "embedding.memory_bytes",
-            '"4Gb4"',
-            "'4Gb4' given; write a size and its unit, such as 64GiB or 500GB",
-        ),
-        (
-            "embedding.memory_bytes",
-            "1e9",
-            f"1000000000.0 given; {SIZE_HINT}",
-        ),
+        ("embedding.memory_bytes", '"4Gb4"', f"'4Gb4' given; {SIZE_HINT}"),
+        ("embedding.memory_bytes", "1e9", f"1000000000.0 given; {SIZE_HINT}"),
         ("embedding.memory_bytes", "-1", "-1 given; input should be greater than or equal to 0"),
-        ("embedding.memory_fraction", "1.1", "1.1 given; input should be less than or equal to 1"),
-        ("sync.algorithm", "3", "3 given; input should be a valid string"),
-        ("sync.mode", '"eager"', "'eager' given; input should be 'shadow' or 'fixed'"),
-        ("sync.every", "0", f"0 given; {AT_LEAST_1}"),
-        ("sync.duty", "0.0", "0.0 given; input should be greater than 0"),
-        ("sync.duty", "1.5", "1.5 given; input should be less than or equal to 1"),
-        ("sync.gap", "0", f"0 given; {AT_LEAST_1}"),
         ("sync.gap", "2.5", "2.5 given; input should be a valid integer"),
-        ("sync.start_iterations", "-1", "-1 given; input should be greater than or equal to 0"),
         ("sync.start_iterations", "100", "100 given; set sync.gap, which the gap grows to"),
-        ("sync.start_duty", "0.0", "0.0 given; input should be greater than 0"),
         ("sync.start_duty", "0.1", "0.1 given; set sync.start_iterations, for which it holds"),
-        ("sync.nodes", "-1", "-1 given; input should be greater than or equal to 0"),
-        ("sync.chunk_bytes", "4095", "4095 given; input should be greater than or equal to 4096"),
-        ("sync.link_bytes_per_second", "0", "0 given; input should be greater than 0"),
-        ("sync.timeout_seconds", "0", "0 given; input should be greater than 0"),
-        ("codecs.center_up", "5", "5 given; input should be a valid string"),
         ("codecs.center_up", '"int9"', "'int9' is not a codec; did you mean 'int8'?"),
-        (
-            "codecs.center_down",
-            '"bf"',
-            "'bf' is not a codec; give one of float32, sparse, bfloat16, int8, int4, int2, topk",
-        ),
+        ("codecs.center_down", '"bf"', "'bf' is not a codec; give one of float32, sparse, bfloat16, int8"),
         ("codecs.peers_up", '"top_k"', "'top_k' is not a codec; did you mean 'topk'?"),
         ("codecs.peers_down", '""', "'' is not a codec; give one of float32"),
         ("codecs.vectors", '"int8"', "'int8' given; this link has no error feedback, use one of float32"),
-        (
-            "codecs.gradients",
-            '"topk"',
-            "'topk' given; this link has no error feedback, use one of float32",
-        ),
-        ("codecs.int8_block", "63", "63 given; input should be greater than or equal to 64"),
-        ("codecs.int8_block", "65537", "65537 given; input should be less than or equal to 65536"),
-        ("codecs.topk_fraction", "0.0", "0.0 given; input should be greater than 0"),
-        ("codecs.topk_fraction", "0.6", "0.6 given; input should be less than or equal to 0.5"),
+        ("codecs.gradients", '"topk"', "'topk' given; this link has no error feedback, use one of float32"),
         ("codecs.topk_bits", "3", "3 given; input should be 2, 4 or 8"),
-        ("network.bind", "5", "5 given; input should be a valid string"),
-        (
-            "network.delay",
-            '"50"',
-            "'50' given; write a number and its unit: 50ms, 0.2s or 800us",
-        ),
-        (
-            "network.bandwidth",
-            '"100mbps"',
-            "'100mbps' given; write a number and its unit: 100mbit, 2.5gbit or 800kbit (bits per second)",
-        ),
-        ("network.delay_links", '"some"', "'some' given; input should be 'sync' or 'all'"),
-        ("network.transport", '"udp"', "'udp' given; input should be 'auto', 'tcp' or 'ipc'"),
+        ("network.delay", '"50"', "'50' given; write a number and its unit: 50ms, 0.2s or 800us"),
+        ("network.bandwidth", '"100mbps"', "'100mbps' given; write a number and its unit: 100mbit, 2.5gbit"),
     ],
 )
 def test_wrong_value(refusal: Refusal, key: str, given: str, said: str) -> None:
@@ -264,21 +188,11 @@ def test_a_codec_that_is_gone(refusal: Refusal, way: str, name: str, instead: st
     ("line", "said"),
     [
         ('[model]\noutput_bias = "rate"', "model.output_bias"),
-        ("[model]\noutput_bias = 31.0", "model.output_bias"),
-        ("[data]\nnegative_share = 0.0", "data.negative_share: 0.0 given; input should be greater than 0"),
-        (
-            "[data]\nnegative_share = 1.5",
-            "data.negative_share: 1.5 given; input should be less than or equal to 1",
-        ),
         ("[model]\nfocal_gamma = 2.0", 'model.focal_gamma: 2 given; it needs model.loss = "focal"'),
-        ('[model]\nloss = "focal"\nfocal_gamma = -1.0', "model.focal_gamma"),
-        ("[model]\npositive_weight = 0.0", "model.positive_weight: 0.0 given"),
-        ("[model]\nlabel_smoothing = 1.0", "model.label_smoothing"),
         (
             '[model]\nloss = "focal"\nlabel_smoothing = 0.1',
             "model.label_smoothing: 0.1 given; the focal loss needs labels of 0 and 1",
         ),
-        ("[model]\ndropout = 1.0", "model.dropout"),
         ('[model]\nname = "a.b:C"\ndropout = 0.5', "model.dropout: given; it is for the built-in models"),
         ('[model]\nname = "a.b:C"\nlayer_norm = true', "model.layer_norm: given; it is for the built-in"),
         (
@@ -300,11 +214,22 @@ def test_a_codec_that_is_gone(refusal: Refusal, way: str, name: str, instead: st
             '[model]\nloss = "focal"\npositive_weight = 2.0',
             "model.positive_weight: 2 given; the focal loss has its own weights",
         ),
+        (DATA + "[start]\nresume = true", "start.resume: true given; it needs start.checkpoint"),
+        (
+            DATA + '[start]\nresume = true\ncheckpoint = "x"\ndense = "none"',
+            'start.dense: "none" given; a resumed run takes its whole model',
+        ),
+        (
+            DATA + "[validation]\npatience = 3",
+            "validation.patience: 3 given; set validation.every_examples, every_seconds or every_epochs of"
+            " [validation], or leave patience out: the end is validated in any case",
+        ),
+        (DATA + "[validation]\nwait = true", "validation.wait: true given; set validation.every_examples"),
         (
             DATA + 'negative_share = 0.5\n[model]\nloss = "focal"',
             "data.negative_share: 0.5 given; scores of the focal loss cannot be calibrated back",
         ),
     ],
 )
-def test_keys_of_models_and_metrics_that_cannot_be_used(refusal: Refusal, line: str, said: str) -> None:
+def test_keys_that_cannot_be_used_with_others(refusal: Refusal, line: str, said: str) -> None:
     assert said in refusal(line)

@@ -94,71 +94,55 @@ GO = r"have one table, a, and ids that do not go together: "
 
 
 @pytest.mark.parametrize(
-    ("tables", "columns", "said"),
+    ("given", "said"),
     [
-        ({"other": {}}, {}, "tables.other: there is no table of this name; remove its section; the tables"),
         (
-            {"history": {"dim": 4}},
-            {"history": LIST},
+            {"tables": {"history": {"dim": 4}}, "history": LIST},
             "tables.history: there is no table of this name; the ids of column history have rows of table"
             r" item \(data.columns.history.table\): write tables.item",
         ),
+        ({"b": PRICES | {"table": "a"}}, f"a and b {GO}ids by their hash, and buckets of boundaries 1, 5"),
         (
-            {},
-            {"b": PRICES | {"table": "a"}},
-            f"a and b {GO}ids by their hash, and buckets of boundaries 1, 5",
-        ),
-        (
-            {},
             {"a": PRICES, "b": PRICES | {"boundaries": [1, 6], "table": "a"}},
             f"a and b {GO}buckets of boundaries 1, 5, and buckets of boundaries 1, 6; give one of them",
         ),
         (
-            {},
             {"a": {"kind": "bucket", "quantiles": 4}, "b": PRICES | {"table": "a"}},
             f"{GO}4 buckets of quantiles of a, and",
         ),
         (
-            {},
             {"b": {"kind": "categorical", "part": "hour", "table": "a"}},
             f"{GO}ids by their hash, and the hour of a time",
         ),
-        ({}, {"b": {"kind": "ip", "table": "a"}}, f"{GO}ids by their hash, and networks of an address"),
+        ({"b": {"kind": "ip", "table": "a"}}, f"{GO}ids by their hash, and networks of an address"),
         (
-            {},
             {"b": {"kind": "cross", "columns": ["a", "item"], "table": "a"}},
             f"{GO}ids by their hash, and combinations of ids of a, item",
         ),
         (
-            {},
             {
                 "b": {"kind": "cross", "columns": ["a", "item"]},
                 "c": {"kind": "cross", "columns": ["item", "a"], "table": "b"},
             },
             "b and c have one table, b, .*: combinations of ids of a, item, and combinations of ids of item",
         ),
-        ({}, {"d": {"kind": "dense", "table": "a"}}, 'd.table: given; it is for kind "categorical", this is'),
+        ({"d": {"kind": "dense", "table": "a"}}, 'd.table: given; it is for kind "categorical", this is'),
         (
-            {"item": {"pooled_by": "trainers"}},
-            {"history": LIST | {"pooling": "none"}},
+            {"tables": {"item": {"pooled_by": "trainers"}}, "history": LIST | {"pooling": "none"}},
             "tables.item.pooled_by: given; it is for tables of bags without weights",
         ),
         (
-            {"a": {"kind": "growing"}},
-            {"a": PRICES, "b": PRICES | {"table": "a"}},
+            {"tables": {"a": {"kind": "growing"}}, "a": PRICES, "b": PRICES | {"table": "a"}},
             'tables.a.kind: "growing" given; column a has a row for each of its values',
         ),
         (
-            {"a": {"rows": 7}},
-            {"a": PRICES, "b": PRICES | {"table": "a"}},
+            {"tables": {"a": {"rows": 7}}, "a": PRICES, "b": PRICES | {"table": "a"}},
             "tables.a.rows: 7 given; the table of column a has 4 rows",
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused_by_name(
-    tables: dict[str, Any], columns: dict[str, Any], said: str
-) -> None:
+def test_what_does_not_go_together_is_refused_by_name(given: dict[str, Any], said: str) -> None:
     base: dict[str, Any] = {"a": "categorical", "item": "categorical"}
     job_of(**base)
     with pytest.raises(JobFileError, match=said):
-        job_of(tables, **(base | columns))
+        job_of(**(base | given))

@@ -1,11 +1,10 @@
-"""The words of `--delay` and `--bandwidth`."""
+"""[network]: the words of `--delay` and `--bandwidth`, and when nodes of one machine may share memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.network import NetworkSection, SlowNetwork, parse_bandwidth, parse_delay
 
 
@@ -58,9 +57,17 @@ def test_what_a_job_asks_for() -> None:
     assert NetworkSection(bandwidth="8mbit").slow == SlowNetwork(0.0, 1e6, every_link=False)
 
 
-def test_nodes_need_not_agree_on_the_network() -> None:
-    """A relay is the business of one machine, so it is no part of the digest."""
-    tree = {"data": {"format": "parquet", "path": ["x"]}}
-    slow = Job.model_validate(tree | {"network": {"delay": "50ms"}})
-    assert slow.digest == Job.model_validate(tree).digest
-    assert slow.digest != Job.model_validate(tree | {"trainer": {"lr": 0.5}}).digest, "the control"
+@pytest.mark.parametrize(
+    ("settings", "shares"),
+    [
+        ({}, True),
+        ({"transport": "ipc"}, True),
+        ({"delay": "5ms"}, True),
+        ({"delay": "5ms", "delay_links": "all"}, False),
+        ({"delay_links": "all"}, True),
+        ({"transport": "tcp"}, False),
+        ({"shared_memory": False}, False),
+    ],
+)
+def test_a_network_that_is_to_be_measured_is_used(settings: dict[str, object], shares: bool) -> None:
+    assert NetworkSection.model_validate(settings).shares_memory is shares

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.tables import Growth, TableColumn, TableSettings
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
+from shadowsync.pipeline.jobfile.load import validate_job
 
 BASE = {
     "data": {"format": "parquet", "path": ["x"], "categorical_features": 3, "dense_features": 2},
@@ -33,14 +33,7 @@ def test_without_sections_all_tables_are_what_the_job_says_of_all() -> None:
 
 
 def test_a_section_changes_its_table_and_no_other() -> None:
-    whole = {
-        "rows": 99,
-        "dim": 4,
-        "optimizer": "adam",
-        "lr": 0.01,
-        "init_scale": 2.0,
-        "storage": "bfloat16",
-    }
+    whole = {"rows": 99, "dim": 4, "optimizer": "adam", "lr": 0.01, "init_scale": 2.0, "storage": "bfloat16"}
     job = job_of(C2=whole, C3={"dim": 5})
     second, third = (TableColumn(f"C{n}", place=n - 1) for n in (2, 3))
     assert job.tables[1] == TableSettings("C2", 99, 4, "adam", 0.01, 2.0, "bfloat16", columns=(second,))
@@ -51,25 +44,19 @@ def test_a_section_changes_its_table_and_no_other() -> None:
 
 
 def test_tables_follow_the_columns_of_a_schema() -> None:
-    columns = {
-        "y": "label",
-        "tags": {"kind": "multi_hot", "pooling": "mean"},
-        "age": "dense",
-        "user": "categorical",
-    }
+    tags = {"kind": "multi_hot", "pooling": "mean"}
+    columns = {"y": "label", "tags": tags, "age": "dense", "user": "categorical"}
     data = {"format": "csv", "path": ["x"], "columns": columns}
     job = validate_job({"data": data, "tables": {"tags": {"dim": 3}}}, where="job.toml")
     assert [(t.name, t.poolings, t.dim) for t in job.tables] == [("tags", "mean", 3), ("user", "", 16)]
     assert job.model_inputs == (1, [3, 16])
 
 
-def test_the_sections_are_written_as_they_are_read(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_sections_are_written_as_they_are_read(resolved: Callable[[Any], Job]) -> None:
     job = job_of(C2={"dim": 4})
     assert job.model_dump(mode="json")["tables"]["C2"]["dim"] == 4
-    file = tmp_path_factory.mktemp("job") / "job.json"
-    file.write_text(job.model_dump_json(), encoding="utf-8")
-    assert load_resolved(file) == job
-    assert load_resolved(file).digest == job.digest != job_of().digest
+    assert resolved(job) == job
+    assert resolved(job).digest == job.digest != job_of().digest
 
 
 @pytest.mark.parametrize(
@@ -83,13 +70,6 @@ def test_the_sections_are_written_as_they_are_read(tmp_path_factory: pytest.Temp
         ),
         ({"C1": {"dims": 3}}, "tables.C1.dims: unknown key; did you mean 'dim'?"),
         ({"C1": {"dim": 0}}, "tables.C1.dim: 0 given; input should be greater than or equal to 1"),
-        ({"C1": {"rows": 2**31}}, "tables.C1.rows: 2147483648 given; input should be less than"),
-        ({"C1": {"lr": 0.0}}, "tables.C1.lr: 0.0 given; input should be greater than 0"),
-        (
-            {"C1": {"kind": "growing", "evict_after_seconds": -1.0}},
-            "tables.C1.evict_after_seconds: -1.0 given; input should be greater than or equal to 0",
-        ),
-        ({"C1": {"weight_decay": -1.0}}, "tables.C1.weight_decay: -1.0 given; input should be greater than"),
         (
             {"C1": {"optimizer": "adamw"}},
             "tables.C1.optimizer: 'adamw' given; input should be 'sgd', 'rowwise",
@@ -119,15 +99,11 @@ def test_a_growing_table_says_when_ids_get_and_lose_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "what"),
-    [
-        ({"user": {"kind": "categorical", "part": "hour"}}, r"has a row for each of its values"),
-        ({"user": {"kind": "bucket", "boundaries": [1, 2]}}, r"has a row for each of its values"),
-    ],
+    "user", [{"kind": "categorical", "part": "hour"}, {"kind": "bucket", "boundaries": [1, 2]}]
 )
-def test_tables_that_cannot_grow_are_refused(columns: dict[str, object], what: str) -> None:
-    data = {"format": "csv", "path": ["x"], "columns": {"y": "label", **columns}}
-    with pytest.raises(JobFileError, match=what):
+def test_tables_that_cannot_grow_are_refused(user: dict[str, object]) -> None:
+    data = {"format": "csv", "path": ["x"], "columns": {"y": "label", "user": user}}
+    with pytest.raises(JobFileError, match="has a row for each of its values"):
         validate_job({"data": data, "tables": {"user": {"kind": "growing"}}}, where="job.toml")
     validate_job({"data": data}, where="job.toml")
 
@@ -141,9 +117,8 @@ GROWTH = {
 }
 
 
-@pytest.mark.parametrize("key", GROWTH)
-def test_a_hashed_table_has_no_settings_of_growth(key: str) -> None:
-    value = GROWTH[key]
+@pytest.mark.parametrize(("key", "value"), GROWTH.items())
+def test_a_hashed_table_has_no_settings_of_growth(key: str, value: object) -> None:
     with pytest.raises(
         JobFileError, match=rf"tables\.C1\.{key}: given; it is for kind = .growing., .* .hashed."
     ):
@@ -183,16 +158,13 @@ def test_tables_grow_where_no_size_is_given() -> None:
     assert job.hashed_tables == {"C2": 7}
 
 
-def test_a_resolved_job_keeps_its_kinds(tmp_path: Path) -> None:
+def test_a_resolved_job_keeps_its_kinds(resolved: Callable[[Any], Job]) -> None:
     """Also one of a run from before tables grew by default, which has a size and no kind."""
     job = validate_job({**BASE, "model": {}}, where="job.toml")
-    resolved = job.model_dump(mode="json", by_alias=True)
-    file = tmp_path / "job.json"
-    file.write_text(json.dumps(resolved))
-    assert load_resolved(file).tables == job.tables
-    del resolved["model"]["table_kind"]
-    file.write_text(json.dumps(resolved))
-    assert load_resolved(file).growing_tables == ()
+    tree = job.model_dump(mode="json", by_alias=True)
+    assert resolved(tree).tables == job.tables
+    del tree["model"]["table_kind"]
+    assert resolved(tree).growing_tables == ()
 
 
 def test_a_table_with_a_row_for_each_value_does_not_grow_by_default() -> None:

@@ -44,54 +44,36 @@ SEQUENCE = COLUMNS | {"tags": {"kind": "multi_hot", "pooling": "none"}}
 
 
 @pytest.mark.parametrize(
-    ("model", "columns", "said"),
+    ("model", "said"),
     [
-        ({"query": []}, None, "model.query: no columns given; give those of the query: there are age, user"),
-        ({"item": []}, None, "model.item: no columns given; give those of the item: there are age, user"),
-        ({"query": ["usr", "age"]}, None, "model.query: 'usr' is no column that a model sees; did you mean"),
-        ({"item": ["item", "y"]}, None, "model.item: 'y' is no column that a model sees; there are age,"),
-        ({"query": ["user"]}, None, "model.query, model.item: column age is named 0 times; each column"),
-        (
-            {"query": ["user", "age", "tags"]},
-            None,
-            "column tags is named 2 times; each column belongs",
-        ),
-        (
-            {"query": ["user", "age", "user"]},
-            None,
-            "column user is named 2 times; each column belongs",
-        ),
-        ({"item": ["tags", "item"]}, None, "model.item: 'tags' is the first column, and no column of one id"),
+        ({"query": []}, "model.query: no columns given; give those of the query: there are age, user"),
+        ({"item": []}, "model.item: no columns given; give those of the item: there are age, user"),
+        ({"query": ["usr", "age"]}, "model.query: 'usr' is no column that a model sees; did you mean"),
+        ({"item": ["item", "y"]}, "model.item: 'y' is no column that a model sees; there are age,"),
+        ({"query": ["user"]}, "model.query, model.item: column age is named 0 times; each column"),
+        ({"query": ["user", "age", "tags"]}, "column tags is named 2 times; each column belongs"),
+        ({"query": ["user", "age", "user"]}, "column user is named 2 times; each column belongs"),
+        ({"item": ["tags", "item"]}, "model.item: 'tags' is the first column, and no column of one id"),
         (
             {"query": ["user", "tags"], "item": ["age", "item"]},
-            None,
             "model.item: 'age' is the first column, and no column of one id with a table; name the item's id",
         ),
-        ({}, SEQUENCE, 'model.item: column tags has pooling = "none", and two_tower takes no sequences: set'),
-        ({"loss": "log"}, None, 'model.loss: "log" given, and two_tower has two towers: leave it out'),
-        ({"scores": "logits"}, None, 'model.scores: "logits" given, and two_tower has two towers: leave it'),
-        ({"loss": "own"}, None, 'model.loss: "own" given; it is a method of your own model'),
+        ({"loss": "log"}, 'model.loss: "log" given, and two_tower has two towers: leave it out'),
+        ({"scores": "logits"}, 'model.scores: "logits" given, and two_tower has two towers: leave it'),
         (
             {"name": "dlrm"},
-            None,
             'model.query: given; it is for model.name = "two_tower" or "sequence", this is "dlrm"',
         ),
         (
             {"name": "dlrm", "query": [], "item": [], "loss": "in_batch_softmax"},
-            None,
             'model.loss: "in_batch_softmax" given, and dlrm has no towers: leave it out',
         ),
-        ({"output_bias": 0.5}, None, "model.output_bias: 0.5 given; two_tower has no logit: leave it out"),
-        ({"positive_weight": 2}, None, "model.positive_weight: 2 given; the in_batch_softmax loss has its"),
-        ({"label_smoothing": 0.1}, None, "model.label_smoothing: 0.1 given; the in_batch_softmax loss needs"),
-        ({"focal_gamma": 1}, None, 'model.focal_gamma: 1 given; it needs model.loss = "focal"'),
-        ({"attention": {"tags": "item"}}, None, 'model.attention: given; it is for model.name = "din"'),
-        ({}, SEVERAL, "data.columns has 2 labels (y, z)"),
+        ({"output_bias": 0.5}, "model.output_bias: 0.5 given; two_tower has no logit: leave it out"),
     ],
 )
-def test_what_does_not_fit(model: dict[str, Any], columns: dict[str, Any] | None, said: str) -> None:
+def test_what_does_not_fit(model: dict[str, Any], said: str) -> None:
     with pytest.raises(JobFileError) as caught:
-        job_of(TOWERS | model, columns)
+        job_of(TOWERS | model)
     assert said in str(caught.value)
     job_of(TOWERS)
 
@@ -99,12 +81,15 @@ def test_what_does_not_fit(model: dict[str, Any], columns: dict[str, Any] | None
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"data": {"negative_share": 0.5}}, "data.negative_share: 0.5 given; scores of the in_batch_softmax"),
+        (
+            {"data": {"columns": SEQUENCE}},
+            'column tags has pooling = "none", and two_tower takes no sequences',
+        ),
+        ({"data": {"columns": SEVERAL}}, "data.columns has 2 labels (y, z)"),
         ({"validation": {"metric": "ne"}}, "validation.metric: 'ne' needs probabilities, which scores of"),
-        ({"validation": {"own": ["x"]}}, "validation.own: given; it is for a model of your own"),
     ],
 )
-def test_what_such_scores_cannot_have(sections: dict[str, Any], said: str) -> None:
+def test_what_towers_cannot_have(sections: dict[str, Any], said: str) -> None:
     with pytest.raises(JobFileError) as caught:
         job_of(TOWERS, **sections)
     assert said in str(caught.value)

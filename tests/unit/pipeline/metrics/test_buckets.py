@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.metrics.buckets import Buckets
@@ -37,34 +36,8 @@ def test_neighbours_are_joined_when_all_are_taken() -> None:
     assert buckets.sums() == [(2.0, [11]), (4.0, [1100]), (6.0, [7])]
 
 
-def test_a_far_leap_joins_as_often_as_needed() -> None:
-    buckets = Buckets(1.0, 1, limit=4)
-    buckets.add(0.0, 1)
-    buckets.add(2.5, 1)
-    buckets.add(1000.0, 1)
-    assert buckets.width == 256.0
-    assert buckets.sums() == [(256.0, [2]), (512.0, [0]), (768.0, [0]), (1024.0, [1])]
-
-
-def test_an_odd_number_of_buckets_is_joined_too() -> None:
-    buckets = Buckets(1.0, 2, limit=4)
-    for position in (0, 1, 2):
-        buckets.add(position, 1, 2)
-    buckets.add(7, 5, 6)
-    assert buckets.sums() == [(2.0, [2, 4]), (4.0, [1, 2]), (6.0, [0, 0]), (8.0, [5, 6])]
-
-
 def test_what_is_told_is_a_copy() -> None:
     buckets = Buckets(1.0, 1)
     buckets.add(0.0, 1)
     buckets.sums()[0][1][0] = 99.0
     assert buckets.sums() == [(1.0, [1])]
-
-
-@pytest.mark.parametrize("limit", [2, 128])
-def test_memory_is_bounded_whatever_the_length(limit: int) -> None:
-    buckets = Buckets(0.5, 1, limit=limit)
-    for position in range(0, 10**9, 10**6):
-        buckets.add(position, 1)
-    assert limit / 2 <= len(buckets.sums()) <= limit
-    assert sum(sums[0] for _, sums in buckets.sums()) == 1000

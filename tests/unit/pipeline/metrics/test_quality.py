@@ -35,14 +35,7 @@ def _click_logits(count: int = 200_000) -> NDArray[np.float64]:
 
 
 def test_auc_of_typical_logits_is_that_of_scikit_learn() -> None:
-    from sklearn.metrics import roc_auc_score
-
-    logits, labels = _drawn(_click_logits())
-    assert _sums(logits, labels).auc == pytest.approx(roc_auc_score(labels, logits), abs=1e-6)
-
-
-def test_a_coarse_histogram_is_worse() -> None:
-    """The control: with the comparison blind, 64 bins would pass as well as 65,536."""
+    """Within 1e-6; the control, of 64 bins instead of 65,536, is not within 1e-4."""
     from sklearn.metrics import roc_auc_score
 
     logits, labels = _drawn(_click_logits())
@@ -152,21 +145,6 @@ def test_a_merge_leaves_the_other_alone() -> None:
     first.merge(other)
     other.merge(other)
     assert (first.examples, first.positives, other.examples) == (2, 1, 2)
-
-
-def test_an_array_carries_everything_exactly() -> None:
-    logits, labels = _drawn(_click_logits(5_000))
-    sums = _sums(logits, labels)
-    array = sums.to_array()
-    copy = QualitySums.from_array(np.frombuffer(array.tobytes(), np.float64))
-    assert array.dtype == np.float64
-    assert np.array_equal(copy.to_array(), array)
-    assert (copy.logloss, copy.ne, copy.auc, copy.calibration) == (
-        sums.logloss,
-        sums.ne,
-        sums.auc,
-        sums.calibration,
-    )
 
 
 @settings(max_examples=300)

@@ -87,11 +87,3 @@ def test_with_one_label_only_calibration_is_known() -> None:
         ranking_metrics(QualitySums())
     with pytest.raises(DataError, match="weight 0"):
         ranking_metrics(_sums((zeros, zeros, zeros), weighted=True))
-
-
-def test_sums_of_two_nodes_give_what_one_gives() -> None:
-    drawn = _drawn(-2.0)
-    one, parts = _sums(drawn), QualitySums()
-    for rows in (slice(None, 1234), slice(1234, None)):
-        parts.merge(_sums((drawn[0][rows], drawn[1][rows], drawn[2][rows])))
-    assert ranking_metrics(parts) == ranking_metrics(one)

@@ -80,6 +80,12 @@ class DoubleWeights(Base):
 """
 
 
+UNKNOWN = (
+    "is not a known model; give one of autoint, dcn_v2, deepfm, din, dlrm, finalmlp, mmoe, ple, sequence, "
+    "shared_bottom, two_tower, wide_deep, or your own as package.module:Class"
+)
+
+
 def _weights(module: torch.nn.Module) -> torch.Tensor:
     return FlatLayout(module).gather(module)
 
@@ -142,18 +148,8 @@ def test_own_model(make_job: MakeJob, write_module: WriteModule) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "dlmr",
-            "model.name: 'dlmr' is not a known model; give one of autoint, dcn_v2, deepfm, din, dlrm, "
-            "finalmlp, mmoe, ple, sequence, shared_bottom, two_tower, wide_deep, or your own as "
-            "package.module:Class",
-        ),
-        (
-            "",
-            "model.name: '' is not a known model; give one of autoint, dcn_v2, deepfm, din, dlrm, "
-            "finalmlp, mmoe, ple, sequence, shared_bottom, two_tower, wide_deep, or your own as "
-            "package.module:Class",
-        ),
+        ("dlmr", f"model.name: 'dlmr' {UNKNOWN}"),
+        ("", f"model.name: '' {UNKNOWN}"),
         (
             "nowhere.at_all:Model",
             "model.name: 'nowhere.at_all:Model' cannot be imported (ModuleNotFoundError: No module named "

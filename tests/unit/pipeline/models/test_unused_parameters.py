@@ -16,14 +16,10 @@ from shadowsync.pipeline.models.training.flat import BFloat16Weights, FlatLayout
 from shadowsync.pipeline.models.training.optimizers import SharedOptimizer
 from torch import nn
 
+from .conftest import TORCH
+
 Name = Literal["sgd", "adagrad", "adam", "adamw"]
 Batch = tuple[bool, bool, bool]
-TORCH = {
-    "sgd": torch.optim.SGD,
-    "adagrad": torch.optim.Adagrad,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
 LR = 0.05
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
@@ -11,6 +12,21 @@ from shadowsync.tests.support.data.prepared import Tree, csv_job, csv_lines
 
 ROWS = 6000
 BAD_EVERY = 500
+
+
+def tagged_rows(path: Path, bad_every: int = 0) -> Path:
+    """A log with lists of tags and a score for each of them; in every so many rows there is one too many."""
+    draw = np.random.default_rng(1)
+    lines = ["y,price,user,shop,plain,tags,scores"]
+    for at in range(3000):
+        tags = [str(tag) for tag in draw.integers(0, 30, draw.integers(0, 6))]
+        scores = "|".join(f"{score:.3f}" for score in draw.exponential(1.0, len(tags)))
+        user = f"u{draw.integers(500)}" if at % 10 else ""
+        bad = "|1" if bad_every and at % bad_every == 7 else ""
+        ids = f"{user},s{at % 9},{'|'.join(tags[:2])},{'|'.join(tags)}"
+        lines.append(f"{at % 2},{at % 7},{ids},{scores}{bad}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.hashing import column_number, hash_bytes
 from shadowsync.pipeline.data.prepared.manifest import read_prepared
 from shadowsync.pipeline.errors import DataError, JobFileError
@@ -19,6 +17,8 @@ from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.folder import STATISTICS_JSON
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.tests.support.data.prepared import Tree, batches_of, on_folder, same_batches
+
+from .conftest import tagged_rows
 
 COLUMNS: dict[str, Any] = {
     "y": "label",
@@ -35,16 +35,7 @@ GROWING = ("user", "user by shop", "tags", "history")
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(1)
-    lines = ["y,price,user,shop,plain,tags,scores"]
-    for at in range(3000):
-        tags = [str(tag) for tag in draw.integers(0, 30, draw.integers(0, 6))]
-        scores = "|".join(f"{score:.3f}" for score in draw.exponential(1.0, len(tags)))
-        user = f"u{draw.integers(500)}" if at % 10 else ""
-        lines.append(f"{at % 2},{at % 7},{user},s{at % 9},{'|'.join(tags[:2])},{'|'.join(tags)},{scores}")
-    path = tmp_path / "log.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    return tagged_rows(tmp_path / "log.csv")
 
 
 def job_tree(path: Path, growing: tuple[str, ...] = GROWING) -> Tree:
@@ -102,20 +93,6 @@ def shared(folder: Path) -> set[str]:
     """The tables of which values are expected to share rows."""
     statistics = json.loads((folder / STATISTICS_JSON).read_text("utf-8"))
     return {column["name"] for column in statistics["ids"] if column["expected_shared"] > 0}
-
-
-def test_click_logs_to_the_bit(tmp_path: Path) -> None:
-    """Without columns in the job."""
-    generate_log(tmp_path, examples=2000, eval_examples=100, seed=1, files=2, data_format="criteo_tsv")
-    tree: Tree = {
-        "data": {"format": "criteo_tsv", "span_bytes": 1 << 17, "path": str(tmp_path / "train-*")},
-        "model": {"table_rows": 100},
-        "tables": {"C3": {"kind": "growing"}, "C9": {"kind": "growing"}},
-    }
-    prepare_folder(job_of_tree(tree), tmp_path / "prepared")
-    want = list(batches_of(job_of_tree(tree)))
-    assert same_batches(want, list(batches_of(on_folder(tree, tmp_path / "prepared"))))
-    assert all(batch.keys.shape == (2, len(batch)) for batch in want)
 
 
 def test_a_folder_of_the_other_kind_is_refused(log: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +14,8 @@ from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.tests.support.data.prepared import Tree, batches_of, on_folder, same_batches
+
+from .conftest import tagged_rows
 
 COLUMNS: dict[str, Any] = {
     "y": "label",
@@ -32,16 +33,7 @@ def job_tree(path: Path, columns: dict[str, Any] = COLUMNS) -> Tree:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(1)
-    lines = ["y,plain,tags,scores"]
-    for at in range(3000):
-        tags = [str(tag) for tag in draw.integers(0, 30, draw.integers(0, 6))]
-        scores = [f"{score:.3f}" for score in draw.exponential(1.0, len(tags))]
-        bad = "|1" if at % 500 == 7 else ""
-        lines.append(f"{at % 2},{'|'.join(tags[:2])},{'|'.join(tags)},{'|'.join(scores)}{bad}")
-    path = tmp_path / "log.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    return tagged_rows(tmp_path / "log.csv", bad_every=500)
 
 
 def test_the_same_batches_to_the_bit(log: Path, tmp_path: Path) -> None:

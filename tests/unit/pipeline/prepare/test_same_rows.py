@@ -49,8 +49,13 @@ def test_csv_to_the_bit(source: Tree, prepared: tuple[Path, Prepared], more: dic
         assert sorted(mine) != sorted(theirs)
 
 
-@pytest.mark.parametrize(("data_format", "compression"), [("criteo_tsv", "none"), ("parquet", "zst")])
-def test_click_logs_to_the_bit(tmp_path: Path, data_format: Any, compression: Any) -> None:
+@pytest.mark.parametrize(
+    ("data_format", "compression", "growing"),
+    [("criteo_tsv", "none", ()), ("parquet", "zst", ()), ("criteo_tsv", "none", ("C3", "C9"))],
+)
+def test_click_logs_to_the_bit(
+    tmp_path: Path, data_format: Any, compression: Any, growing: tuple[str, ...]
+) -> None:
     generate_log(
         tmp_path,
         examples=4000,
@@ -64,6 +69,7 @@ def test_click_logs_to_the_bit(tmp_path: Path, data_format: Any, compression: An
     tree: Tree = {
         "data": {"format": data_format, "span_bytes": 1 << 17} | with_held_out,
         "model": {"table_rows": [100 + at for at in range(26)]},
+        "tables": {name: {"kind": "growing"} for name in growing},
     }
     folder = tmp_path / "prepared"
     done = prepare_folder(job_of_tree(tree), folder)
@@ -71,6 +77,7 @@ def test_click_logs_to_the_bit(tmp_path: Path, data_format: Any, compression: An
     assert same_batches(list(batches_of(job)), list(batches_of(other)))
     want, found = (list(batches_of(one, plan_input(one).test)) for one in (job, other))
     assert sum(map(len, want)) == 500
+    assert all(len(batch.keys) == len(growing) for batch in want)
     assert same_batches(want, found)
     assert done.manifest.rows == 4500
     # Another hash of the ids, which the rows of tables stand for here, is seen.

@@ -12,12 +12,7 @@ from shadowsync.pipeline.data.generator.manifest import DataFormat
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare import part_values
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
-from shadowsync.pipeline.prepare.statistics import (
-    IdStatistics,
-    NumberStatistics,
-    Statistics,
-    shared_rows,
-)
+from shadowsync.pipeline.prepare.statistics import IdStatistics, NumberStatistics, Statistics, shared_rows
 from shadowsync.pipeline.prepare.statistics_page import render_statistics
 from shadowsync.tests.support.data.prepared import Tree, csv_job
 

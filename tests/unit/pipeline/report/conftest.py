@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from rich.console import Console
 from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import (
@@ -21,7 +23,7 @@ from shadowsync.pipeline.report.model import (
     Sync,
     Throughput,
 )
-from shadowsync.pipeline.report.quality import Evaluation, Train
+from shadowsync.pipeline.report.quality import Evaluation, GroupQuality, RetrievalFigures, Train
 from shadowsync.pipeline.report.rendering.terminal import print_report
 
 
@@ -50,7 +52,7 @@ def _curves() -> Curves:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def full_report() -> Report:
     identities = [
         Identity.of("read = trained + returned + in_flight", 1_005_120, 1_005_120),
@@ -83,10 +85,7 @@ def full_report() -> Report:
             per_trainer={"trainer-2": 5200.25, "trainer-3": 5034.25},
             cpu_seconds_per_million=161.7,
         ),
-        train=Train(
-            ne_progressive=0.8412,
-            rows_warmup_examples=30_720,
-        ),
+        train=Train(ne_progressive=0.8412, rows_warmup_examples=30_720),
         eval=Evaluation(
             model="the center (easgd)",
             ne=0.8123,
@@ -125,7 +124,7 @@ def full_report() -> Report:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def minimal_report() -> Report:
     return Report(
         run="job",
@@ -154,18 +153,47 @@ def minimal_report() -> Report:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def red_report(full_report: Report) -> Report:
     """The full report, but one message of the ledger was lost."""
     wrong = Identity.of("read = trained + returned + in_flight", 1_005_120, 1_004_608)
     ledger = Ledger.of([*full_report.ledger.identities[1:], wrong], 0, {"embedding-0": 1953})
-    return full_report.model_copy(
-        update={"ledger": ledger, "outcome": "stopped: the ledger does not add up", "exit_code": 7}
-    )
+    return altered(full_report, ledger=ledger, outcome="stopped: the ledger does not add up", exit_code=7)
 
 
-def on_terminal(report: Report) -> str:
-    """What the terminal shows of a report, 100 columns wide."""
+def on_terminal(report: Report, width: int = 100, *, terminal: bool = False) -> str:
+    """What is shown of a report; with the colours of a terminal, or as in a file."""
     text = io.StringIO()
-    print_report(report, Console(file=text, width=100))
+    console = Console(
+        file=text,
+        width=width,
+        force_terminal=terminal,
+        color_system="standard" if terminal else None,
+        _environ={"TERM": "xterm"},
+    )
+    print_report(report, console)
     return text.getvalue()
+
+
+def altered(report: Report, **changes: Any) -> Report:
+    """The report with other values; of a section those that a dict names, the others stay."""
+    for name, value in changes.items():
+        section = getattr(report, name)
+        if isinstance(section, BaseModel) and isinstance(value, dict):
+            value = section.model_copy(update=value)
+        report = report.model_copy(update={name: value})
+    return report
+
+
+def among_a_catalogue(**figures: float) -> RetrievalFigures:
+    """Ranks of 4,000 queries among 1,682 items."""
+    left_out = {"rows_not_in_catalogue": 3, "rows_without_group": 12, "rows_left_out": 0}
+    counts = {"k": 10, "queries": 4_000, "items": 1_682, "rows": 8_013} | left_out
+    whole = {"catalogue": "training", "column": "user", "without_trained": True} | counts | figures
+    return RetrievalFigures.model_validate(whole)
+
+
+def within_groups(**figures: float) -> GroupQuality:
+    """Ranks within 4,000 groups of a user."""
+    counts = {"groups": 4_000, "groups_without_positive": 1, "rows_without_group": 12, "rows_left_out": 0}
+    return GroupQuality.model_validate({"column": "user", "k": 10} | counts | figures)

@@ -27,3 +27,16 @@ def test_a_ledger_adds_up_only_if_all_identities_hold() -> None:
         Identity(name="e = f", left=None, right=None, holds=None)
     with pytest.raises(ValidationError, match="adds_up=True is not"):
         Ledger(identities=[good, bad], adds_up=True, lost_dense_updates=0, shard_applied={})
+
+
+def test_what_may_be_less_must_not_be_more() -> None:
+    less, more = Identity.bounded("a <= b", 1, 2), Identity.bounded("a <= b", 3, 2)
+    assert (less.holds, more.holds) == (True, False)
+    assert Ledger.of([less], 0, {}).adds_up
+    assert not Ledger.of([less, more], 0, {}).adds_up
+    for identity, lie in ((less, False), (more, True)):
+        body = identity.model_dump()
+        assert Identity.model_validate(body) == identity
+        with pytest.raises(ValidationError, match="do not make holds"):
+            Identity.model_validate(body | {"holds": lie})
+    assert Identity.of("a = b", 1, 1).model_dump()["at_most"] is False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +15,12 @@ from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.render import render_profile
 from shadowsync.pipeline.report.model import NodeRecord, Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
-from shadowsync.pipeline.report.rendering.terminal import print_report
 from shadowsync.pipeline.text.format import data_size
 from shadowsync.tests.support.coordinator.statuses import a_status
 from shadowsync.tests.support.jobs.profile_measurements import SECONDS, measured
 from shadowsync.watch.terminal.table import table_of
+
+from .conftest import altered, on_terminal
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 # What writes pages, tables and sentences for users.
@@ -33,26 +33,24 @@ TIME_UNIT = re.compile(r"^ (ms|s|us|min|h|seconds)\b")
 BY_HAND = re.compile(r"toFixed|toPrecision|toLocaleString|NumberFormat|/ 1e\d|\d+e\d")
 
 
-def _by_hand(source: str) -> Iterator[str]:
-    """Figures in f-strings with a format of their own: shares, thousands, and numbers with a unit."""
+def _formatted(source: str) -> Iterator[tuple[str, str, str]]:
+    """Figures in f-strings with a format of their own: the figure, its format, and the text after it."""
     for text in ast.walk(ast.parse(source)):
         parts = text.values if isinstance(text, ast.JoinedStr) else []
         for part, after in zip(parts, [*parts[1:], None], strict=False):
             if isinstance(part, ast.FormattedValue) and part.format_spec is not None:
-                spec = ast.unparse(part.format_spec)
-                unit = isinstance(after, ast.Constant) and UNIT.match(str(after.value))
-                if "%" in spec or "," in spec or unit:
-                    yield ast.unparse(part.value)
+                follows = str(after.value) if isinstance(after, ast.Constant) else ""
+                yield ast.unparse(part.value), ast.unparse(part.format_spec), follows
 
 
-def _durations_by_hand(source: str) -> Iterator[str]:
-    """Numbers in f-strings with a format of their own before a unit of time."""
-    for text in ast.walk(ast.parse(source)):
-        parts = text.values if isinstance(text, ast.JoinedStr) else []
-        for part, after in itertools.pairwise(parts):
-            is_formatted = isinstance(part, ast.FormattedValue) and part.format_spec is not None
-            if is_formatted and isinstance(after, ast.Constant) and TIME_UNIT.match(str(after.value)):
-                yield ast.unparse(part)
+def _by_hand(source: str) -> list[str]:
+    """Shares, thousands, and numbers with a unit."""
+    found = _formatted(source)
+    return [figure for figure, spec, after in found if "%" in spec or "," in spec or UNIT.match(after)]
+
+
+def _durations_by_hand(source: str) -> list[str]:
+    return [figure for figure, _, after in _formatted(source) if TIME_UNIT.match(after)]
 
 
 def test_no_writer_formats_figures_by_hand() -> None:
@@ -76,7 +74,7 @@ def test_no_writer_formats_figures_by_hand() -> None:
 def test_a_figure_by_hand_is_found(line: str, what: str) -> None:
     """The control, in the file that had a convention of its own."""
     page = (ROOT / "pipeline" / "prepare" / "statistics_page.py").read_text("utf-8")
-    assert list(_by_hand(f"{page}\n\nPLANTED = {line}\n")) == [what]
+    assert _by_hand(f"{page}\n\nPLANTED = {line}\n") == [what]
 
 
 def test_no_error_or_event_formats_a_duration_by_hand() -> None:
@@ -95,7 +93,7 @@ def test_a_duration_by_hand_is_found(text: str) -> None:
     """The control, among sizes and counts, which are others' matter."""
     planted = f"PLANTED = f'{{size / 1e6:.0f}} MB, {{rows:,}} spans, {text}'"
     source = (ROOT / "nodes" / "runtime" / "health.py").read_text("utf-8")
-    assert len(list(_durations_by_hand(f"{source}\n\n{planted}\n"))) == 1
+    assert len(_durations_by_hand(f"{source}\n\n{planted}\n")) == 1
 
 
 def test_the_page_has_its_figures_from_its_words() -> None:
@@ -110,27 +108,20 @@ def test_the_page_has_its_figures_from_its_words() -> None:
     assert BY_HAND.search(words), "the control: there they are made"
 
 
-def _lines(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return " ".join(console.file.getvalue().split())
-
-
 @pytest.mark.parametrize("size_bytes", [203 << 20, 2_000_000, 3_456_789_012])
 def test_a_size_reads_the_same_while_the_job_runs_and_after_it(full_report: Report, size_bytes: int) -> None:
     text = data_size(size_bytes)
-    running = Console(width=100, file=io.StringIO())
+    running = io.StringIO()
     status = a_status()
     nodes = [node.model_copy(update={"memory_bytes": size_bytes}) for node in status.nodes]
-    running.print(table_of(status.model_copy(update={"nodes": nodes})))
+    Console(width=100, file=running).print(table_of(status.model_copy(update={"nodes": nodes})))
     node = NodeRecord(
         name="trainer-0", role="trainer", cpu_seconds=1.0, peak_memory_bytes=size_bytes, exit="0"
     )
-    report = full_report.model_copy(update={"nodes": [node]})
-    ended = Console(width=100, file=io.StringIO())
-    print_report(report, ended)
+    report = altered(full_report, nodes=[node])
     profile = Profile.of(measured({"to/embedding-0": size_bytes * SECONDS}), [], None)
-    assert text in _lines(running)
-    assert text in _lines(ended)
+    assert text in " ".join(running.getvalue().split())
+    assert text in " ".join(on_terminal(report).split())
     assert f"| {text} |" in render_markdown(report)
     assert f"| {text}/s |" in render_profile(profile)
     assert f"{text}/s" in " ".join(profile.verdict.reasons)

@@ -49,20 +49,25 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], int, list[int], dict[str, Any]
 }
 
 
-def opened(path: Path) -> Callable[[torch.Tensor, list[torch.Tensor]], Any]:
-    """The function that an exported file is: its logits."""
+def opened(path: Path, names: list[str]) -> Callable[..., Any]:
+    """The function that an exported file is: logits of tensors in the order of the names of its inputs."""
     if path.suffix == ".pt2":
         module = torch.export.load(path).module()
-        return lambda dense, embeddings: module(dense, embeddings).numpy()
+        tables = 1 + sum(name.startswith("table:") for name in names)
+
+        def exported(*given: torch.Tensor) -> Any:
+            lengths = [list(given[tables:])] if given[tables:] else []
+            return module(given[0], list(given[1:tables]), *lengths).numpy()
+
+        return exported
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
 
-    def run(dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
-        values = [tensor.numpy() for tensor in (dense, *embeddings)]
+    def run(*given: torch.Tensor) -> Any:
+        values = {name: tensor.numpy() for name, tensor in zip(names, given, strict=True)}
         # An input of no width is none that the model reads.
-        given = dict(zip(["dense", "table:0", "table:1"], values, strict=True))
-        return session.run(["logits"], {place.name: given[place.name] for place in session.get_inputs()})[0]
+        return session.run(["logits"], {place.name: values[place.name] for place in session.get_inputs()})[0]
 
     return run
 
@@ -83,14 +88,15 @@ def test_an_exported_model_gives_the_same_logits(tmp_path: Path, form: Format, n
     torch.manual_seed(1)
     module = kind(width, dims, **options).eval().requires_grad_(False)
     path = tmp_path / dense_export.FILES[form]
-    export_dense(module, width, dims, ["dense", "table:0", "table:1"], form, path)
-    run = opened(path)
+    names = ["dense", "table:0", "table:1"]
+    export_dense(module, width, dims, names, form, path)
+    run = opened(path, names)
     for examples in (1, 2, 7):
         dense, embeddings = torch.randn(examples, width), [torch.randn(examples, dim) for dim in dims]
         expected = module(dense, embeddings).numpy()
-        found = run(dense, embeddings)
+        found = run(dense, *embeddings)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-        other = run(dense + 1.0, [embeddings[0] + 1.0, embeddings[1]])
+        other = run(dense + 1.0, embeddings[0] + 1.0, embeddings[1])
         assert np.abs(other - expected).max() > 1e-4, "the control: it is the model, no constant"
 
 
@@ -116,7 +122,7 @@ def test_din_takes_lists_of_any_length(tmp_path: Path, form: Format, positions: 
     path = tmp_path / dense_export.FILES[form]
     names = ["dense", "table:history", "table:item", "lengths:history"]
     export_dense(module, 3, [4, 4], names, form, path, {0: most})
-    run = opened_with_lengths(path, names)
+    run = opened(path, names)
     for examples, longest in ((1, 1), (2, min(9, most)), (7, min(4, most))):
         dense, item = torch.randn(examples, 3), torch.randn(examples, 4)
         lengths = torch.randint(0, longest + 1, (examples,))
@@ -126,19 +132,6 @@ def test_din_takes_lists_of_any_length(tmp_path: Path, form: Format, positions: 
         other = run(dense, history, item, longest - lengths)
         differ = (2 * lengths != longest).numpy()
         assert (np.abs(other - expected)[differ] > 1e-5).all(), "the control: it sees the lengths"
-
-
-def opened_with_lengths(path: Path, names: list[str]) -> Callable[..., Any]:
-    """As `opened`, of a model with a sequence and one vector."""
-    if path.suffix == ".pt2":
-        module = torch.export.load(path).module()
-        return lambda dense, history, item, lengths: module(dense, [history, item], [lengths]).numpy()
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path)
-    return lambda *given: session.run(
-        ["logits"], {name: value.numpy() for name, value in zip(names, given, strict=True)}
-    )[0]
 
 
 class Branching(nn.Module):

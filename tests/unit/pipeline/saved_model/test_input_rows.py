@@ -185,8 +185,7 @@ def test_integers_beyond_int64_are_unsigned_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "tags", "column"),
-    [(["7"], [[1]], "user"), ([7], [["1"]], "tags"), ([7], ["1|2"], "tags")],
+    ("user", "tags", "column"), [(["7"], [[1]], "user"), ([7], [["1"]], "tags"), ([7], ["1|2"], "tags")]
 )
 def test_texts_where_training_read_integers_are_refused(
     user: list[object], tags: list[object], column: str

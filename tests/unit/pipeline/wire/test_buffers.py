@@ -186,9 +186,7 @@ def test_only_a_root_can_be_lent() -> None:
 
 
 @pytest.fixture
-def pair(
-    context: zmq.Context[zmq.Socket[bytes]],
-) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+def pair(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
     one, other = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     for socket in (one, other):
         socket.setsockopt(zmq.LINGER, 0)
@@ -212,8 +210,7 @@ def send_two(pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]], pool: BufferPool
 
 
 def test_what_zeromq_has_still_to_send_is_not_lent(
-    pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
-    allocations: Allocations,
+    pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]], allocations: Allocations
 ) -> None:
     pool = BufferPool(PLENTY)
     assert send_two(pair, pool) == [1.0, 2.0, 1.0, 2.0]

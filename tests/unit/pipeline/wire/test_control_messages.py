@@ -131,34 +131,8 @@ def changed(request: Request[Any], place: list[Any], value: Any) -> list[Any]:
         ("trained", changed(TRAINED, [0, 1, 1], "x"), r"trained: batches\[1\]\.examples: an integer"),
         (
             "trained",
-            changed(TRAINED, [0, 1, 1], -1),
-            r"trained: batches\[1\]\.examples: a finite number from 0",
-        ),
-        ("trained", changed(TRAINED, [0, 0, 2], float("nan")), r"trained: batches\[0\]\.loss_sum: a finite"),
-        (
-            "trained",
-            changed(TRAINED, [0, 0, 2], -1e300),
-            r"trained: batches\[0\]\.loss_sum: a finite number from 0",
-        ),
-        (
-            "trained",
             changed(TRAINED, [0, 0, 2], 1e300),
             r"trained: batches\[0\]\.loss_sum: a finite number from 0",
-        ),
-        (
-            "trained",
-            changed(TRAINED, [0, 0, 3], -1.0),
-            r"trained: batches\[0\]\.positives: a finite number from 0",
-        ),
-        (
-            "trained",
-            changed(TRAINED, [0, 0, 4], -1.0),
-            r"trained: batches\[0\]\.weight: a finite number from 0",
-        ),
-        (
-            "trained",
-            changed(TRAINED, [0, 0, 5], -1e9),
-            r"trained: batches\[0\]\.age_seconds: a finite number",
         ),
         ("trained", changed(TRAINED, [0, 0, 1], 2**62), r"trained: batches\[0\]\.examples: a finite number"),
         ("span_read", changed(SpanRead(0, 0, 1, 1, 0), [3], 2**62), "span_read: examples: a finite number"),
@@ -175,7 +149,6 @@ def changed(request: Request[Any], place: list[Any], value: Any) -> list[Any]:
         ),
         ("drain", changed(Drain({"r": {"t": 1}}), [0, "r", "t"], "x"), r"drain: sequences\['r'\]\['t'\]: an"),
         ("trace", [-0.5], "trace: seconds: a finite number from 0"),
-        ("trace", [float("nan")], "trace: seconds: a finite number from 0"),
         ("ready", changed(Ready(NodeFacts(rows=1)), [0, 0], "x"), r"ready: facts\.rows: an integer"),
         ("hello", changed(Hello("reader", "t", "d", "", 1, "h"), [0], b"reader"), "hello: role: a text"),
         ("hello", {}, r"hello: a list of 7 values \(role, token"),

@@ -15,25 +15,9 @@ from hypothesis.extra.numpy import arrays
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire import frames as frames_module
-from shadowsync.pipeline.wire.field_checks import (
-    MAX_INTEGER,
-    MOST_COUNT,
-    Bounds,
-    Count,
-    Counts,
-    Size,
-)
+from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, MOST_COUNT, Bounds, Count, Counts, Size
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import (
-    MESSAGES,
-    Delivery,
-    Failure,
-    Lookup,
-    Pushed,
-    ReplyMessage,
-    RequestMessage,
-    Vectors,
-)
+from shadowsync.pipeline.wire.messages import MESSAGES, Delivery, Lookup, RequestMessage, Vectors
 from shadowsync.pipeline.wire.schema import Message, TensorField
 from shadowsync.tests.support.data.batches import BATCH_IDS
 
@@ -194,10 +178,3 @@ def test_a_tensor_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(frames_module, "MAX_TENSOR_BYTES", 39)
     with pytest.raises(ValueError, match=r"lookup\.rows: 40 bytes; at most 39 may be sent"):
         encode(lookup)
-
-
-def test_control_messages_carry_their_words() -> None:
-    reply = ReplyMessage(number=2**40, ok=False, body=["no", "", "größer", 1])
-    assert decode(on_the_wire(reply)) == reply
-    assert decode(on_the_wire(Pushed(request=3, repeated=True))) == Pushed(request=3, repeated=True)
-    assert decode(on_the_wire(Failure(request=0, what=""))) == Failure(request=0, what="")

@@ -107,14 +107,6 @@ def test_a_file_that_is_longer_than_the_sample_is_not_whole(
     assert 900 < sample.rows < 1100
 
 
-def test_a_name_that_the_header_has_twice_is_named(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("click,sex,sex\n" + "0,f,m\n1,m,m\n" * 20)
-    with pytest.raises(
-        JobFileError, match="the first line has 'sex' more than once, so it was taken for a row"
-    ):
-        draft(tmp_path / "log.csv", "click")
-
-
 def test_counts_are_numbers_where_there_are_hundreds_of_columns(tmp_path: Path) -> None:
     columns: dict[str, list[Any]] = {"click": [0, 1] * 50, "item": ["a", "b"] * 50}
     counts: dict[str, list[Any]] = {f"n{at}": [(row + at) % 3 for row in range(100)] for at in range(250)}

@@ -176,8 +176,10 @@ def test_files_that_are_no_rows_of_fields(tmp_path: Path, data: bytes, said: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_that_is_there_twice_is_named_where_the_label_is_not_clear(tmp_path: Path) -> None:
+def test_a_name_that_is_there_twice_is_named(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("click,sex,sex\n" + "0,f,m\n1,m,m\n" * 20)
+    with pytest.raises(JobFileError, match="line has 'sex' more than once, so it was taken for a row"):
+        draft(tmp_path / "log.csv", "click")
     with pytest.raises(JobFileError, match=r"'sex' more than once, .* if it is a row, name the label"):
         draft(tmp_path / "log.csv")
     # It may be a row.

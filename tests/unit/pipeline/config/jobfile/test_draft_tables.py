@@ -13,11 +13,11 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batches.shared_rows import SharedRowsMeter
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.draft import tables as draft_tables
-from shadowsync.pipeline.jobfile.draft.draft import draft_job
 from shadowsync.pipeline.jobfile.draft.entry import DraftColumn, DraftTable
 from shadowsync.pipeline.jobfile.draft.sample import InputSample
 from shadowsync.pipeline.jobfile.draft.tables import draft_table, table_lines, within_memory
 from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import draft
 
 ROWS = 6000
 
@@ -35,13 +35,6 @@ def frame() -> pl.DataFrame:
             "clicked": [draw.randrange(2) for _ in range(ROWS)],
         }
     )
-
-
-def drafted(file: Path) -> tuple[str, Job]:
-    text = draft_job(str(file), file.parent, name="mine")
-    path = file.parent / "job.toml"
-    path.write_text(text, encoding="utf-8")
-    return text, load_job(path)
 
 
 def sharing(job: Job) -> dict[str, float]:
@@ -66,7 +59,7 @@ def test_no_value_shares_its_row(tmp_path: Path, kind: str) -> None:
         data.write_parquet(file)
     else:
         data.with_columns(pl.col("city").cast(pl.Categorical)).write_parquet(file)
-    text, job = drafted(file)
+    text, job = draft(file)
     hashed = {"city", "zip", "tags"} | ({"weather"} if kind != "blanks" else set())
     assert set(job.hashed_tables) == hashed
     assert {table.name for table in job.tables if table.growth is not None} == {"user", "item_id"}

@@ -22,114 +22,72 @@ CSV = ("data.format=csv", 'data.columns={y="label", x="categorical"}')
 BAGS = ("data.format=csv", 'data.columns={y="label", x="multi_hot"}')
 BUCKETS = ("data.format=csv", 'data.columns={y="label", x={kind="bucket", boundaries=[1]}}')
 
-# The key, what it is set to, beside what it has no effect, and beside what it has one.
-CASES = {
-    "lookups": ("trainer.lookups_ahead=16", ("trainer.credit=4",), ("trainer.credit=17",)),
-    "lookups of measured credit": (
-        "trainer.lookups_ahead=16",
-        ("trainer.credit=4",),
-        ("trainer.credit=auto",),
-    ),
-    "lookups of two readers": (
-        "trainer.lookups_ahead=5",
-        ("trainer.credit=4",),
-        ("trainer.credit=4", "data.readers=2"),
-    ),
-    "lookups that are determined": (
-        "trainer.lookups_ahead=2",
-        ("run.deterministic=true", "sync.algorithm=none"),
-        (),
-    ),
-    "priority": ("run.background_priority=normal", ("checkpoint.every_seconds=0",), ()),
-    "folder": ('embedding.folder="/tmp"', (), ("embedding.memory_bytes=4GiB",)),
-    "header": ("data.header=false", (), CSV),
-    "delimiter": ('data.delimiter=";"', (), CSV),
-    "quote": ('data.quote=""', (), CSV),
-    "missing": ('data.missing=["NA"]', (), CSV),
-    "decimal": ('data.decimal=","', (), CSV),
-    "strip": ("data.strip=true", (), CSV),
-    "dense features": ("data.dense_features=2", CSV, ()),
-    "ids": ("data.categorical_features=2", CSV, ()),
-    "span bytes": ("data.span_bytes=65536", ('data.path="kafka://h:1/t"', "data.header=false", *CSV), ()),
-    "sorting": (
+TOPK = ("codecs.center_up=topk", "sync.algorithm=easgd")
+IN_ORDER = ("run.deterministic=true", "sync.algorithm=none")
+TOPIC = ('data.path="kafka://h:1/t"', "data.header=false", *CSV)
+VALIDATED = "data.validation_path=/some"
+
+# What is set, beside what it has no effect, and beside what it has one.
+CASES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+    ("trainer.lookups_ahead=16", ("trainer.credit=4",), ("trainer.credit=17",)),
+    ("trainer.lookups_ahead=16", ("trainer.credit=4",), ("trainer.credit=auto",)),
+    ("trainer.lookups_ahead=5", ("trainer.credit=4",), ("trainer.credit=4", "data.readers=2")),
+    ("trainer.lookups_ahead=2", IN_ORDER, ()),
+    ("run.background_priority=normal", ("checkpoint.every_seconds=0",), ()),
+    ('embedding.folder="/tmp"', (), ("embedding.memory_bytes=4GiB",)),
+    ("data.header=false", (), CSV),
+    ('data.delimiter=";"', (), CSV),
+    ('data.quote=""', (), CSV),
+    ('data.missing=["NA"]', (), CSV),
+    ('data.decimal=","', (), CSV),
+    ("data.strip=true", (), CSV),
+    ("data.dense_features=2", CSV, ()),
+    ("data.categorical_features=2", CSV, ()),
+    ("data.span_bytes=65536", TOPIC, ()),
+    (
         "data.sort_limit_bytes=2000000",
         (),
         ("data.order=time", 'data.columns={y="label", x="categorical", t="timestamp"}'),
     ),
-    "follow": ("data.follow_seconds=1", (), ("data.follow=true",)),
-    "split seed": ("data.split.seed=3", (), ("data.negative_share=0.5",)),
-    "another split seed": ("data.split.seed=3", (), ("data.split.by=fraction", "data.split.test=0.1")),
-    "kafka": (
-        "data.kafka.security_protocol=ssl",
-        (),
-        ('data.path="kafka://h:1/t"', "data.header=false", *CSV),
-    ),
-    "bottom": ("model.bottom=[8]", ("model.name=wide_deep",), ()),
-    "bottom of an own model": ("model.bottom=[8]", ("model.name=mine:Model",), ()),
-    "bottom of nothing": ("model.bottom=[8]", CSV, ()),
-    "top": ("model.top=[8]", ("model.name=mine:Model",), ()),
-    "bias": (
-        "model.output_bias=1",
-        ("start.checkpoint=/run",),
-        ("start.dense=none", "start.checkpoint=/run"),
-    ),
-    "blocks": ("trainer.consecutive_batches=9", (), ("trainer.workers=2",)),
-    "exact rows": ("trainer.exact_rows=false", ("trainer.lookups_ahead=0",), ("trainer.workers=2",)),
-    "exact and in order": (
-        "trainer.exact_rows=false",
-        ("run.deterministic=true", "sync.algorithm=none"),
-        (),
-    ),
-    "distinct rows": ("trainer.distinct_rows=true", BAGS, ("trainer.exact_rows=false",)),
-    "distinct and exact": ("trainer.distinct_rows=true", (), ("trainer.exact_rows=false",)),
-    "decay": ("trainer.schedule.decay_examples=9", (), ("trainer.schedule.kind=linear",)),
-    "steps": ("trainer.schedule.step_examples=9", (), ("trainer.schedule.kind=step",)),
-    "gamma": (
-        "trainer.schedule.gamma=0.1",
-        (),
-        ("trainer.schedule.kind=step", "trainer.schedule.step_examples=9"),
-    ),
-    "final": (
-        "trainer.schedule.final=0.1",
-        (),
-        ("trainer.schedule.kind=linear", "trainer.schedule.decay_examples=9"),
-    ),
-    "tables": ("trainer.schedule.tables=false", (), ("trainer.schedule.warmup_examples=9",)),
-    "placement": ("embedding.placement=rows", (), ("embedding.nodes=2",)),
-    "gap": ("sync.gap=5", ("sync.mode=fixed",), ()),
-    "duty": ("sync.duty=0.5", ("sync.algorithm=none",), ()),
-    "every": ("sync.every=5", (), ("sync.mode=fixed",)),
-    "sync nodes": ("sync.nodes=2", ("sync.algorithm=ma",), ("sync.algorithm=easgd",)),
-    "codec of the center": ("codecs.center_up=bfloat16", ("trainer.count=2",), ("sync.algorithm=easgd",)),
-    "codec of peers": ("codecs.peers_up=bfloat16", ("sync.algorithm=easgd",), ("trainer.count=2",)),
-    "int8": (
-        "codecs.int8_block=64",
-        (),
-        (
-            "codecs.center_up=int8",
-            "sync.algorithm=easgd",
-        ),
-    ),
-    "topk": ("codecs.topk_fraction=0.1", (), ("codecs.center_up=topk", "sync.algorithm=easgd")),
-    "bits of topk": ("codecs.topk_bits=4", (), ("codecs.center_up=topk", "sync.algorithm=easgd")),
-    "links": ("network.delay_links=all", (), ("network.delay=5ms",)),
-    "which": ("start.which=best", (), ("start.checkpoint=/run",)),
-    "metric": ("validation.metric=auc", (), ("data.validation_path=/some",)),
-    "validation": ("validation.every_seconds=5", (), ("data.validation_path=/some",)),
-    "validation at the end": (
-        "validation.every_epochs=2",
-        ("data.validation_path=/some", "data.epochs=2"),
-        ("data.validation_path=/some", "data.epochs=3"),
-    ),
-    "what rows are drawn by": ("data.split.draw_by=name", (), ("data.negative_share=0.5",)),
-    "state": (
-        "sync.optimizer_state=synchronized",
-        ("trainer.optimizer=sgd", "trainer.count=2"),
-        ("trainer.count=2",),
-    ),
-    "rows of all tables": ("model.table_rows=9", ("tables.x.rows=5", *CSV), CSV),
-    "rows of buckets": ("model.table_rows=9", BUCKETS, CSV),
-    "label's type": (
+    ("data.follow_seconds=1", (), ("data.follow=true",)),
+    ("data.split.seed=3", (), ("data.negative_share=0.5",)),
+    ("data.split.seed=3", (), ("data.split.by=fraction", "data.split.test=0.1")),
+    ("data.kafka.security_protocol=ssl", (), TOPIC),
+    ("model.bottom=[8]", ("model.name=wide_deep",), ()),
+    ("model.bottom=[8]", ("model.name=mine:Model",), ()),
+    ("model.bottom=[8]", CSV, ()),
+    ("model.top=[8]", ("model.name=mine:Model",), ()),
+    ("model.output_bias=1", ("start.checkpoint=/run",), ("start.dense=none", "start.checkpoint=/run")),
+    ("trainer.consecutive_batches=9", (), ("trainer.workers=2",)),
+    ("trainer.exact_rows=false", ("trainer.lookups_ahead=0",), ("trainer.workers=2",)),
+    ("trainer.exact_rows=false", IN_ORDER, ()),
+    ("trainer.distinct_rows=true", BAGS, ("trainer.exact_rows=false",)),
+    ("trainer.distinct_rows=true", (), ("trainer.exact_rows=false",)),
+    ("trainer.schedule.decay_examples=9", (), ("trainer.schedule.kind=linear",)),
+    ("trainer.schedule.step_examples=9", (), ("trainer.schedule.kind=step",)),
+    ("trainer.schedule.gamma=0.1", (), ("trainer.schedule.kind=step", "trainer.schedule.step_examples=9")),
+    ("trainer.schedule.final=0.1", (), ("trainer.schedule.kind=linear", "trainer.schedule.decay_examples=9")),
+    ("trainer.schedule.tables=false", (), ("trainer.schedule.warmup_examples=9",)),
+    ("embedding.placement=rows", (), ("embedding.nodes=2",)),
+    ("sync.gap=5", ("sync.mode=fixed",), ()),
+    ("sync.duty=0.5", ("sync.algorithm=none",), ()),
+    ("sync.every=5", (), ("sync.mode=fixed",)),
+    ("sync.nodes=2", ("sync.algorithm=ma",), ("sync.algorithm=easgd",)),
+    ("codecs.center_up=bfloat16", ("trainer.count=2",), ("sync.algorithm=easgd",)),
+    ("codecs.peers_up=bfloat16", ("sync.algorithm=easgd",), ("trainer.count=2",)),
+    ("codecs.int8_block=64", (), ("codecs.center_up=int8", "sync.algorithm=easgd")),
+    ("codecs.topk_fraction=0.1", (), TOPK),
+    ("codecs.topk_bits=4", (), TOPK),
+    ("network.delay_links=all", (), ("network.delay=5ms",)),
+    ("start.which=best", (), ("start.checkpoint=/run",)),
+    ("validation.metric=auc", (), (VALIDATED,)),
+    ("validation.every_seconds=5", (), (VALIDATED,)),
+    ("validation.every_epochs=2", (VALIDATED, "data.epochs=2"), (VALIDATED, "data.epochs=3")),
+    ("data.split.draw_by=name", (), ("data.negative_share=0.5",)),
+    ("sync.optimizer_state=synchronized", ("trainer.optimizer=sgd", "trainer.count=2"), ("trainer.count=2",)),
+    ("model.table_rows=9", ("tables.x.rows=5", *CSV), CSV),
+    ("model.table_rows=9", BUCKETS, CSV),
+    (
         'data.columns={y={kind="label", type="text"}, x="categorical"}',
         ("data.format=csv",),
         (
@@ -137,14 +95,15 @@ CASES = {
             "data.format=csv",
         ),
     ),
-    "optimizer of all tables": ("embedding.lr=0.5", ("tables.x.lr=0.1", *CSV), CSV),
-    "decay of all tables": ("embedding.weight_decay=0.5", ("tables.x.weight_decay=0.0", *CSV), CSV),
-}
+    ("embedding.lr=0.5", ("tables.x.lr=0.1", *CSV), CSV),
+    ("embedding.weight_decay=0.5", ("tables.x.weight_decay=0.0", *CSV), CSV),
+]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_key_without_effect_is_said_and_one_with_effect_is_not(load: Load, case: str) -> None:
-    given, without, with_effect = CASES[case]
+@pytest.mark.parametrize(("given", "without", "with_effect"), CASES)
+def test_a_key_without_effect_is_said_and_one_with_effect_is_not(
+    load: Load, given: str, without: tuple[str, ...], with_effect: tuple[str, ...]
+) -> None:
     key = given.partition("=")[0]
     key = "data.columns.y.type" if key == "data.columns" else key
     assert [found.key for found in ineffective_keys(load("", given, *without))] == [key]

@@ -19,6 +19,7 @@ from shadowsync.pipeline.jobfile.load import (
 )
 
 Load = Callable[..., Job]
+Resolved = Callable[[Any], Job]
 Write = Callable[[str], Path]
 
 MINIMAL = '[data]\nformat = "parquet"\npath = "train-*.parquet"\n'
@@ -49,6 +50,13 @@ def test_folders_of_rows_lie_beside_the_job_file(load: Load, tmp_path: Path) -> 
     folders = {table.name: table.folder for table in job.tables}
     assert (folders["C1"], folders["C2"]) == ("/fast", str(tmp_path / "work" / "mine"))
     assert load().embedding.folder == ""
+
+
+def test_a_checkpoint_lies_beside_the_job_file_or_where_the_shell_is(load: Load, tmp_path: Path) -> None:
+    text = '[start]\ncheckpoint = "runs/old"\n'
+    assert load(text).start.checkpoint == str(tmp_path / "jobs" / "runs" / "old")
+    assert load(text, "start.checkpoint=old").start.checkpoint == str(tmp_path / "work" / "old")
+    assert load(text, "start.checkpoint=").start.checkpoint == ""
 
 
 def test_a_resumed_run_has_the_default_algorithm_of_its_new_number_of_trainers(load: Load) -> None:
@@ -117,11 +125,6 @@ def test_override(load: Load, override: str, section: str, key: str, value: Any)
     assert found != plain or override in ("run.deterministic=false", "data.eval_path=[]")
 
 
-def test_table_rows_by_override(load: Load) -> None:
-    job = load("", "data.categorical_features=3", "model.table_rows=[5, 6, 7]")
-    assert job.column_rows == (5, 6, 7)
-
-
 def test_the_last_override_wins_and_leaves_its_neighbours(load: Load) -> None:
     job = load("[trainer]\nworkers = 3\nbatch = 64\n", "trainer.workers=4", "trainer.workers=5")
     assert (job.trainer.workers, job.trainer.batch) == (5, 64)
@@ -159,14 +162,12 @@ def test_errors_of_overridden_jobs_say_so(write_job: Write) -> None:
     assert str(caught.value) == f"{file} and --set: {said}"
 
 
-def test_resolved_job_is_the_same_job(load: Load, tmp_path: Path) -> None:
+def test_resolved_job_is_the_same_job(load: Load, resolved: Resolved) -> None:
     job = load(
         '[model]\nname = "m:M"\ntable_rows = 5\n[model.options]\nlow = -inf\nn = 2\nx = 2.0\nflag = true\n'
         'list = [1, "a"]\n[sync.options]\nelastic_rate = 0.25\n'
     )
-    file = tmp_path / "job.json"
-    file.write_text(job.model_dump_json(), encoding="utf-8")
-    again = load_resolved(file)
+    again = resolved(job)
     assert again == job
     assert again.digest == job.digest
     assert again.model.options == {"low": -float("inf"), "n": 2, "x": 2.0, "flag": True, "list": [1, "a"]}
@@ -175,7 +176,7 @@ def test_resolved_job_is_the_same_job(load: Load, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [*REMOVED_KEYS, "trainer.planted"])
 def test_a_key_that_is_gone_is_refused_and_a_saved_job_read_without_it(
-    load: Load, write_job: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+    load: Load, write_job: Write, resolved: Resolved, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setitem(REMOVED_KEYS, "trainer.planted", "was only planted: delete the key")
     section, _, name = key.partition(".")
@@ -188,23 +189,20 @@ def test_a_key_that_is_gone_is_refused_and_a_saved_job_read_without_it(
     assert refused in str(caught.value)
     job = load()
     tree = json.loads(job.model_dump_json())
-    file = tmp_path / "job.json"
     tree[section][name] = 5
-    file.write_text(json.dumps(tree), encoding="utf-8")
-    assert load_resolved(file) == job
+    assert resolved(tree) == job
     # The control: other unknown keys are refused there too.
     tree[section][f"{name}_2"] = 5
-    file.write_text(json.dumps(tree), encoding="utf-8")
     with pytest.raises(JobFileError, match=f"{name}_2: unknown key"):
-        load_resolved(file)
+        resolved(tree)
 
 
-def test_resolved_job_moves_no_path(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolved_job_moves_no_path(
+    load: Load, resolved: Resolved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = load()
-    file = tmp_path / "job.json"
-    file.write_text(job.model_dump_json(), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert load_resolved(file).data.path == job.data.path
+    assert resolved(job).data.path == job.data.path
 
 
 @pytest.mark.parametrize(
@@ -220,12 +218,10 @@ def test_resolved_job_moves_no_path(load: Load, tmp_path: Path, monkeypatch: pyt
         ),
     ],
 )
-def test_resolved_job_that_is_none(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "job.json"
-    file.write_text(text, encoding="utf-8")
+def test_resolved_job_that_is_none(resolved: Resolved, tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(JobFileError) as caught:
-        load_resolved(file)
-    assert str(caught.value).startswith(f"{file}: ")
+        resolved(text)
+    assert str(caught.value).startswith(f"{tmp_path}/job.json: ")
     assert said in str(caught.value)
 
 
@@ -258,10 +254,8 @@ def test_the_file_of_an_algorithm_is_made_absolute(write_job: Write, given: str,
     assert work == expected.format(jobs=Path.cwd(), top=Path.cwd().parent)
 
 
-def test_a_saved_job_whose_codecs_are_gone_is_read_without_them(load: Load, tmp_path: Path) -> None:
+def test_a_saved_job_whose_codecs_are_gone_is_read_without_them(load: Load, resolved: Resolved) -> None:
     job = load("", "codecs.vectors=bfloat16")
     tree = json.loads(job.model_dump_json())
     tree["codecs"] |= {"center_up": "auto", "center_down": "auto", "gradients": "float16"}
-    file = tmp_path / "job.json"
-    file.write_text(json.dumps(tree), encoding="utf-8")
-    assert load_resolved(file) == job
+    assert resolved(tree) == job

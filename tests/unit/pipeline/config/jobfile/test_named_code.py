@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.jobfile.named_code import (
-    code_of,
-    is_in_run_folder,
-    note_named_code,
-    require_trusted,
-)
+from shadowsync.pipeline.jobfile.named_code import code_of, is_in_run_folder, note_named_code, require_trusted
 
 
 @pytest.fixture

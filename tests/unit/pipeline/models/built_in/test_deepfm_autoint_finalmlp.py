@@ -9,42 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from shadowsync.pipeline.models.built_in.autoint import AutoInt, FeatureAttention
 from shadowsync.pipeline.models.built_in.deepfm import DeepFM
 from shadowsync.pipeline.models.built_in.finalmlp import FinalMLP
 from torch import nn
 
-Array = NDArray[np.float64]
+from ..conftest import Array, array, inputs_of, through
+
 BATCH, DENSE, TABLES, DIM = 6, 3, 4, 5
 DIMS = [DIM] * TABLES
-
-
-def inputs(dense_features: int = DENSE) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    dense = torch.randn(BATCH, dense_features, generator=generator, dtype=torch.float64)
-    return dense, [torch.randn(BATCH, DIM, generator=generator, dtype=torch.float64) for _ in DIMS]
-
-
-def array(tensor: torch.Tensor) -> Array:
-    values: Array = tensor.detach().numpy()
-    return values
-
-
-def through(layers: nn.Module, x: Array, *, last_relu: bool) -> Array:
-    linear = [layer for layer in layers.modules() if isinstance(layer, nn.Linear)]
-    for number, layer in enumerate(linear):
-        x = x @ array(layer.weight).T + array(layer.bias)
-        if last_relu or number < len(linear) - 1:
-            x = np.maximum(x, 0.0)
-    return x
 
 
 @pytest.mark.parametrize("dense_features", [0, DENSE])
 def test_deepfm_is_its_equations_pair_by_pair(dense_features: int) -> None:
     torch.manual_seed(1)
     model = DeepFM(dense_features, DIMS, top=[7, 4]).double()
-    dense, tables = inputs(dense_features)
+    dense, tables = inputs_of(BATCH, dense_features, DIMS, dtype=torch.float64)
     fields = [array(table) for table in tables]
     deep = np.concatenate([array(dense), *(field[:, 1:] for field in fields)], axis=1)
     without = sum(field[:, 0] for field in fields) + through(model.deep, deep, last_relu=False)[:, 0]
@@ -80,7 +60,7 @@ def test_autoint_is_its_equations_feature_by_feature(dense_features: int, top: l
     torch.manual_seed(1)
     heads, width = 2, 3
     model = AutoInt(dense_features, DIMS, top=top, layers=2, heads=heads, head_dim=width).double()
-    dense, tables = inputs(dense_features)
+    dense, tables = inputs_of(BATCH, dense_features, DIMS, dtype=torch.float64)
     numbers = array(dense)[:, :, None] * array(model.dense_vectors)
     e = first = np.concatenate([numbers, np.stack([array(table) for table in tables], axis=1)], axis=1)
     for layer in model.attention:
@@ -103,7 +83,7 @@ def test_finalmlp_is_its_equations_head_by_head(heads: int) -> None:
     torch.manual_seed(1)
     model = FinalMLP(DENSE, DIMS, bottom=[9, 8], top=[10], heads=heads).double()
     nn.init.normal_(model.gates)
-    dense, tables = inputs()
+    dense, tables = inputs_of(BATCH, DENSE, DIMS, dtype=torch.float64)
     x = np.concatenate([array(dense), *map(array, tables)], axis=1)
     gates = 2 / (1 + np.exp(-array(model.gates)))
     one, two = (
@@ -122,7 +102,8 @@ def test_finalmlp_is_its_equations_head_by_head(heads: int) -> None:
 
 def test_the_gates_of_finalmlp_begin_open_and_differ_by_stream() -> None:
     torch.manual_seed(1)
-    model, (dense, tables) = FinalMLP(DENSE, DIMS, bottom=[8], top=[8]).double(), inputs()
+    model = FinalMLP(DENSE, DIMS, bottom=[8], top=[8]).double()
+    dense, tables = inputs_of(BATCH, DENSE, DIMS, dtype=torch.float64)
     before = model(dense, tables)
     x = torch.cat([dense, *tables], dim=1)
     plain = model.linear(torch.cat([model.first(x), model.second(x)], dim=1)).squeeze(1)
@@ -139,10 +120,7 @@ def test_the_gates_of_finalmlp_begin_open_and_differ_by_stream() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            lambda: DeepFM(DENSE, [4, 2], top=[3]),
-            r"deepfm needs tables of one dimension.* these have \[2, 4\]",
-        ),
+        (lambda: DeepFM(DENSE, [4, 2], top=[3]), r"deepfm needs tables of one .* these have \[2, 4\]"),
         (lambda: DeepFM(DENSE, [1, 1], top=[3]), r"at least 2; these have \[1\]"),
         (lambda: AutoInt(DENSE, [4, 2], top=[3]), r"autoint needs tables of one dimension"),
         (lambda: AutoInt(DENSE, DIMS, top=[3], heads=0), "heads: 0 given; give 1 to 1024"),

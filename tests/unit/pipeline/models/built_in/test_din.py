@@ -126,7 +126,7 @@ def test_bfloat16_products_are_near() -> None:
     torch.testing.assert_close(got.float(), wanted, rtol=0.05, atol=0.05)
 
 
-def tree(**model: Any) -> dict[str, Any]:
+def job_of(**model: Any) -> Job:
     columns = {
         "y": "label",
         "item": "categorical",
@@ -135,11 +135,8 @@ def tree(**model: Any) -> dict[str, Any]:
         "age": "dense",
     }
     data = {"format": "csv", "path": ["x"], "columns": columns}
-    return {"data": data, "model": {"name": "din", "attention": {"history": "item"}, "top": [8]} | model}
-
-
-def job_of(**model: Any) -> Job:
-    return job_of_tree(tree(**model))
+    settings = {"name": "din", "attention": {"history": "item"}, "top": [8]} | model
+    return job_of_tree({"data": data, "model": settings})
 
 
 def test_a_job_makes_it() -> None:

@@ -7,35 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from shadowsync.pipeline.models.built_in.dlrm import ALIGNMENT, DLRM
 from torch import nn
 
-Float64Array = NDArray[np.float64]
+from ..conftest import Array, array, inputs_of, through
+
 BATCH = 7
-
-
-def _inputs(dense: int, tables: int, dim: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    return (
-        torch.randn(BATCH, dense, generator=generator),
-        [torch.randn(BATCH, dim, generator=generator) for _ in range(tables)],
-    )
-
-
-def _double(tensor: torch.Tensor) -> Float64Array:
-    values: Float64Array = tensor.detach().numpy().astype(np.float64)
-    return values
-
-
-def _layers(x: list[float], part: nn.Sequential, *, last_relu: bool) -> list[float]:
-    linears = [layer for layer in part if isinstance(layer, nn.Linear)]
-    for at, layer in enumerate(linears):
-        weight, bias = _double(layer.weight), _double(layer.bias)
-        x = [sum(w * v for w, v in zip(row, x, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
-        if last_relu or at < len(linears) - 1:
-            x = [max(0.0, v) for v in x]
-    return x
 
 
 def _plain(
@@ -45,21 +22,20 @@ def _plain(
     *,
     bottom_relu: bool = True,
     by_columns: bool = False,
-) -> Float64Array:
+) -> Array:
     """The logits, one example and one product after the other; the two switches are for controls."""
     logits = []
     for n in range(len(dense)):
-        below: list[float] = []
-        if model.bottom is not None:
-            below = _layers(list(_double(dense[n])), model.bottom, last_relu=bottom_relu)
-        vectors = ([below] if below else []) + [list(_double(table[n])) for table in embeddings]
+        below = (
+            [] if model.bottom is None else [through(model.bottom, array(dense[n]), last_relu=bottom_relu)]
+        )
+        vectors = [*below, *(array(table[n]) for table in embeddings)]
         pairs = [(i, j) for i in range(len(vectors)) for j in range(i)]
         if by_columns:
             pairs.sort(key=lambda pair: pair[1])
-        products = [sum(a * b for a, b in zip(vectors[i], vectors[j], strict=True)) for i, j in pairs]
-        joined = below + products
-        padding = [0.0] * (-len(joined) % ALIGNMENT)
-        logits.append(_layers(joined + padding, model.top, last_relu=False)[0])
+        joined = np.concatenate([*below, [vectors[i] @ vectors[j] for i, j in pairs]])
+        padded = np.pad(joined, (0, -len(joined) % ALIGNMENT))
+        logits.append(through(model.top, padded, last_relu=False)[0])
     return np.array(logits)
 
 
@@ -81,18 +57,18 @@ def _make(dense: int, tables: int, dim: int, **widths: Any) -> DLRM:
 )
 def test_logits(dense: int, tables: int, dim: int, widths: dict[str, Any]) -> None:
     model = _make(dense, tables, dim, **widths)
-    inputs = _inputs(dense, tables, dim)
+    inputs = inputs_of(BATCH, dense, [dim] * tables)
     logits = model(*inputs)
     assert logits.shape == (BATCH,)
     assert logits.dtype == torch.float32
-    np.testing.assert_allclose(_double(logits), _plain(model, *inputs), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(array(logits), _plain(model, *inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("bottom_relu", "by_columns"), [(False, False), (True, True)])
 def test_another_model_is_told_apart(bottom_relu: bool, by_columns: bool) -> None:
     """The control of the comparison: no ReLU after the bottom MLP, or the pairs in another order."""
     model = _make(3, 4, 2)
-    inputs = _inputs(3, 4, 2)
+    inputs = inputs_of(BATCH, 3, [2] * 4)
     other = _plain(model, *inputs, bottom_relu=bottom_relu, by_columns=by_columns)
     assert np.abs(other - _plain(model, *inputs)).max() > 1e-3
 
@@ -100,7 +76,7 @@ def test_another_model_is_told_apart(bottom_relu: bool, by_columns: bool) -> Non
 def test_gradients_of_the_embeddings() -> None:
     """Autograd against central differences of the plain form, for some elements of some tables."""
     model = _make(3, 4, 2)
-    dense, embeddings = _inputs(3, 4, 2)
+    dense, embeddings = inputs_of(BATCH, 3, [2] * 4)
     wanted = [table.clone().requires_grad_() for table in embeddings]
     model(dense, wanted).sum().backward()
     step = 1e-5
@@ -129,7 +105,7 @@ def test_number_of_parameters() -> None:
 
 def test_weights_of_the_padding_have_no_effect_and_no_gradient() -> None:
     model = _make(13, 26, 16)
-    inputs = _inputs(13, 26, 16)
+    inputs = inputs_of(BATCH, 13, [16] * 26)
     first = model.top[0]
     assert isinstance(first, nn.Linear)
     joined = 16 + 27 * 26 // 2
@@ -149,7 +125,7 @@ def test_weights_of_the_padding_have_no_effect_and_no_gradient() -> None:
 
 def test_examples_do_not_see_each_other() -> None:
     model = _make(3, 4, 2)
-    dense, embeddings = _inputs(3, 4, 2)
+    dense, embeddings = inputs_of(BATCH, 3, [2] * 4)
     alone = torch.cat(
         [model(dense[n : n + 1], [table[n : n + 1] for table in embeddings]) for n in range(BATCH)]
     )

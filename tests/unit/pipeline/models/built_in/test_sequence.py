@@ -27,12 +27,8 @@ OTHERS: dict[str, Any] = {"age": "dense", "city": "categorical"}
 
 def job_of(columns: dict[str, Any] | None = None, **model: Any) -> Job:
     settings = {"name": "sequence", "query": ["history"], "item": ["item"], "embedding_dim": DIM}
-    return job_of_tree(
-        {
-            "data": {"format": "csv", "path": ["x"], "columns": COLUMNS | (columns or {})},
-            "model": settings | model,
-        }
-    )
+    data = {"format": "csv", "path": ["x"], "columns": COLUMNS | (columns or {})}
+    return job_of_tree({"data": data, "model": settings | model})
 
 
 def made(keep: str = "last", *, others: bool = False, **model: Any) -> SequenceModel:
@@ -261,12 +257,7 @@ def test_scores_with_products_in_bfloat16_are_near(monkeypatch: pytest.MonkeyPat
         ),
         ({}, {"query": ["history", "nothing"]}, "model.query: 'nothing' is no column that a model sees"),
         (
-            {},
-            {"name": "two_tower"},
-            'model.query: column history has pooling = "none", and two_tower takes no sequences',
-        ),
-        (
-            {"tags": {"kind": "multi_hot", "keep": "last"}, "item": {"kind": "categorical", "keep": "last"}},
+            {"item": {"kind": "categorical", "keep": "last"}},
             {},
             'data.columns.item.keep: given; it is for kind "multi_hot", this is "categorical"',
         ),

@@ -8,23 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from shadowsync.pipeline.models.built_in.dcn_v2 import CrossLayer, DCNv2
 from shadowsync.pipeline.models.built_in.dlrm import DLRM
 from shadowsync.pipeline.models.built_in.wide_deep import WideDeep
 from shadowsync.pipeline.models.layers.dense import mean_log_loss
 from torch import nn
 
-Array = NDArray[np.float64]
+from ..conftest import Array, array, inputs_of, through
+
 BATCH, DENSE, DIMS = 6, 3, [4, 1, 2]
 WIDTH = DENSE + sum(DIMS)
 Make = Callable[[], nn.Module]
-
-
-def _inputs(seed: int = 3) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    dense = torch.randn(BATCH, DENSE, generator=generator)
-    return dense, [torch.randn(BATCH, dim, generator=generator) for dim in DIMS]
 
 
 def _wide_deep() -> WideDeep:
@@ -38,50 +32,36 @@ def _dcn(**options: Any) -> DCNv2:
     return DCNv2(DENSE, DIMS, **settings)
 
 
-def _double(tensor: torch.Tensor) -> Array:
-    values: Array = tensor.detach().numpy().astype(np.float64)
-    return values
-
-
-def _plain_mlp(x: Array, part: nn.Module, *, last_relu: bool) -> Array:
-    linears = [layer for layer in part.modules() if isinstance(layer, nn.Linear)]
-    for at, layer in enumerate(linears):
-        x = x @ _double(layer.weight).T + _double(layer.bias)
-        if last_relu or at < len(linears) - 1:
-            x = np.maximum(x, 0.0)
-    return x
-
-
 def _plain_wide_deep(model: WideDeep, dense: torch.Tensor, tables: list[torch.Tensor]) -> Array:
     assert model.wide is not None
-    wide = _double(dense) @ _double(model.wide.weight)[0] + _double(model.wide.bias)[0]
-    wide = wide + sum(_double(table)[:, 0] for table in tables)
-    deep = np.concatenate([_double(dense), *(_double(table)[:, 1:] for table in tables)], axis=1)
-    logits: Array = wide + _plain_mlp(deep, model.deep, last_relu=False)[:, 0]
+    wide = array(dense) @ array(model.wide.weight)[0] + array(model.wide.bias)[0]
+    wide = wide + sum(array(table)[:, 0] for table in tables)
+    deep = np.concatenate([array(dense), *(array(table)[:, 1:] for table in tables)], axis=1)
+    logits: Array = wide + through(model.deep, deep, last_relu=False)[:, 0]
     return logits
 
 
 def _plain_dcn(model: DCNv2, dense: torch.Tensor, tables: list[torch.Tensor], *, parallel: bool) -> Array:
-    first = np.concatenate([_double(dense), *map(_double, tables)], axis=1)
+    first = np.concatenate([array(dense), *map(array, tables)], axis=1)
     x = first
     for layer in model.cross:
         assert isinstance(layer, CrossLayer)
-        matrix = _double(layer.up.weight)
+        matrix = array(layer.up.weight)
         if layer.down is not None:
-            matrix = matrix @ _double(layer.down.weight)
-        x = first * (x @ matrix.T + _double(layer.up.bias)) + x
-    joined = x if not parallel else np.concatenate([x, _plain_mlp(first, model.deep, last_relu=True)], axis=1)
+            matrix = matrix @ array(layer.down.weight)
+        x = first * (x @ matrix.T + array(layer.up.bias)) + x
+    joined = x if not parallel else np.concatenate([x, through(model.deep, first, last_relu=True)], axis=1)
     if not parallel:
-        joined = _plain_mlp(x, model.deep, last_relu=True)
-    logits: Array = joined @ _double(model.last.weight)[0] + _double(model.last.bias)[0]
+        joined = through(model.deep, x, last_relu=True)
+    logits: Array = joined @ array(model.last.weight)[0] + array(model.last.bias)[0]
     return logits
 
 
 def test_wide_deep() -> None:
-    model, (dense, tables) = _wide_deep(), _inputs()
+    model, (dense, tables) = _wide_deep(), inputs_of(BATCH, DENSE, DIMS)
     logits = model(dense, tables)
     assert (logits.shape, logits.dtype) == ((BATCH,), torch.float32)
-    np.testing.assert_allclose(_double(logits), _plain_wide_deep(model, dense, tables), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(array(logits), _plain_wide_deep(model, dense, tables), rtol=1e-5, atol=1e-5)
     # The weight of an id is in the wide part only: moving it moves the logit by as much.
     tables[0][:, 0] += 1.0
     torch.testing.assert_close(model(dense, tables), logits + 1.0)
@@ -92,12 +72,12 @@ def test_wide_deep() -> None:
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("structure", ["stacked", "parallel"])
 def test_dcn(structure: str, rank: int) -> None:
-    model, (dense, tables) = _dcn(structure=structure, rank=rank), _inputs()
+    model, (dense, tables) = _dcn(structure=structure, rank=rank), inputs_of(BATCH, DENSE, DIMS)
     logits = model(dense, tables)
     assert (logits.shape, logits.dtype) == ((BATCH,), torch.float32)
     parallel = structure == "parallel"
     np.testing.assert_allclose(
-        _double(logits), _plain_dcn(model, dense, tables, parallel=parallel), rtol=1e-4, atol=1e-5
+        array(logits), _plain_dcn(model, dense, tables, parallel=parallel), rtol=1e-4, atol=1e-5
     )
 
 
@@ -141,7 +121,7 @@ def test_cross_layers_are_polynomials_of_the_input() -> None:
 )
 def test_gradients_against_differences(make: Make) -> None:
     torch.manual_seed(8)
-    model, (dense, tables) = make().double(), _inputs()
+    model, (dense, tables) = make().double(), inputs_of(BATCH, DENSE, DIMS)
     wanted = [table.double().requires_grad_() for table in tables]
     inputs = (dense.double(), wanted)
     model(*inputs).sum().backward()
@@ -221,7 +201,7 @@ def test_settings_that_make_no_model(make: Make, said: str) -> None:
 
 
 def test_sizes_without_dense_features_or_hidden_layers() -> None:
-    tables = _inputs()[1]
+    tables = inputs_of(BATCH, DENSE, DIMS)[1]
     nothing = torch.zeros(BATCH, 0)
     for model in (
         WideDeep(0, DIMS, top=[]),

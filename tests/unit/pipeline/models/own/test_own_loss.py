@@ -246,7 +246,7 @@ def test_without_the_key_the_methods_are_not_asked() -> None:
         ({"validation": {"own": ["a", "a"]}}, "give each name once"),
         (
             {"model": {"name": "dlrm", "loss": "log", "scores": "logits"}, "validation": {"own": ["a"]}},
-            "built in",
+            "validation.own: given; it is for a model of your own, and 'dlrm' is built in",
         ),
         ({"data": {"negative_share": 0.5}}, "scores of the own loss cannot be calibrated back"),
         ({"validation": {"metric": "ne"}}, "'ne' needs probabilities"),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from shadowsync.pipeline.report.model import LinkTraffic, Replicas, Report
+from shadowsync.pipeline.report.model import LinkTraffic, Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 
-from ..conftest import on_terminal
+from ..conftest import altered, on_terminal
 
 
 def with_peers(report: Report) -> Report:
     """A report of an all-reduce: each of two trainers sends and receives 5.4 MB of each kind."""
-    links = {way: LinkTraffic(codec="float32", bytes=5_400_000, float32_bytes=5_400_000) for way in PEERS}
-    return report.model_copy(
-        update={"sync": report.sync.model_copy(update={"bytes": 21_600_000, "links": links})}
-    )
-
-
-PEERS = ("peers_up", "peers_down")
+    link = LinkTraffic(codec="float32", bytes=5_400_000, float32_bytes=5_400_000)
+    return altered(report, sync={"bytes": 21_600_000, "links": {"peers_up": link, "peers_down": link}})
 
 
 def test_bytes_between_trainers_are_sent_and_received(full_report: Report) -> None:
@@ -36,8 +31,7 @@ def test_the_terminal_does_not_call_all_bytes_those_of_a_round(full_report: Repo
 
 def test_cpu_of_the_nodes_and_the_coordinator(full_report: Report) -> None:
     """Both are in the CPU for a million examples, so both are listed."""
-    throughput = full_report.throughput.model_copy(update={"coordinator_cpu_seconds": 2.5})
-    report = full_report.model_copy(update={"throughput": throughput})
+    report = altered(full_report, throughput={"coordinator_cpu_seconds": 2.5})
     text = render_markdown(report)
     assert "| CPU seconds per million examples, all nodes and the coordinator |" in text
     assert "| coordinator | coordinator | 2.5 s |" in text
@@ -47,10 +41,9 @@ def test_cpu_of_the_nodes_and_the_coordinator(full_report: Report) -> None:
 
 
 def test_replicas_that_the_last_round_made_equal_were_apart(full_report: Report) -> None:
-    curves = full_report.curves.model_copy(update={"divergence": [(1.0, 0.004), (2.0, 0.006), (3.0, 0.0)]})
-    report = full_report.model_copy(update={"replicas": Replicas(divergence=0.0), "curves": curves})
+    curve = [(1.0, 0.004), (2.0, 0.006), (3.0, 0.0)]
+    report = altered(full_report, replicas={"divergence": 0.0}, curves={"divergence": curve})
     said = "0 at the end, 0.005 in training"
     assert f"| divergence of the replicas | {said} |" in render_markdown(report)
     assert said in " ".join(on_terminal(report).split())
-    flat = report.model_copy(update={"curves": curves.model_copy(update={"divergence": []})})
-    assert "| divergence of the replicas | 0 |" in render_markdown(flat)
+    assert "| divergence of the replicas | 0 |" in render_markdown(altered(report, curves={"divergence": []}))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 from shadowsync.nodes.coordinator.ledger.records import LeftOut
 from shadowsync.nodes.coordinator.state.bad_batches import LISTED, BadBatchCounter
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
-from shadowsync.pipeline.report.rendering.terminal import print_report
 from shadowsync.pipeline.types import BatchId
+
+from ..conftest import altered, on_terminal
 
 
 def bad(count: int, limit: int = 10) -> BadBatchCounter:
@@ -59,12 +57,10 @@ def test_some_are_kept_and_all_are_counted() -> None:
 
 @pytest.mark.parametrize("count", [0, 7])
 def test_the_report_says_it_where_there_are_some(full_report: Report, count: int) -> None:
-    reported = full_report.model_copy(update={"bad_batches": bad(count).report()})
-    page, console = render_markdown(reported), Console(file=io.StringIO(), width=200)
-    print_report(reported, console)
-    assert isinstance(console.file, io.StringIO)
+    reported = altered(full_report, bad_batches=bad(count).report())
+    page = render_markdown(reported)
     sentence = "7 batches (70 examples) left out, for a loss or gradients that no step can be made of"
-    for text in (page, console.file.getvalue()):
+    for text in (page, on_terminal(reported, width=200)):
         assert (sentence in text) is bool(count)
         assert ("the first: batch (0, 0, 0, 1) of part-0.tsv" in text) is bool(count)
     assert ("| (0, 1, 1, 1) | part-1.tsv | trainer-1 | its loss is not finite |" in page) is bool(count)

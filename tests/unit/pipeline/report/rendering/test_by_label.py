@@ -6,17 +6,15 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import LabelQuality, Progressive, ProgressiveLabel
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 from shadowsync.pipeline.report.rendering.wording import quality
-from shadowsync.tests.unit.pipeline.report.conftest import on_terminal
+
+from ..conftest import altered, on_terminal
 
 CLICKED = LabelQuality(ne=0.8123, auc=0.7654, logloss=0.4567, calibration=1.0123, pr_auc=0.5, lift=2.5)
 BOUGHT = LabelQuality(ne=0.9135, auc=0.6987, logloss=0.1234, calibration=None, pr_auc=0.25, lift=None)
 
 
-def with_labels(report: Report, *, best: bool = False) -> Report:
-    assert report.eval is not None
-    labels = {"clicked": CLICKED, "bought": BOUGHT}
-    scored = report.eval.model_copy(update={"labels": labels})
-    return report.model_copy(update={"eval": scored, "eval_last": scored if best else None})
+def with_labels(report: Report) -> Report:
+    return altered(report, eval={"labels": {"clicked": CLICKED, "bought": BOUGHT}})
 
 
 def test_each_label_has_a_row(full_report: Report) -> None:
@@ -30,18 +28,10 @@ def test_each_label_has_a_row(full_report: Report) -> None:
 
 def test_the_progressive_part_has_one_too(full_report: Report) -> None:
     label = ProgressiveLabel(ne=0.9, auc=0.6, auc_error=0.0, logloss=0.3)
-    part = Progressive(
-        model="the replicas",
-        examples=100,
-        trained=100,
-        ne=0.9,
-        auc=0.6,
-        auc_error=0.0,
-        logloss=0.3,
-        labels={"clicked": label, "bought": label},
-    )
-    train = full_report.train.model_copy(update={"progressive": part})
-    text = render_markdown(full_report.model_copy(update={"train": train}))
+    labels = {"clicked": label, "bought": label}
+    counts = {"model": "the replicas", "examples": 100, "trained": 100, "labels": labels}
+    part = Progressive.model_validate(label.model_dump() | counts)
+    text = render_markdown(altered(full_report, train={"progressive": part}))
     assert "By label, progressive part:" in text
     assert "| bought | 0.9000 | 0.6000 | 0.3000 |" in text
 

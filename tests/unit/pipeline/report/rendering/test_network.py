@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from shadowsync.pipeline.report.model import EmulatedNetwork, Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
-from shadowsync.pipeline.report.rendering.terminal import print_report
 from shadowsync.pipeline.report.run_folders.write import read_report, rewrite_texts, write_report
+
+from ..conftest import altered, on_terminal
 
 RELAY = EmulatedNetwork(
     means="relay",
@@ -30,12 +29,6 @@ SILENT = EmulatedNetwork(
 )
 
 
-def _printed(report: Report) -> str:
-    stream = io.StringIO()
-    print_report(report, Console(file=stream, width=300))
-    return stream.getvalue()
-
-
 @pytest.mark.parametrize(
     ("network", "said"),
     [
@@ -48,10 +41,10 @@ def _printed(report: Report) -> str:
     ],
 )
 def test_it_is_told(full_report: Report, network: EmulatedNetwork, said: str) -> None:
-    slow = full_report.model_copy(update={"network": network})
-    for text in (render_markdown(slow), _printed(slow)):
+    slow = altered(full_report, network=network)
+    for text in (render_markdown(slow), on_terminal(slow, width=300)):
         assert f"{said}\n" in text
-    for text in (render_markdown(full_report), _printed(full_report)):
+    for text in (render_markdown(full_report), on_terminal(full_report, width=300)):
         assert "Emulated" not in text, "the control"
 
 
@@ -59,7 +52,7 @@ def test_the_texts_are_written_again_without_the_pictures(full_report: Report, t
     write_report(tmp_path, full_report)
     pictures = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.png")}
     assert pictures
-    rewrite_texts(tmp_path, full_report.model_copy(update={"network": RELAY}))
+    rewrite_texts(tmp_path, altered(full_report, network=RELAY))
     assert read_report(tmp_path / "report.json").network == RELAY
     assert "Emulated network" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.png")} == pictures

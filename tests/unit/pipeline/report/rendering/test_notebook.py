@@ -10,6 +10,8 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.rendering import notebook
 from shadowsync.pipeline.report.rendering.notebook import FolderReport
 
+from ..conftest import altered
+
 
 def shown_of(report: Report) -> str:
     """What a notebook shows of it."""
@@ -31,7 +33,7 @@ def test_a_broken_ledger_is_red(red_report: Report, full_report: Report) -> None
 
 
 def test_names_are_escaped(full_report: Report) -> None:
-    shown = shown_of(full_report.model_copy(update={"run": "<b>$x$", "warnings": ["a < b"]}))
+    shown = shown_of(altered(full_report, run="<b>$x$", warnings=["a < b"]))
     assert "&lt;b&gt;&#36;x&#36;" in shown
     assert "a &lt; b" in shown
 

@@ -15,6 +15,8 @@ from shadowsync.lab.simulation.sweep import draw_sweep, simulate_all
 from shadowsync.pipeline.report.model import Curves, Report
 from shadowsync.pipeline.report.rendering.curves import draw_curves, with_breaks
 
+from ..conftest import altered
+
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
@@ -54,10 +56,8 @@ def test_no_legend_covers_a_curve(
     full_report: Report, tmp_path: Path, figures: list[Figure], trainers: int, name: str
 ) -> None:
     by_trainer = {f"{name}{at}": [(float(s), 9.0 + at) for s in range(60)] for at in range(trainers)}
-    curves = full_report.curves.model_copy(
-        update={"throughput": by_trainer, "sync_gap": by_trainer, "validation": [(1e5, 0.9)]}
-    )
-    draw_curves(full_report.model_copy(update={"curves": curves}), tmp_path)
+    curves = {"throughput": by_trainer, "sync_gap": by_trainer, "validation": [(1e5, 0.9)]}
+    draw_curves(altered(full_report, curves=curves), tmp_path)
     ne, *others = figures
     check_legends(ne, 3)
     for figure in others:
@@ -65,16 +65,8 @@ def test_no_legend_covers_a_curve(
 
 
 def test_no_legend_covers_a_simulated_curve(tmp_path: Path, figures: list[Figure]) -> None:
-    settings = [
-        Setting(
-            trainers=count,
-            step_seconds=0.01,
-            round_cpu_seconds=0.001,
-            model_bytes=1_000_000,
-            link_bytes_per_second=1e9,
-        )
-        for count in (1, 2)
-    ]
+    costs: dict[str, Any] = {"step_seconds": 0.01, "round_cpu_seconds": 0.001, "link_bytes_per_second": 1e9}
+    settings = [Setting(trainers=count, model_bytes=1_000_000, **costs) for count in (1, 2)]
     sweep = simulate_all("made up", {f"layout {at}": settings for at in range(3)})
     draw_sweep(sweep.series, tmp_path / "sweep.png")
     check_legends(figures[0], 3)
@@ -98,7 +90,7 @@ def test_a_curve_ends_where_a_pause_begins(
     first = [(at / 2, 3.0) for at in range(1, count)]
     second = [(100 + at / 2, 4.0) for at in range(1, count)]
     curves = Curves(ne=[], throughput={}, sync_gap={"trainer-0": [*first, *second, (200.0, 1.0)]})
-    draw_curves(full_report.model_copy(update={"curves": curves}), tmp_path)
+    draw_curves(altered(full_report, curves=curves), tmp_path)
     (line,) = figures[-1].axes[0].get_lines()
     assert segments(line) == [[x for x, _ in first], [x for x, _ in second], [200.0]]
     # The last one has no line; without a mark it would not be seen.

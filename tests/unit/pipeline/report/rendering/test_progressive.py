@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.report.quality import Progressive, Train
+from shadowsync.pipeline.report.quality import Progressive
 from shadowsync.pipeline.report.rendering import wording
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
+
+from ..conftest import altered
 
 
 def with_part(report: Report, **changes: object) -> Report:
@@ -21,7 +23,7 @@ def with_part(report: Report, **changes: object) -> Report:
         "logloss": 0.3905,
     }
     part = Progressive.model_validate(facts | changes)
-    return report.model_copy(update={"train": Train(ne_progressive=0.8, progressive=part)})
+    return altered(report, train={"ne_progressive": 0.8, "progressive": part})
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_without_held_out_data_it_is_the_headline(full_report: Report) -> None:
     text = "NE 0.7123, AUC 0.8011 on 20,000 examples of the progressive part, of the trainers' replicas"
     report = with_part(full_report)
     assert not wording.quality(report).startswith(text)
-    alone = report.model_copy(update={"eval": None, "eval_last": None})
+    alone = altered(report, eval=None)
     assert wording.quality(alone).startswith(text)
     page = render_markdown(alone)
     assert f"**{text}" in page

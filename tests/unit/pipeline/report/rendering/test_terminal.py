@@ -2,53 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import pytest
-from rich.console import Console
 from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import Event, NodeRecord, Report
-from shadowsync.pipeline.report.rendering.terminal import print_report
 from shadowsync.pipeline.report.tables.disk_rows import DiskRows
 
-
-def _printed(report: Report, width: int = 100, *, terminal: bool = False) -> str:
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=width,
-        force_terminal=terminal,
-        color_system="standard" if terminal else None,
-        _environ={"TERM": "xterm"},
-    )
-    print_report(report, console)
-    return stream.getvalue()
+from ..conftest import altered, on_terminal
 
 
 def _crowded(report: Report) -> Report:
     """30 trainers, 20 events, 20 identities, and long names."""
     nodes = [
         NodeRecord(
-            name=f"trainer-{n}",
-            role="trainer",
-            cpu_seconds=100.0,
-            peak_memory_bytes=(300 + n) << 20,
-            exit="0",
+            name=f"trainer-{n}", role="trainer", cpu_seconds=100.0, peak_memory_bytes=mib << 20, exit="0"
         )
-        for n in range(30)
+        for n, mib in enumerate(range(300, 330))
     ]
     events = [Event(seconds=float(n), node=f"trainer-{n}", what="died " * 40) for n in range(20)]
     identities = [Identity.of(f"embedding-{n} applied = batches", n, n) for n in range(20)]
-    speeds = {node.name: 900.0 for node in nodes}
-    return report.model_copy(
-        update={
-            "nodes": nodes,
-            "events": events,
-            "warnings": ["trainer-1 synchronized once. " + "It can cost quality. " * 10],
-            "ledger": Ledger.of([*identities, Identity.of("read = all", 1, 2)], 0, {}),
-            "throughput": report.throughput.model_copy(update={"per_trainer": speeds}),
-        }
+    return altered(
+        report,
+        nodes=nodes,
+        events=events,
+        warnings=["trainer-1 synchronized once. " + "It can cost quality. " * 10],
+        ledger=Ledger.of([*identities, Identity.of("read = all", 1, 2)], 0, {}),
+        throughput={"per_trainer": {node.name: 900.0 for node in nodes}},
     )
 
 
@@ -58,10 +38,10 @@ def test_rows_on_disk_are_one_line_for_all_nodes(minimal_report: Report) -> None
         DiskRows(name=f"embedding-{n}", requested=1000 * (n + 1), missed=100, wait_seconds=0.5, **counts)
         for n in range(4)
     ]
-    text = _printed(minimal_report.model_copy(update={"disk_rows": nodes}))
+    text = on_terminal(altered(minimal_report, disk_rows=nodes))
     assert re.search(r"rows in memory +96\.0% of those asked for, others on disk", text)
     # The control: a job whose rows are all in memory says nothing.
-    assert "rows in memory" not in _printed(minimal_report)
+    assert "rows in memory" not in on_terminal(minimal_report)
 
 
 def test_a_long_reason_of_a_node_is_told_once(minimal_report: Report) -> None:
@@ -70,17 +50,16 @@ def test_a_long_reason_of_a_node_is_told_once(minimal_report: Report) -> None:
     )
     node = NodeRecord(name="reader-0", role="reader", cpu_seconds=1.0, peak_memory_bytes=1, exit=reason)
     event = Event(seconds=1.0, node="reader-0", what=reason)
-    text = _printed(minimal_report.model_copy(update={"nodes": [node], "events": [event]}), width=80)
+    text = on_terminal(altered(minimal_report, nodes=[node], events=[event]), width=80)
     (line,) = [line for line in text.splitlines() if line.startswith("reader-0")]
     assert line.rstrip().endswith("...")
     assert " ".join(text.split()).count("more than data.max_bad_rows") == 1, "in the event"
 
 
 def test_the_figures_are_those_of_the_model_in_the_headline(full_report: Report) -> None:
-    assert full_report.eval is not None
-    best = full_report.eval.model_copy(update={"model": "the best one", "ne": 0.6543, "auc": 0.8765})
-    assert "0.8765" not in _printed(full_report)
-    text = _printed(full_report.model_copy(update={"eval": best, "eval_last": full_report.eval}))
+    assert "0.8765" not in on_terminal(full_report)
+    best = {"model": "the best one", "ne": 0.6543, "auc": 0.8765}
+    text = on_terminal(altered(full_report, eval=best, eval_last=full_report.eval))
     assert "NE 0.6543 on" in text
     assert re.search(r"AUC, held-out +0\.8765", text)
 
@@ -90,7 +69,7 @@ def test_the_figures_are_those_of_the_model_in_the_headline(full_report: Report)
 )
 def test_what_may_be_less_has_its_own_sign(minimal_report: Report, left: int, shown: str) -> None:
     ledger = Ledger.of([Identity.bounded("pushes known <= sent again", left, 2)], 0, {})
-    text = _printed(minimal_report.model_copy(update={"ledger": ledger}))
+    text = on_terminal(altered(minimal_report, ledger=ledger))
     (line,) = [line for line in text.splitlines() if "pushes known" in line]
     assert re.sub(" +", " ", shown) in re.sub(" +", " ", line)
 
@@ -98,7 +77,7 @@ def test_what_may_be_less_has_its_own_sign(minimal_report: Report, left: int, sh
 @pytest.mark.parametrize("name", ["full_report", "minimal_report", "red_report"])
 @pytest.mark.parametrize("terminal", [False, True])
 def test_it_fits_100_by_40(name: str, terminal: bool, request: pytest.FixtureRequest) -> None:
-    text = _printed(request.getfixturevalue(name), terminal=terminal)
+    text = on_terminal(request.getfixturevalue(name), terminal=terminal)
     assert ("\x1b[" in text) is terminal
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     assert len(lines) <= 40
@@ -106,7 +85,7 @@ def test_it_fits_100_by_40(name: str, terminal: bool, request: pytest.FixtureReq
 
 
 def test_a_crowd_fits_too_and_hides_nothing_that_is_wrong(full_report: Report) -> None:
-    text = _printed(_crowded(full_report), terminal=True)
+    text = on_terminal(_crowded(full_report), terminal=True)
     assert len(text.splitlines()) <= 40
     assert "1 != 2" in text
     assert "15 more are in report.md" in text
@@ -117,7 +96,7 @@ def test_a_crowd_fits_too_and_hides_nothing_that_is_wrong(full_report: Report) -
 
 
 def test_the_facts_are_there(full_report: Report) -> None:
-    text = " ".join(_printed(full_report).split())
+    text = " ".join(on_terminal(full_report).split())
     for fact in [
         "demo: finished although a node died", "NE 0.8123", "85.4%", "adds up", "1,005,120 = 1,005,120",
         "1,001,024 (1,024 replayed)", "4,096, 0", "0.7654", "10,234", "5,200", "412 rounds",
@@ -129,21 +108,21 @@ def test_the_facts_are_there(full_report: Report) -> None:
 
 
 def test_what_a_codec_saved(full_report: Report, minimal_report: Report) -> None:
-    text = " ".join(_printed(full_report).split())
+    text = " ".join(on_terminal(full_report).split())
     assert "center_up 1.07 GB, int8, 3.75 x fewer" in text
     assert "center_down" not in text, "float32 saves nothing"
-    assert "fewer" not in _printed(minimal_report)
+    assert "fewer" not in on_terminal(minimal_report)
 
 
 def test_a_red_ledger_is_loud_and_first_among_its_equations(red_report: Report) -> None:
-    text = _printed(red_report)
+    text = on_terminal(red_report)
     assert "The ledger DOES NOT ADD UP" in text
     assert text.index("1,005,120 != 1,004,608") < text.index("trained = distinct + replayed")
-    assert "\x1b[1;31mThe ledger DOES NOT ADD UP" in _printed(red_report, terminal=True)
+    assert "\x1b[1;31mThe ledger DOES NOT ADD UP" in on_terminal(red_report, terminal=True)
 
 
 def test_a_narrow_place_loses_no_fact(full_report: Report) -> None:
-    text = _printed(full_report, width=80)
+    text = on_terminal(full_report, width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     for fact in ["1,001,024 (1,024 replayed)", "easgd, shadow, 412 rounds", "1,024 (over all trainers)"]:
@@ -151,14 +130,14 @@ def test_a_narrow_place_loses_no_fact(full_report: Report) -> None:
 
 
 def test_a_warning_is_there_and_loud(full_report: Report) -> None:
-    warned = full_report.model_copy(update={"warnings": ["trainer-1 synchronized 3 times [sic]"]})
-    assert "trainer-1 synchronized 3 times [sic]" in _printed(warned)
-    assert "\x1b[33mtrainer-1 synchronized" in _printed(warned, terminal=True)
-    assert "synchronized" not in _printed(full_report)
+    warned = altered(full_report, warnings=["trainer-1 synchronized 3 times [sic]"])
+    assert "trainer-1 synchronized 3 times [sic]" in on_terminal(warned)
+    assert "\x1b[33mtrainer-1 synchronized" in on_terminal(warned, terminal=True)
+    assert "synchronized" not in on_terminal(full_report)
 
 
 def test_what_was_not_measured_is_said(minimal_report: Report) -> None:
-    text = " ".join(_printed(minimal_report).split())
+    text = " ".join(on_terminal(minimal_report).split())
     assert "gap in iterations not measured" in text
     assert "staleness not measured" in text
     assert "examples/s not measured" in text
@@ -168,12 +147,12 @@ def test_what_was_not_measured_is_said(minimal_report: Report) -> None:
 
 def test_an_event_outside_a_terminal_is_not_cut(full_report: Report) -> None:
     event = Event(seconds=3.0, node="sync-0", what="stopped " * 30 + "END")
-    assert "END" in _printed(full_report.model_copy(update={"events": [event]}), width=80)
+    assert "END" in on_terminal(altered(full_report, events=[event]), width=80)
 
 
 def test_names_with_brackets_are_no_markup(full_report: Report) -> None:
     event = Event(seconds=3.0, node="[red]node[/red]", what="[/] broke")
-    assert "[red]node[/red]: [/] broke" in _printed(full_report.model_copy(update={"events": [event]}))
+    assert "[red]node[/red]: [/] broke" in on_terminal(altered(full_report, events=[event]))
 
 
 def test_a_sum_over_nodes_is_not_made_of_some_of_them(full_report: Report) -> None:
@@ -182,7 +161,7 @@ def test_a_sum_over_nodes_is_not_made_of_some_of_them(full_report: Report) -> No
              peak_memory_bytes=None, exit=None)
         for n in range(9)
     ]  # fmt: skip
-    text = _printed(full_report.model_copy(update={"nodes": nodes}))
+    text = on_terminal(altered(full_report, nodes=nodes))
     (line,) = [line for line in text.splitlines() if line.startswith("9 nodes")]
     assert line.count("not measured") == 2
     assert "0 of 9 with 0" in line

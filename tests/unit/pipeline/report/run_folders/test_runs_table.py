@@ -13,10 +13,11 @@ from shadowsync import list_runs
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.report.quality import GroupQuality, RetrievalFigures
 from shadowsync.pipeline.report.run_folders.run_folder import point_latest
 from shadowsync.pipeline.report.run_folders.runs_table import SORTS, rows_beside
 from shadowsync.pipeline.report.run_folders.write import JSON_NAME, rewrite_texts
+
+from ..conftest import altered, among_a_catalogue, within_groups
 
 
 def add_run(directory: Path, name: str, report: Report | None, **trainer: Any) -> Path:
@@ -33,18 +34,11 @@ def add_run(directory: Path, name: str, report: Report | None, **trainer: Any) -
     return folder
 
 
-def scored(report: Report, ne: float, started_at: str) -> Report:
-    assert report.eval is not None
-    better = report.eval.model_copy(update={"ne": ne})
-    return report.model_copy(update={"eval": better, "started_at": started_at})
-
-
 @pytest.fixture
 def directory(full_report: Report, tmp_path: Path) -> Path:
-    add_run(tmp_path, "b", scored(full_report, 0.8, "2026-01-02T00:00:00+00:00"))
-    point_latest(
-        tmp_path, add_run(tmp_path, "a", scored(full_report, 0.7, "2026-01-03T00:00:00+00:00"), lr=0.02)
-    )
+    add_run(tmp_path, "b", altered(full_report, eval={"ne": 0.8}, started_at="2026-01-02T00:00:00+00:00"))
+    newest = altered(full_report, eval={"ne": 0.7}, started_at="2026-01-03T00:00:00+00:00")
+    point_latest(tmp_path, add_run(tmp_path, "a", newest, lr=0.02))
     add_run(tmp_path, "c", None, lr=0.01)
     (tmp_path / "data").mkdir()
     return tmp_path
@@ -75,27 +69,10 @@ def test_a_row_has_the_figures_and_the_settings_that_differ(directory: Path, ful
 
 def test_of_a_ranked_catalogue_there_are_recall_ndcg_and_mrr(tmp_path: Path, full_report: Report) -> None:
     """They are what such runs are sorted by, and NE, which none has, is left out of what is shown."""
-    assert full_report.eval is not None
     for name, recall in (("a", 0.1), ("b", 0.3), ("c", 0.2)):
-        ranks = RetrievalFigures(
-            catalogue="training",
-            without_trained=True,
-            k=10,
-            recall=recall,
-            ndcg=recall / 2,
-            hit=recall,
-            mrr=recall / 3,
-            queries=7,
-            items=9,
-            rows=7,
-            rows_not_in_catalogue=0,
-            rows_without_group=0,
-            rows_left_out=0,
-        )
-        of_ranks = {"retrieval": ranks, "within_groups": None, "ne": None, "auc": None}
-        evaluation = full_report.eval.model_copy(update=of_ranks)
-        train = full_report.train.model_copy(update={"ne_progressive": None})
-        add_run(tmp_path, name, full_report.model_copy(update={"eval": evaluation, "train": train}))
+        ranks = among_a_catalogue(recall=recall, ndcg=recall / 2, hit=recall, mrr=recall / 3)
+        evaluation = {"retrieval": ranks, "within_groups": None, "ne": None, "auc": None}
+        add_run(tmp_path, name, altered(full_report, eval=evaluation, train={"ne_progressive": None}))
     runs = list_runs(tmp_path, sort="recall")
     assert [run.name for run in runs] == ["b", "c", "a"]
     assert [run.name for run in list_runs(tmp_path, sort="MRR")] == ["b", "c", "a"]
@@ -103,19 +80,8 @@ def test_of_a_ranked_catalogue_there_are_recall_ndcg_and_mrr(tmp_path: Path, ful
     assert [best[name] for name in ("recall", "NDCG", "MRR")] == pytest.approx([0.3, 0.15, 0.1])
     assert best["NE"] is None
     # A job without a catalogue may have those within groups.
-    groups = GroupQuality(
-        column="of",
-        k=10,
-        ndcg=0.2,
-        recall=0.4,
-        map=0.1,
-        groups=1,
-        groups_without_positive=0,
-        rows_without_group=0,
-        rows_left_out=0,
-    )
-    grouped = full_report.eval.model_copy(update={"within_groups": groups})
-    add_run(tmp_path / "grouped", "d", full_report.model_copy(update={"eval": grouped}))
+    groups = within_groups(ndcg=0.2, recall=0.4, map=0.1)
+    add_run(tmp_path / "grouped", "d", altered(full_report, eval={"within_groups": groups}))
     (row,) = list_runs(tmp_path / "grouped").rows()
     assert (row["recall"], row["NDCG"], row["MRR"]) == (0.4, 0.2, None)
     assert list(runs.texts()[0]) == ["run", "outcome", "examples", "examples/s", "recall", "NDCG", "MRR"]
@@ -143,7 +109,7 @@ def test_a_setting_that_only_one_run_has_differs(directory: Path, full_report: R
 
 def test_a_long_outcome_is_cut_in_texts_only(directory: Path, full_report: Report) -> None:
     outcome = "stopped: " + "x" * 300
-    add_run(directory, "d", full_report.model_copy(update={"outcome": outcome}))
+    add_run(directory, "d", altered(full_report, outcome=outcome))
     runs = list_runs(directory, sort="name")
     assert runs.rows()[-1]["outcome"] == outcome
     assert runs.texts()[-1]["outcome"] == outcome[:59] + "…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,8 +225,7 @@ def test_what_is_not_finite_is_refused(name: str, bad: float, place: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [("bfloat16", 2.0), ("int8", 3.9), ("int4", 7.5), ("int2", 14.2), ("topk", 60.0)],
+    ("name", "least"), [("bfloat16", 2.0), ("int8", 3.9), ("int4", 7.5), ("int2", 14.2), ("topk", 60.0)]
 )
 def test_how_much_smaller_a_chunk_gets(name: str, least: float) -> None:
     values = np.random.default_rng(1).normal(size=1 << 16).astype(np.float32)
@@ -324,20 +324,19 @@ def test_scales_that_are_none_are_refused(codec: str, bad: float) -> None:
         coder.decode(payload, 2 * block + 2)
 
 
-def test_int4_refuses_a_level_that_it_never_writes() -> None:
-    payload = Int4().encode(np.ones(64, np.float32)).copy()
-    Int4().decode(payload, 64)
-    for byte in (0xFE, 0xEF):
-        payload[-1] = byte
-        with pytest.raises(CodecError, match="int4: a level is below -7 or above 7"):
-            Int4().decode(payload, 64)
-
-
-def test_int8_refuses_a_level_that_it_never_writes() -> None:
-    codec = Int8(64)
+@pytest.mark.parametrize(
+    ("codec", "byte", "why"),
+    [
+        (Int4(), 0xFE, "int4: a level is below -7 or above 7"),
+        (Int4(), 0xEF, "int4: a level is below -7 or above 7"),
+        (Int8(64), 0x80, "below -127"),
+    ],
+)
+def test_a_level_that_is_never_written_is_refused(codec: BlockCodec, byte: int, why: str) -> None:
     payload = codec.encode(np.ones(64, np.float32)).copy()
-    payload[-1] = 0x80
-    with pytest.raises(CodecError, match="below -127"):
+    codec.decode(payload, 64)
+    payload[-1] = byte
+    with pytest.raises(CodecError, match=why):
         codec.decode(payload, 64)
 
 
@@ -348,16 +347,20 @@ def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
         make_codec("zstd")
 
 
-@pytest.mark.parametrize("block", [0, 63, (1 << 16) + 1])
-def test_a_block_that_cannot_be_used_is_refused(block: int) -> None:
-    with pytest.raises(ValueError, match=f"int8_block: {block} given"):
-        make_codec("int8", CodecOptions(int8_block=block))
-
-
-@pytest.mark.parametrize("fraction", [0.0, -0.1, 0.51, float("nan")])
-def test_a_fraction_that_cannot_be_used_is_refused(fraction: float) -> None:
-    with pytest.raises(ValueError, match="topk_fraction: "):
-        make_codec("topk", CodecOptions(topk_fraction=fraction))
+@pytest.mark.parametrize(
+    ("name", "option", "values", "said"),
+    [
+        ("int8", "int8_block", (0, 63, (1 << 16) + 1), "int8_block: {} given"),
+        ("topk", "topk_fraction", (0.0, -0.1, 0.51, float("nan")), "topk_fraction: "),
+        ("topk", "topk_bits", (0, 1, 3, 16), "topk_bits: {} given; give one of 2, 4, 8"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(
+    name: str, option: str, values: tuple[Any, ...], said: str
+) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=said.format(value)):
+            make_codec(name, CodecOptions(**{option: value}))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -366,9 +369,3 @@ def test_whether_a_codec_is_lossy_is_as_it_says(name: str) -> None:
     codec = make_codec(name)
     assert codec.lossy == (round_trip(codec, values).tobytes() != values.tobytes())
     assert codec.name == name
-
-
-@pytest.mark.parametrize("bits", [0, 1, 3, 16])
-def test_bits_that_cannot_be_used_are_refused(bits: int) -> None:
-    with pytest.raises(ValueError, match=f"topk_bits: {bits} given; give one of 2, 4, 8"):
-        make_codec("topk", CodecOptions(topk_bits=bits))

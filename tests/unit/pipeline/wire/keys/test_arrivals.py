@@ -40,23 +40,6 @@ MOST_OF_A_HANDSHAKE = 2_000
 LONG_COMMAND = b"\x06"
 
 
-@pytest.fixture
-def gate(context: Context, use: Callable[[JobKey | None], None]) -> Iterator[ZapAuthenticator]:
-    """The authenticator of the context, whose sockets have a key."""
-    key = JobKey.generate()
-    use(key)
-    with gated(context, key) as made:
-        yield made
-
-
-@pytest.fixture
-def listen(context: Context, gate: ZapAuthenticator) -> Iterator[Callable[..., Listener]]:
-    """Listeners with a key; they are closed before the gate."""
-    del gate
-    with ExitStack() as stack:
-        yield lambda *more: stack.enter_context(closing(Listener(context, "tcp://127.0.0.1:0", *more)))
-
-
 @contextmanager
 def sender(context: Context, endpoint: str, identity: str) -> Iterator[zmq.Socket[bytes]]:
     """A peer with the key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from uuid import uuid4
 
 import pytest
@@ -53,67 +53,48 @@ def held(gate: ZapAuthenticator) -> Iterator[None]:
         go_on.set()
 
 
-def test_with_the_same_key_messages_come(context: Context, use: Callable[[JobKey | None], None]) -> None:
-    key = JobKey.generate()
-    use(key)
-    with gated(context, key):
-        listener = Listener(context, "tcp://127.0.0.1:0")
-        connection = Connection(context, listener.endpoint, "t/0")
+def test_with_the_same_key_messages_come(context: Context, listen: Callable[..., Listener]) -> None:
+    listener = listen()
+    with closing(Connection(context, listener.endpoint, "t/0")) as connection:
         connection.send(MESSAGE)
         assert listener.socket.poll(60_000)
         assert listener.receive() == (b"t/0", MESSAGE)
         listener.send(b"t/0", MESSAGE)
         assert connection.socket.poll(60_000)
         assert connection.receive() == MESSAGE
-        for one in (connection, listener):
-            one.close()
 
 
 @pytest.mark.parametrize(
     ("listens", "connects"), [("a", "b"), ("a", None), (None, "a")], ids=["another", "none", "only its own"]
 )
 def test_without_it_nothing_comes(
-    context: Context,
-    use: Callable[[JobKey | None], None],
-    listens: str | None,
-    connects: str | None,
+    context: Context, use: Callable[[JobKey | None], None], listens: str | None, connects: str | None
 ) -> None:
     keys = {"a": JobKey.generate(), "b": JobKey.generate()}
     use(keys[listens] if listens else None)
-    listener = Listener(context, "tcp://127.0.0.1:0")
-    use(keys[connects] if connects else None)
-    connection = Connection(context, listener.endpoint, "t/0")
-    connection.socket.setsockopt(zmq.LINGER, 0)
-    connection.send(MESSAGE)
-    assert not listener.socket.poll(LONG_ENOUGH_MILLISECONDS)
-    for one in (connection, listener):
-        one.close()
+    with closing(Listener(context, "tcp://127.0.0.1:0")) as listener:
+        use(keys[connects] if connects else None)
+        with closing(Connection(context, listener.endpoint, "t/0")) as connection:
+            connection.socket.setsockopt(zmq.LINGER, 0)
+            connection.send(MESSAGE)
+            assert not listener.socket.poll(LONG_ENOUGH_MILLISECONDS)
 
 
 def test_who_knows_the_public_key_alone_is_refused_and_counted(
-    context: Context, use: Callable[[JobKey | None], None]
+    context: Context, key: JobKey, gate: ZapAuthenticator, listen: Callable[..., Listener]
 ) -> None:
     """The pair that a connection shows is admitted or not by the gate, before any message is held."""
-    key = JobKey.generate()
-    use(key)
-    with gated(context, key) as gate:
-        listener = Listener(context, "tcp://127.0.0.1:0")
-        thief = context.socket(zmq.DEALER)
+    listener = listen()
+    with context.socket(zmq.DEALER) as thief:
         thief.linger = 0
-        public, secret = zmq.curve_keypair()
-        thief.curve_serverkey, thief.curve_publickey, thief.curve_secretkey = (
-            key.server.public,
-            public,
-            secret,
-        )
+        thief.curve_serverkey = key.server.public
+        thief.curve_publickey, thief.curve_secretkey = zmq.curve_keypair()
         thief.connect(listener.endpoint)
         # Once it is refused there is no connection to send on.
         with suppress(zmq.Again):
             thief.send(b"let me in", zmq.NOBLOCK)
         wait_until(lambda: gate.refusals.count > 0, "the gate refuses it")
         assert not listener.socket.poll(0)
-        thief.close()
-        listener.close()
 
 
 @pytest.mark.parametrize(("connects", "why"), [("b", "it has another key"), (None, "it has no key")])
@@ -154,25 +135,23 @@ def test_who_has_not_the_key_is_counted_though_the_gate_is_not_asked(
 
 
 def test_refused_connections_hold_up_nobody(
-    context: Context, use: Callable[[JobKey | None], None], caplog: pytest.LogCaptureFixture
+    context: Context,
+    gate: ZapAuthenticator,
+    listen: Callable[..., Listener],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """More than ZeroMQ would queue while the gate's loop is busy; all are counted."""
-    key = JobKey.generate()
-    use(key)
-    with gated(context, key) as gate:
-        listener = Listener(context, "tcp://127.0.0.1:0")
-        with held(gate):
-            for _ in range(MANY):
-                connect_without_key(listener.endpoint)
-            # The last one got its answer: ZeroMQ's thread goes on, whatever the gate's loop does.
-            assert gate.refusals.count == 0
-            assert connect_without_key(listener.endpoint) == b""
-        wait_until(lambda: gate.refusals.count == MANY + 1, "all are counted", 60.0)
-        connection = Connection(context, listener.endpoint, "t/0")
+    listener = listen()
+    with held(gate):
+        for _ in range(MANY):
+            connect_without_key(listener.endpoint)
+        # The last one got its answer: ZeroMQ's thread goes on, whatever the gate's loop does.
+        assert gate.refusals.count == 0
+        assert connect_without_key(listener.endpoint) == b""
+    wait_until(lambda: gate.refusals.count == MANY + 1, "all are counted", 60.0)
+    with closing(Connection(context, listener.endpoint, "t/0")) as connection:
         connection.send(MESSAGE)
         assert listener.socket.poll(60_000)
-        for one in (connection, listener):
-            one.close()
     assert len(caplog.messages) < LOGGED_REFUSALS + 12
 
 
@@ -219,13 +198,11 @@ def test_a_gate_is_no_task_and_takes_failed_handshakes_until_it_is_closed(
 
 def test_ipc_needs_no_key(context: Context, use: Callable[[JobKey | None], None]) -> None:
     use(JobKey.generate())
-    listener = Listener(context, local_address(uuid4().hex))
-    use(None)
-    connection = Connection(context, listener.endpoint, "t/0")
-    connection.send(MESSAGE)
-    assert listener.socket.poll(60_000)
-    for one in (connection, listener):
-        one.close()
+    with closing(Listener(context, local_address(uuid4().hex))) as listener:
+        use(None)
+        with closing(Connection(context, listener.endpoint, "t/0")) as connection:
+            connection.send(MESSAGE)
+            assert listener.socket.poll(60_000)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +219,7 @@ def test_ipc_needs_no_key(context: Context, use: Callable[[JobKey | None], None]
     ],
 )
 def test_off_loopback_a_key_is_needed(
-    use: Callable[[JobKey | None], None],
-    monkeypatch: pytest.MonkeyPatch,
-    address: str,
-    loopback: bool,
+    use: Callable[[JobKey | None], None], monkeypatch: pytest.MonkeyPatch, address: str, loopback: bool
 ) -> None:
     monkeypatch.delenv(INSECURE_VARIABLE, raising=False)
     use(None)
