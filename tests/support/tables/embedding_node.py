@@ -21,6 +21,7 @@ from shadowsync.pipeline.wire.control.orders import ConnectPeers, GroupView, Mem
 from shadowsync.pipeline.wire.messages import Lookup, Push, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.expected import of_type, present
 
 Context = zmq.Context[zmq.Socket[bytes]]
 ENOUGH_SECONDS = 60.0
@@ -57,9 +58,7 @@ class Node:
         """What a worker asks."""
         self.connection.send(message)
         assert self.connection.socket.poll(int(ENOUGH_SECONDS * 1000)), "nothing came"
-        reply = self.connection.receive()
-        assert reply is not None
-        return reply
+        return present(self.connection.receive())
 
     def push(self, batch: BatchId, rows: Int32Array = EVERY_ROW) -> Message:
         """A push of ones."""
@@ -67,8 +66,7 @@ class Node:
 
     def look_up(self, rows: Int32Array = EVERY_ROW) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The rows as they are now."""
-        reply = self.call(Lookup(1, rows))
-        assert isinstance(reply, Vectors)
+        reply = of_type(Vectors, self.call(Lookup(1, rows)))
         return reply.values.reshape(-1, DIM).copy()
 
 

@@ -22,6 +22,7 @@ from shadowsync.pipeline.wire.peer_messages import (
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import AlgorithmState
 from shadowsync.sync_algos.contract.grouping import fixed, shuffled
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.held_memory import early_bytes, saved_bytes
 from shadowsync.tests.support.sync.peer_net import TIMEOUT_SECONDS, Lossy, Net
 from shadowsync.tests.support.sync.peer_transports import Remembering
@@ -312,10 +313,8 @@ def test_who_promised_not_to_complete_a_round_does_not() -> None:
     one, other = net.trainers
     net.lose = lambda sender, to, message: isinstance(message, PeerResult) and sender == 1  # noqa: ARG005
     assert net.run(lambda: len(other.results) == 1)
-    round = one.state.context.current_round
-    assert round is not None
-    work = round.work
-    assert work is not None
+    round = present(one.state.context.current_round)
+    work = present(round.work)
     assert work.reduced
     results = [PeerResult(1, 0, at, 4, 0, payload(4)) for at in work.missing_results()]
     one.state.receive(1, PeerResolve(1, 0), net.now)

@@ -66,6 +66,7 @@ from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
 from shadowsync.tests.support.coordinator.impossible import lies
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import present
 
 NODES = [("trainer", 0), ("trainer", 1), ("embedding", 0), ("reader", 0)]
 LIAR = "token-trainer-1"
@@ -116,8 +117,7 @@ class Told(CoordinatorServer):
         if (reply := self.replies.get(type(request))) is not None:
             body = encode_body(reply)
             body = self.lie(body) if identity == LIAR.encode() else body
-            session = self.sessions.of(identity)
-            assert session is not None
+            session = present(self.sessions.of(identity))
             asyncio.get_running_loop().call_soon(session.receive, ReplyMessage(message.number, True, body))
 
     @property
@@ -127,8 +127,7 @@ class Told(CoordinatorServer):
 
     async def told(self, token: str, request: Request[Any], body: list[Any]) -> ReplyMessage:
         """What it answers to a request of this body."""
-        session = self.sessions.of(token.encode())
-        assert session is not None
+        session = present(self.sessions.of(token.encode()))
         before = len(self.said)
         session.receive(RequestMessage(1, CONTROL_VERBS.name_of(request), body))
         while True:
@@ -366,8 +365,7 @@ def test_acknowledgements_of_no_delivery_and_of_one_twice_cost_the_trainer(tmp_p
         assert server.accounts == before
         unnamed = dataclasses.replace(again, delivery=UNKNOWN_DELIVERY)
         await server.answer(LIAR, TrainedBatches((unnamed,), (), 1), 4)
-        liar = server.state.members.find(LIAR)
-        assert liar is not None
+        liar = present(server.state.members.find(LIAR))
         assert "an acknowledgement that names no delivery" in liar.lost_because
         assert server.state.members.require("token-reader-0").alive
         await server.store.close()

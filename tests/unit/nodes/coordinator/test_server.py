@@ -41,6 +41,7 @@ from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
+from shadowsync.tests.support.expected import of_type, present
 
 TOKEN = "token-trainer-0"
 SUPERVISOR = "supervisor-secret"
@@ -139,8 +140,7 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
 ) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
         assert await client.call(Heartbeat({"cpu_seconds": 1.0})) == HeartbeatReply(10, "")
-        refused = await client.call(with_values("heartbeat", [counts]))
-        assert isinstance(refused, Failure)
+        refused = of_type(Failure, await client.call(with_values("heartbeat", [counts])))
         assert refused.what.startswith("heartbeat.counts")
         assert await client.call(Heartbeat({"cpu_seconds": 2.0})) == HeartbeatReply(10, "")
         assert server.state.lifecycle.stop is None
@@ -166,8 +166,7 @@ def test_a_request_that_is_none_is_answered_by_name(
     tmp_path: Path, request_message: RequestMessage, why: str
 ) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        reply = await client.call(request_message)
-        assert isinstance(reply, ReplyMessage)
+        reply = of_type(ReplyMessage, await client.call(request_message))
         assert not reply.ok
         assert why in reply.body[0]
         assert server.state.lifecycle.stop is None
@@ -180,11 +179,9 @@ def test_a_request_that_is_none_is_answered_by_name(
 def test_a_node_that_failed_has_its_answer_and_is_dead(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
         failed = RequestMessage(1, *encoded(NodeFailed("its worker died", ExitCode.STOPPED_BY_DEATH)))
-        reply = await client.call(failed)
-        assert isinstance(reply, ReplyMessage)
+        reply = of_type(ReplyMessage, await client.call(failed))
         assert reply.ok
-        dead = server.state.members.find(TOKEN)
-        assert dead is not None
+        dead = present(server.state.members.find(TOKEN))
         assert await server.wait_for(lambda: not dead.alive, 60.0) or server.state.lifecycle.stop is not None
         assert dead.lost_because == "failed: its worker died"
         # The answer was lost, say: who asks again is told, and nothing happens twice.
@@ -224,8 +221,7 @@ def test_no_job_that_is_stopped_ends_well(tmp_path: Path, status: ExitCode, code
         assert (
             await client.call(RequestMessage(2, *encoded(ChildExited(TOKEN, "trainer", "signal 9", status))))
         ).ok
-        dead = server.state.members.find(TOKEN)
-        assert dead is not None
+        dead = present(server.state.members.find(TOKEN))
         assert dead.lost_because == "died (signal 9)"
 
     served(tmp_path, work, SUPERVISOR)
@@ -246,8 +242,7 @@ def test_a_node_that_leaves_is_told_to_end_and_not_that_it_is_dead(tmp_path: Pat
     async def work(server: CoordinatorServer, client: Client) -> None:
         await client.call(RequestMessage(1, "status", encode_body(GetStatus({}, 0, False))))
         leaving = server.spawn(server.dismiss(server.state.members.require(TOKEN), {}))
-        finish = await client.receive()
-        assert isinstance(finish, RequestMessage)
+        finish = of_type(RequestMessage, await client.receive())
         assert finish.verb == "finish"
         assert await client.call(Heartbeat({})) == HeartbeatReply(10, "")
         await client.send(ReplyMessage(finish.number, True, encode_body(FinishReply({}))))
@@ -344,8 +339,7 @@ def test_a_silent_node_hears_first_that_it_is_dead(tmp_path: Path) -> None:
 
 def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_path: Path) -> None:
     async def dead(handler: RequestHandler, number: int) -> tuple[str, ...]:
-        reply = await handler.handle(SUPERVISOR, GetStatus(), number)
-        assert isinstance(reply, StatusReply)
+        reply = of_type(StatusReply, await handler.handle(SUPERVISOR, GetStatus(), number))
         return reply.dead
 
     async def work(server: CoordinatorServer, client: Client) -> None:
@@ -361,8 +355,7 @@ def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_p
         assert await dead(handler, 2) == ()
         exited = ChildExited(TOKEN, "trainer", "exit code 3", ExitCode.DATA)
         await handler.handle(SUPERVISOR, exited, 3)
-        heir = state.members.find("token-new")
-        assert heir is not None
+        heir = present(state.members.find("token-new"))
         assert heir.lost_because == "died (exit code 3)"
 
     served(tmp_path, work)

@@ -16,6 +16,7 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import of_type
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
@@ -80,8 +81,7 @@ def test_an_answer_has_the_state_and_the_pushes_of_its_own_trainer(call: Call) -
     assert look_up(call).applied == (0, 4, 0, 2, 5, 0)
     assert look_up(call).state.tolist() == [5.0, 0.0]
     # Who does not ask gets none of it.
-    plain = call(Lookup(901, rows(3, 4)))
-    assert isinstance(plain, Vectors)
+    plain = of_type(Vectors, call(Lookup(901, rows(3, 4))))
     assert (plain.applied, len(plain.state), len(plain.absent)) == ((), 0, 0)
 
 
@@ -105,8 +105,7 @@ def test_a_lost_trainers_pushes_are_forgotten(call: Call, service: tuple[ShardSe
 )
 def test_who_is_no_worker_cannot_number_pushes(call: Call, worker: str) -> None:
     """The number of a worker is in answers, which have to be readable."""
-    reply = call(push(1, 1), worker)
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(push(1, 1), worker))
     assert "is no worker of a trainer, so its pushes have no order" in reply.what
     assert isinstance(call(push(2, 0, 0), worker), Pushed)
     assert isinstance(call(Lookup(3, rows(3), with_state=True), worker), Vectors)
@@ -114,8 +113,7 @@ def test_who_is_no_worker_cannot_number_pushes(call: Call, worker: str) -> None:
 
 
 def test_numbers_that_cannot_be_are_refused(call: Call) -> None:
-    reply = call(push(1, 3, 4))
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(push(1, 3, 4)))
     assert "push 3 is said to be answered: all are below 4" in reply.what
     assert isinstance(call(push(1, 2**63 - 1, 2**63 - 1)), Pushed)
     assert look_up(call).applied == (0, 2**63 - 1, 0)

@@ -19,6 +19,7 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import of_type
 from shadowsync.tests.support.tables.shard_counts import counts
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
@@ -59,8 +60,7 @@ def rows(*numbers: int) -> NDArray[np.int32]:
 
 def table(call: Call, request: int = 900) -> tuple[Float32Array, int]:
     """All rows as they are now, and the shard's version."""
-    reply = call(Lookup(request, rows(*range(ROWS))))
-    assert isinstance(reply, Vectors)
+    reply = of_type(Vectors, call(Lookup(request, rows(*range(ROWS)))))
     assert reply.request == request
     return reply.values.reshape(ROWS, DIM).copy(), reply.version
 
@@ -74,12 +74,10 @@ def push(
 def test_a_lookup_gives_the_rows_in_the_order_asked(call: Call) -> None:
     everything, version = table(call)
     assert version == 0
-    reply = call(Lookup(7, rows(39, 0, 5, 5)))
-    assert isinstance(reply, Vectors)
+    reply = of_type(Vectors, call(Lookup(7, rows(39, 0, 5, 5))))
     assert (reply.request, reply.version) == (7, 0)
     np.testing.assert_array_equal(reply.values, everything[[39, 0, 5, 5]].reshape(-1))
-    empty = call(Lookup(8, rows()))
-    assert isinstance(empty, Vectors)
+    empty = of_type(Vectors, call(Lookup(8, rows())))
     assert empty.values.shape == (0,)
 
 
@@ -153,8 +151,7 @@ def test_what_cannot_be_done_is_answered_and_changes_nothing(
     call: Call, service: tuple[ShardService, str], message: Message, why: str
 ) -> None:
     before, _ = table(call)
-    reply = call(message)
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(message))
     assert reply.request == 7
     assert re.search(why, reply.what)
     after, version = table(call)
@@ -171,8 +168,7 @@ def test_more_vectors_than_a_message_has_are_not_even_computed(
     monkeypatch.setattr(server, "MAX_TENSOR_BYTES", 3 * DIM * 4)
     assert isinstance(call(Lookup(6, rows(1, 2, 3))), Vectors)
     before = counts(service[0])["looked_up_rows"]
-    reply = call(Lookup(7, rows(1, 2, 3, 4)))
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(Lookup(7, rows(1, 2, 3, 4))))
     assert reply.what == "64 B of vectors requested; a message holds 48 B"
     assert counts(service[0])["looked_up_rows"] == before
 
@@ -197,8 +193,7 @@ def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, ca
     received: dict[int, Float32Array] = {}
     while len(received) < len(many):
         assert worker.socket.poll(60_000), "nothing came"
-        reply = worker.receive()
-        assert isinstance(reply, Vectors)
+        reply = of_type(Vectors, worker.receive())
         received[reply.request] = reply.values
     for request, values in received.items():
         np.testing.assert_array_equal(values, np.tile(everything[request], 20_000))

@@ -38,6 +38,7 @@ from shadowsync.pipeline.wire.segment import HEAD_BYTES, CreatedSegment, running
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import of_type, present
 from shadowsync.tests.support.leaks import memory_descriptors
 from shadowsync.tests.support.tables.lookups import in_flight, plan, vectors
 from shadowsync.tests.support.tables.shard_counts import counts
@@ -75,8 +76,7 @@ def take(client: EmbeddingClient[InFlightBatch]) -> Message:
     """The next answer, handed to the client."""
     (connection,) = client.connections
     assert connection.socket.poll(60_000), "nothing came"
-    message = connection.receive()
-    assert message is not None
+    message = present(connection.receive())
     client.receive(0, message)
     return message
 
@@ -166,14 +166,11 @@ class Offered:
         """Sends a message and gives its answer."""
         self._connection.send(message)
         assert self._connection.socket.poll(60_000), "nothing came"
-        reply = self._connection.receive()
-        assert reply is not None
-        return reply
+        return present(self._connection.receive())
 
     def looked_up(self, lookup: Lookup) -> bool:
         """Whether its answer says that the vectors are in the memory."""
-        reply = self.call(lookup)
-        assert isinstance(reply, Vectors)
+        reply = of_type(Vectors, self.call(lookup))
         assert reply.request == lookup.request
         return reply.shared and not reply.values.size
 
@@ -196,25 +193,20 @@ def test_a_place_that_is_none_is_refused_and_nothing_changes(offered: tuple[Shar
     lookup = Lookup(1, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)
     push = Push(2, batch_id(1), 0, NUMBERS, none, segment=1, offset=HEAD_BYTES, floats=FLOATS)
     for message in (lookup, push):
-        reply = memory.call(message)
-        assert isinstance(reply, Failure)
+        reply = of_type(Failure, memory.call(message))
         assert reply.what == "segment 1 of shared memory is not attached"
     assert memory.call(memory.offer) == Attached(1, shared=True, why="")
     assert memory.call(memory.offer) == Attached(1, shared=True, why="")
     for offset in (0, HEAD_BYTES - 4, HEAD_BYTES + 4096 - 4, HEAD_BYTES + 1, -8, 2**60):
         for message in (lookup, push):
-            reply = memory.call(replace(message, offset=offset))
-            assert isinstance(reply, Failure)
+            reply = of_type(Failure, memory.call(replace(message, offset=offset)))
             assert "are not within" in reply.what
-    reply = memory.call(replace(push, segment=2))
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, memory.call(replace(push, segment=2)))
     for message in (lookup, push):
-        reply = memory.call(replace(message, floats=FLOATS - 1))
-        assert isinstance(reply, Failure)
+        reply = of_type(Failure, memory.call(replace(message, floats=FLOATS - 1)))
         assert reply.what == f"a {message.KIND} of {FLOATS} floats names {FLOATS - 1} floats of shared memory"
     memory.values[4] = np.nan
-    reply = memory.call(push)
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, memory.call(push))
     assert "must be finite" in reply.what
     assert counts(service)["applied_batches"] == 0
     assert not np.nan_to_num(memory.values).any()
@@ -233,8 +225,7 @@ def test_what_comes_twice_touches_no_memory(offered: tuple[ShardService, Offered
     assert memory.looked_up(lookup)
     first = memory.values[: 2 * DIM].copy()
     memory.values[:] = 2.0
-    again = memory.call(lookup)
-    assert isinstance(again, Vectors)
+    again = of_type(Vectors, memory.call(lookup))
     assert not again.shared
     np.testing.assert_array_equal(again.values, first)
     assert (memory.values == 2.0).all()
@@ -289,8 +280,7 @@ def test_a_process_that_was_declared_dead_and_lives_is_not_refused(
 
 
 def test_memory_of_another_process_is_not_taken(offered: tuple[ShardService, Offered]) -> None:
-    reply = offered[1].call(replace(offered[1].offer, token="00" * 16))
-    assert isinstance(reply, Attached)
+    reply = of_type(Attached, offered[1].call(replace(offered[1].offer, token="00" * 16)))
     assert (reply.shared, "another process" in reply.why) == (False, True)
 
 
@@ -349,8 +339,7 @@ def test_a_push_keeps_its_place_until_it_is_answered(
     replied(client, box, one)
     one.replies = []
     client.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
-    push = requested(box)
-    assert isinstance(push, Push)
+    push = of_type(Push, requested(box))
     assert (push.segment, push.gradients.size) == (1, 0)
     place = replied(client, box, in_flight(1))
     assert place != push.offset
@@ -403,8 +392,7 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
     assert (offer.segment, lookup.segment) == (2, 0)
     target.values[:] = [1, 2, 3, 4]
     client.push(one, [target.values], 0.0)
-    push = requested(box)
-    assert isinstance(push, Push)
+    push = of_type(Push, requested(box))
     assert (push.segment, push.gradients.tolist()) == (0, [1, 2, 3, 4])
     # The control: once the node has the new one, it is used.
     client.receive(0, Attached(2, shared=True, why=""))
@@ -497,8 +485,7 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
     # Its gradients are in the memory that the dead one had.
     lease.values[:] = 3.0
     client.push(one, [lease.values], 0.0)
-    push = requested(other)
-    assert isinstance(push, Push)
+    push = of_type(Push, requested(other))
     assert (push.segment, push.gradients.tolist()) == (0, [3.0] * 4)
     client.look_up(in_flight(2), [plan(0, 4, 5)], 0.0)
     offer, _ = other.take()
@@ -532,8 +519,7 @@ def test_an_answer_into_memory_that_was_not_given_is_an_error(
     client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
     client.look_up(in_flight(0), [plan(0, *range(9000))], 0.0)
-    lookup = box.take()[-1]
-    assert isinstance(lookup, Lookup)
+    lookup = of_type(Lookup, box.take()[-1])
     assert lookup.segment == 0
     with pytest.raises(
         LookupRefused, match="embedding-0: it answered into shared memory that was not lent to it"

@@ -24,6 +24,7 @@ from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import IMPOSSIBLE, HeartbeatReply, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.rpc.channel import MAX_ERROR_CHARACTERS
 from shadowsync.pipeline.wire.schema import Message
+from shadowsync.tests.support.expected import of_type
 
 ENOUGH_SECONDS = 60.0
 
@@ -168,8 +169,7 @@ def test_the_answer_arrives_before_the_node_is_gone(
         assert message is None, "the control"
     else:
         assert message is not None
-        reply = CONTROL_VERBS.decode_reply("finish", message.body)
-        assert isinstance(reply, FinishReply)
+        reply = of_type(FinishReply, CONTROL_VERBS.decode_reply("finish", message.body))
         assert (message.number, message.ok, reply.counts["told"]) == (1, True, 7)
 
 
@@ -190,9 +190,7 @@ def test_a_mistake_in_a_node_is_told_at_once(
             await coordinator.send(ReplyMessage(reported.number, True, encode_body(Done())))
             with pytest.raises(KeyError, match="mistake"):
                 await life
-            request = CONTROL_VERBS.decode_request(reported.verb, reported.body)
-            assert isinstance(request, NodeFailed)
-            return request
+            return of_type(NodeFailed, CONTROL_VERBS.decode_request(reported.verb, reported.body))
         finally:
             coordinator.close()
             context.term()

@@ -16,6 +16,7 @@ from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.tests.support.coroutines import run_by
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS
 
 
@@ -87,8 +88,7 @@ def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., 
             assert options(own, role) == {"--bind": "127.0.0.1"}, "the control"
 
     during(own, work)
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert (note.means, note.delay_seconds, note.links) == ("relay", 0.005, "sync")
     assert note.relay_cpu_seconds is not None
     assert note.relay_cpu_seconds > 0
@@ -127,8 +127,7 @@ def test_the_relay_is_told_the_delay_and_the_rate(
         assert (spec["delay_seconds"], spec["bytes_per_second"]) == reported
 
     during(own, work, starter)
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert (note.delay_seconds, note.bytes_per_second) == reported
 
 
@@ -140,8 +139,7 @@ def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) 
             assert options(own, role)["--advertise"].startswith("ipc://@")
 
     during(own, work)
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert (note.bytes_per_second, note.links) == (1e6, "all")
 
 
@@ -189,6 +187,5 @@ def test_a_relay_that_dies_is_told(emulation: Callable[..., Emulation]) -> None:
         ExitCode.STOPPED_BY_DEATH,
         "the relay of the slow network died (killed by SIGKILL)",
     )
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert note.relay_cpu_seconds is None

@@ -30,6 +30,7 @@ from shadowsync.nodes.supervisor.starter import (
     start_method,
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import is_alive, until, wait_until
 from torch.backends import mkl
 
@@ -359,8 +360,7 @@ def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[st
         assert isinstance(starter, ForkStarter)
         text = "import signal; print('here', flush=True); signal.pause()"
         child = Child("role", 0, "token", await starter.start(script(text), torch=True))
-        server = psutil.Process(child.pid).parent()
-        assert server is not None
+        server = present(psutil.Process(child.pid).parent())
         server.kill()
         await child.ended.wait()
         await child.close()
@@ -548,8 +548,7 @@ def test_the_method_is_chosen_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("module", ENTRY_POINTS)
 def test_what_is_started_as_a_program_exists(module: str) -> None:
-    found = importlib.util.find_spec(module)
-    assert found is not None
+    found = present(importlib.util.find_spec(module))
     assert found.origin is not None
     assert 'if __name__ == "__main__":' in Path(found.origin).read_text(encoding="utf-8")
     assert python(module, "one")[1:] == ["-P", "-m", module, "one"]

@@ -18,6 +18,7 @@ from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.center_messages import CenterContribution, CenterSeed
 from shadowsync.sync_algos.decoupled import Decoupled, DecoupledOptions
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.sync.center_messages import floats
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
@@ -99,8 +100,7 @@ def gone_on(folder: Path, before: Cut, *bounds: int) -> Cut:
     """Another center that begins with the values and the saved state of one before."""
     after = Cut(*bounds, first=before.values)
     for part, state in zip(after.parts, after.slices, strict=True):
-        memory = read_center_state(job(folder), NAMES, part.start, part.stop)
-        assert memory is not None
+        memory = present(read_center_state(job(folder), NAMES, part.start, part.stop))
         assert state.merges is not None
         state.merges.remember(memory)
     return after
@@ -147,8 +147,7 @@ def test_a_slice_without_a_merge_has_zeros_and_counts_as_the_others(
     cut.slices.append(idle)
     cut.parts.append(part)
     save(tmp_path, cut)
-    memory = read_center_state(job(tmp_path), NAMES, 0, LENGTH)
-    assert memory is not None
+    memory = present(read_center_state(job(tmp_path), NAMES, 0, LENGTH))
     assert memory.merges == 1
     assert not memory.tensors["momentum"][45:].any()
     assert memory.tensors["momentum"][:45].any()

@@ -39,6 +39,7 @@ from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.tables.shared import build_shared
 
 MODEL = 7.0
@@ -169,8 +170,7 @@ def test_under_another_algorithm_all_start_from_the_model(run: Path) -> None:
 def test_a_new_run_takes_parameters_alone_by_name_and_shape(run: Path) -> None:
     shared = build_shared(make_job(top=16, checkpoint=str(run)))
     before = shared.replica.flat.clone()
-    restored = restore_trainer(shared, 0)
-    assert restored is not None
+    restored = present(restore_trainer(shared, 0))
     assert restored.taken
     assert restored.fresh
     first = {span.name: view.clone() for span, view in shared.layout.views(before)}
@@ -186,8 +186,7 @@ def test_a_new_run_takes_parameters_alone_by_name_and_shape(run: Path) -> None:
 def test_nothing_or_all(run: Path) -> None:
     shared = build_shared(make_job(checkpoint=str(run), dense="none"))
     before = shared.replica.flat.clone()
-    restored = restore_trainer(shared, 0)
-    assert restored is not None
+    restored = present(restore_trainer(shared, 0))
     assert torch.equal(shared.replica.flat, before)
     assert torch.equal(restored.model, before)
     shared = build_shared(make_job(checkpoint=str(run), dense="all"))

@@ -19,6 +19,7 @@ from shadowsync.pipeline.wire.messages import Delivery, Failure, Push
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import of_type, present
 from shadowsync.tests.support.tables.embedding_cluster import draw_rows
 from shadowsync.tests.support.tables.shard_service import running_shard
 from shadowsync.tests.support.tables.tables import make_table
@@ -48,8 +49,7 @@ def shard(
 def replied(client: EmbeddingClient[InFlightBatch]) -> InFlightBatch | None:
     connection = client.connections[0]
     assert connection.socket.poll(60_000), "nothing came"
-    message = connection.receive()
-    assert message is not None
+    message = present(connection.receive())
     return client.receive(0, message)
 
 
@@ -95,7 +95,6 @@ def test_a_push_whose_counts_do_not_fit_is_refused(
     for counts in ((), (1, 1), (1, 1, 2), (2, 2, -1)):
         connection.send(RowCodec(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts)))
         assert connection.socket.poll(60_000), "nothing came"
-        reply = connection.receive()
-        assert isinstance(reply, Failure)
+        reply = of_type(Failure, connection.receive())
         assert "do not fit 3 rows in 3 banks" in reply.what
     assert len(service.applied) == 0

@@ -35,6 +35,7 @@ from shadowsync.pipeline.wire.messages import (
 )
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.expected import of_type
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
@@ -62,15 +63,13 @@ def test_both_ways_are_as_near_as_the_codec_is(name: str, rows: int) -> None:
     both, values = coding(name, name), floats(rows)
     sent = both.outgoing(push(rows, values))
     assert isinstance(sent, Push if name == "float32" else CodedPush)
-    got = both.incoming(sent)
-    assert isinstance(got, Push)
+    got = of_type(Push, both.incoming(sent))
     assert (got.request, got.id, got.version, got.rows.tolist()) == (7, BATCH, 3, list(range(rows)))
     assert (got.lr_scale, got.counts) == (0.5, ())
     np.testing.assert_allclose(got.gradients, values, rtol=1 / 256)
     replied = both.outgoing(Vectors(8, 5, values))
     assert isinstance(replied, Vectors if name == "float32" else CodedVectors)
-    back = both.incoming(replied)
-    assert isinstance(back, Vectors)
+    back = of_type(Vectors, both.incoming(replied))
     assert (back.request, back.version, back.values.shape) == (8, 5, (rows * DIM,))
     assert back.values.tobytes() == got.gradients.tobytes()
     assert (back.values.tobytes() == values.tobytes()) == (name == "float32" or rows == 0)
@@ -86,8 +85,7 @@ def test_each_way_has_its_own_codec_and_other_messages_pass() -> None:
 
 @pytest.mark.parametrize("elements", [-1, 1, 9, 2**40])
 def test_a_payload_of_other_elements_is_refused(elements: int) -> None:
-    good = coding("float32", "bfloat16").outgoing(Vectors(1, 0, floats(2)))
-    assert isinstance(good, CodedVectors)
+    good = of_type(CodedVectors, coding("float32", "bfloat16").outgoing(Vectors(1, 0, floats(2))))
     bad = CodedVectors(1, 0, elements, good.payload)
     with pytest.raises(CodecError):
         coding("float32", "bfloat16").incoming(bad)
@@ -121,11 +119,9 @@ def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], w
     rows = np.array([3, 9], np.int32)
     weights = rows_of(shard[0].store)
     before = np.array(weights[rows], np.float32)
-    reply = ask(worker, Lookup(1, rows))
-    assert isinstance(reply, CodedVectors)
+    reply = of_type(CodedVectors, ask(worker, Lookup(1, rows)))
     assert reply.payload.nbytes == 2 * 2 * DIM
-    read = both.incoming(reply)
-    assert isinstance(read, Vectors)
+    read = of_type(Vectors, both.incoming(reply))
     np.testing.assert_allclose(read.values, before.reshape(-1), rtol=1 / 256)
     assert not np.array_equal(read.values, before.reshape(-1))
     gradients = np.full(2 * DIM, 1.001, np.float32)
@@ -140,8 +136,7 @@ def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], w
 def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], worker: Connection) -> None:
     before = np.array(rows_of(shard[0].store), np.float32)
     rows = np.array([3, 9], np.int32)
-    reply = ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8))))
     assert reply.request == 2
     assert "the payload for 8 elements has 15 bytes" in reply.what
     np.testing.assert_array_equal(rows_of(shard[0].store), before)

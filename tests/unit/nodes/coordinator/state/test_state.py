@@ -21,6 +21,7 @@ from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, Pha
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.messages import Hello, HelloReply
 from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
+from shadowsync.tests.support.expected import of_type, present
 
 
 @pytest.fixture
@@ -68,8 +69,7 @@ def test_the_first_reason_to_stop_counts(state: JobState) -> None:
 
 
 def test_before_the_start_another_node_takes_the_place_of_a_dead_one(state: JobState) -> None:
-    death = state.mark_dead("token-embedding-0", "died (killed)")
-    assert death is not None
+    death = present(state.mark_dead("token-embedding-0", "died (killed)"))
     assert death.stop is None
     assert state.mark_dead("token-embedding-0", "again") is None, "it is dead already"
     assert state.members.missing() == {"embedding": 1}
@@ -169,8 +169,7 @@ def test_a_job_of_one_trainer_never_gets_a_second(tmp_path: Path) -> None:
 
 def test_a_dead_trainer_leaves_the_group_and_its_unsynchronized_updates_are_lost(state: JobState) -> None:
     state.start_members()
-    death = state.mark_dead("token-trainer-0", "died")
-    assert death is not None
+    death = present(state.mark_dead("token-trainer-0", "died"))
     assert death.group is not None
     assert death.group.members == (1,)
     # One batch of it is in the ledger, of which it had synchronized nothing.
@@ -185,8 +184,7 @@ def test_nodes_are_told_the_absolute_folder_of_the_run(
         known.job, Path("runs/one"), known.ledger, known.placement, absolute_folder=tmp_path / "runs/one"
     )
     hello = Hello("reader", "token", known.job.digest, "", 1, "here")
-    reply = REQUESTS[Hello](state, "token", hello).reply
-    assert isinstance(reply, HelloReply)
+    reply = of_type(HelloReply, REQUESTS[Hello](state, "token", hello).reply)
     assert reply.folder == str(tmp_path / "runs/one")
 
 
