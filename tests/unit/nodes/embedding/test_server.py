@@ -20,7 +20,7 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.expected import of_type
-from shadowsync.tests.support.tables.shard_counts import counts
+from shadowsync.tests.support.tables.service_counts import counts
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 

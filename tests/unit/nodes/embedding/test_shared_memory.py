@@ -41,7 +41,7 @@ from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.expected import of_type, present
 from shadowsync.tests.support.leaks import memory_descriptors
 from shadowsync.tests.support.tables.lookups import in_flight, plan, vectors
-from shadowsync.tests.support.tables.shard_counts import counts
+from shadowsync.tests.support.tables.service_counts import counts
 from shadowsync.tests.support.tables.tables import make_tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")

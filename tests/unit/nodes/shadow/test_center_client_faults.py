@@ -15,15 +15,15 @@ from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterValues
 from shadowsync.pipeline.wire.messages import Failure, Pushed
-from shadowsync.sync_algos.base import PeerLost, Slice
+from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.sync.center_messages import reply_of
 from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_link import ENOUGH_SECONDS, fake_link
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Work = Callable[[CenterClient, list[FakeCenter]], Awaitable[None]]
 NUMEL, CHUNK = 20, 4
-ENOUGH_SECONDS = 60.0
 RULE = EASGD(ElasticOptions(0.5)).center_rule
 
 
@@ -31,20 +31,10 @@ def with_link(context: Context, work: Work, nodes: int = 1, timeout_seconds: flo
     """Runs `work` with a link to fake nodes that have the first value: all zeros."""
 
     async def main() -> None:
-        fakes = [FakeCenter(context, RULE, index=index) for index in range(nodes)]
-        members = [fake.member for fake in fakes]
-        link = CenterClient(
-            context, members, NUMEL, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout_seconds
-        )
-        try:
-            await link.seed(torch.zeros(NUMEL))
-            for fake in fakes:
-                fake.heard.clear()
-            await asyncio.wait_for(work(link, fakes), ENOUGH_SECONDS)
-        finally:
-            link.close()
-            for fake in fakes:
-                await fake.close()
+        async with fake_link(
+            context, RULE, NUMEL, CHUNK, nodes=nodes, timeout_seconds=timeout_seconds
+        ) as made:
+            await asyncio.wait_for(work(*made), ENOUGH_SECONDS)
 
     run_in_virtual_time(main())
 
@@ -273,11 +263,3 @@ def test_what_cannot_be_sent_is_no_loss_of_the_peer(context: Context) -> None:
         assert (await link.exchange(link.slices[0], torch.ones(NUMEL))).tolist() == [0.5] * NUMEL
 
     with_link(context, work, timeout_seconds=0.5)
-
-
-def test_slices_are_those_of_the_nodes_in_order(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
-        assert link.slices == (Slice(0, 6), Slice(6, 13), Slice(13, 20))
-        assert [(fake.state.start, fake.state.stop) for fake in fakes] == [(0, 6), (6, 13), (13, 20)]
-
-    with_link(context, work, nodes=3)

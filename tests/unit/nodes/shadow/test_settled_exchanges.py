@@ -20,6 +20,7 @@ from shadowsync.pipeline.wire.center_messages import CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.memory.center import MemoryReplica
 from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_link import ENOUGH_SECONDS, fake_link
 
 if not (Path(shadowsync.__file__).resolve().parent / "examples").is_dir():
     pytest.skip("an installed package has no examples beside it", allow_module_level=True)
@@ -28,7 +29,7 @@ from shadowsync.examples.algorithms.downpour import Downpour, DownpourOptions
 
 Context = zmq.Context[zmq.Socket[bytes]]
 NUMEL, CHUNK = 20, 4
-TIMEOUT_SECONDS, ENOUGH_SECONDS = 0.5, 60.0
+TIMEOUT_SECONDS = 0.5
 
 
 @dataclass
@@ -63,26 +64,12 @@ def with_link(
     counts_once: bool = False,
 ) -> None:
     """Runs `work` with a link to a node whose slice is all zeros."""
+    options = {"timeout_seconds": TIMEOUT_SECONDS, "codecs": codecs, "counts_once": counts_once}
+    rule = Downpour(DownpourOptions()).center_rule
 
     async def main() -> None:
-        node = FakeCenter(context, Downpour(DownpourOptions()).center_rule, codecs=codecs, deltas=True)
-        client = CenterClient(
-            context,
-            [node.member],
-            NUMEL,
-            "a/shadow",
-            chunk_bytes=4 * CHUNK,
-            timeout_seconds=TIMEOUT_SECONDS,
-            codecs=codecs,
-            counts_once=counts_once,
-            deltas=True,
-        )
-        try:
-            await client.seed(torch.zeros(NUMEL))
+        async with fake_link(context, rule, NUMEL, CHUNK, deltas=True, **options) as (client, (node,)):
             await asyncio.wait_for(work(Link(client, node)), ENOUGH_SECONDS)
-        finally:
-            client.close()
-            await node.close()
 
     run_in_virtual_time(main())
 

@@ -200,29 +200,6 @@ def test_no_round_begins_sooner_than_the_duty_cycle_allows(
     assert set(gaps(own)[1:]) <= {10, 11}
 
 
-def test_an_expensive_round_makes_no_large_gap(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def longest(**settings: Any) -> int:
-        own = trainer(duty=0.01, **settings)
-        own.cpu_seconds = lambda number: 0.02 if number in (1, 5) else 0.0002
-        own.run(monkeypatch, lambda: own.train(600))
-        return max(gaps(own))
-
-    assert longest(gap=4) == 4
-    assert longest() >= 200, "the control"
-
-
-def test_rounds_are_dense_at_the_start(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = trainer(gap=5, duty=1.0, start_iterations=50)
-    own.run(monkeypatch, lambda: own.train(100))
-    found = gaps(own)
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (1, 5)
-
-
 @pytest.mark.parametrize("told", [False, True])
 def test_without_an_iteration_rounds_go_on_by_time(
     trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, told: bool

@@ -25,11 +25,11 @@ from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.real_time import run_in_real_time
 from shadowsync.tests.support.sync.center_messages import exchange_of
 from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_link import ENOUGH_SECONDS, fake_link
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[..., list[tuple[CenterService, MemberInfo]]]
 Work = Callable[[CenterClient, FakeCenter], Awaitable[None]]
-ENOUGH_SECONDS = 60.0
 NUMEL, CHUNK = 320, 128
 LOSSY = [name for name in sorted(CODECS) if make_codec(name).lossy]
 OPTIONS = CodecOptions(int8_block=64, topk_fraction=0.1)
@@ -49,10 +49,16 @@ def make_link(
     members: Sequence[MemberInfo],
     codecs: LinkCodecs,
     numel: int = NUMEL,
-    timeout: float = ENOUGH_SECONDS,
+    chunk_bytes: int = 4 * CHUNK,
 ) -> CenterClient:
     return CenterClient(
-        context, members, numel, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout, codecs=codecs
+        context,
+        members,
+        numel,
+        "a/shadow",
+        chunk_bytes=chunk_bytes,
+        timeout_seconds=ENOUGH_SECONDS,
+        codecs=codecs,
     )
 
 
@@ -60,15 +66,9 @@ def with_fake(context: Context, codecs: LinkCodecs, work: Work, timeout: float =
     """Runs `work` in virtual time with a link to a fake node that has the first value: all zeros."""
 
     async def main() -> None:
-        fake = FakeCenter(context, RULE, codecs=codecs)
-        link = make_link(context, [fake.member], codecs, timeout=timeout)
-        try:
-            await link.seed(torch.zeros(NUMEL))
-            fake.heard.clear()
+        async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=timeout, codecs=codecs) as made:
+            link, (fake,) = made
             await asyncio.wait_for(work(link, fake), ENOUGH_SECONDS)
-        finally:
-            link.close()
-            await fake.close()
 
     run_in_virtual_time(main())
 
@@ -109,15 +109,7 @@ async def test_the_center_and_a_replica_that_stays_meet(
 async def test_as_many_bytes_fewer_enter_the_sockets(context: Context, sync_nodes: Start) -> None:
     codecs, numel, least = LinkCodecs(make_codec("int8"), make_codec("int8")), 100_000, 3.5
     ((service, member),) = sync_nodes(1, 0.5, codecs)
-    link = CenterClient(
-        context,
-        [member],
-        numel,
-        "a/shadow",
-        chunk_bytes=1 << 17,
-        timeout_seconds=ENOUGH_SECONDS,
-        codecs=codecs,
-    )
+    link = make_link(context, [member], codecs, numel, 1 << 17)
     try:
         await link.seed(torch.zeros(numel))
         seeded = link.sent_bytes
