@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -29,26 +30,23 @@ Call = Callable[..., Message]
 @pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
 def service(
     request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
-) -> Iterator[tuple[ShardService, str]]:
-    """A running service with row-wise Adagrad, and its endpoint."""
+) -> Iterator[ShardService]:
+    """A running service with row-wise Adagrad."""
     plan = TablePlan.make(make_tables([ROWS], DIM, optimizer="rowwise_adagrad", lr=0.5), 1)
-    with running_shard(context, failures, plan, threads=request.param) as made:
+    with running_shard(context, failures.append, plan, threads=request.param) as (made, _):
         yield made
 
 
 @pytest.fixture
-def call(context: Context, service: tuple[ShardService, str]) -> Iterator[Call]:
+def call(context: Context, service: ShardService) -> Iterator[Call]:
     """Sends a message of a worker, by default t/0, and gives its answer."""
-    workers: dict[str, Connection] = {}
     with ExitStack() as stack:
 
-        def one(message: Message, worker: str = "t/0") -> Message:
-            if worker not in workers:
-                workers[worker] = Connection(context, service[1], worker)
-                stack.callback(workers[worker].close)
-            return ask(workers[worker], message)
+        @functools.cache
+        def connection(worker: str) -> Connection:
+            return stack.enter_context(closing(Connection(context, service.listener.endpoint, worker)))
 
-        yield one
+        yield lambda message, worker="t/0": ask(connection(worker), message)
 
 
 def rows(*numbers: int) -> NDArray[np.int32]:
@@ -92,11 +90,11 @@ def test_a_thread_may_have_none_of_the_rows(call: Call) -> None:
     assert look_up(call, asked=rows(6, 3)).state.tolist() == [0.0, 1.0]
 
 
-def test_a_lost_trainers_pushes_are_forgotten(call: Call, service: tuple[ShardService, str]) -> None:
+def test_a_lost_trainers_pushes_are_forgotten(call: Call, service: ShardService) -> None:
     call(push(0, 1))
     call(push(1, 1), "other/0")
-    service[0].call(lambda: service[0].lose("other"))
-    wait_until(lambda: not service[0]._applied_pushes.of_trainer("other"), "it is forgotten")
+    service.call(lambda: service.lose("other"))
+    wait_until(lambda: not service._applied_pushes.of_trainer("other"), "it is forgotten")
     assert look_up(call).applied == (0, 1, 0)
 
 

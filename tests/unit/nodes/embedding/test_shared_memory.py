@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,6 @@ from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefu
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import (
     Attach,
@@ -35,13 +35,14 @@ from shadowsync.pipeline.wire.messages import (
 from shadowsync.pipeline.wire.rpc.retransmission import LOOKUP
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.segment import HEAD_BYTES, CreatedSegment, running_kernel
-from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
 from shadowsync.tests.support.data.batches import batch_id
-from shadowsync.tests.support.expected import of_type, present
+from shadowsync.tests.support.expected import of_type
 from shadowsync.tests.support.leaks import memory_descriptors
 from shadowsync.tests.support.tables.lookups import in_flight, plan, vectors
 from shadowsync.tests.support.tables.service_counts import counts
+from shadowsync.tests.support.tables.shard_service import answer, ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory without a name")
@@ -54,31 +55,21 @@ Start = Callable[..., tuple[ShardService, Connection]]
 @pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
 def start(request: pytest.FixtureRequest, context: Context, failures: list[BaseException]) -> Iterator[Start]:
     """Starts an embedding node, and connects to it; they end with the test."""
-    made: list[tuple[ShardService, Connection]] = []
+    with ExitStack() as stack:
 
-    def one(codecs: LinkCodecs | None = None, *, shares: bool = True) -> tuple[ShardService, Connection]:
-        listener = Listener(context, "tcp://127.0.0.1:0")
-        store = ShardStore(PLAN, 0, seed=5, memory_fraction=0.8)
-        fail, threads = failures.append, request.param
-        service = ShardService(listener, store, fail, codecs, threads=threads, shares=shares)
-        service.start()
-        made.append((service, Connection(context, listener.endpoint, "t/0")))
-        return made[-1]
+        def one(codecs: LinkCodecs | None = None, *, shares: bool = True) -> tuple[ShardService, Connection]:
+            shard = running_shard(
+                context, failures.append, PLAN, codecs, threads=request.param, shares=shares
+            )
+            return stack.enter_context(shard)
 
-    yield one
-    for service, connection in made:
-        connection.close()
-        service.stop()
-        assert service.join(60.0)
+        yield one
 
 
-def take(client: EmbeddingClient[InFlightBatch]) -> Message:
+def take(client: EmbeddingClient[InFlightBatch]) -> None:
     """The next answer, handed to the client."""
     (connection,) = client.connections
-    assert connection.socket.poll(60_000), "nothing came"
-    message = present(connection.receive())
-    client.receive(0, message)
-    return message
+    client.receive(0, answer(connection))
 
 
 def train(client: EmbeddingClient[InFlightBatch], batches: int) -> Float32Array:
@@ -164,9 +155,7 @@ class Offered:
 
     def call(self, message: Message) -> Message:
         """Sends a message and gives its answer."""
-        self._connection.send(message)
-        assert self._connection.socket.poll(60_000), "nothing came"
-        return present(self._connection.receive())
+        return ask(self._connection, message)
 
     def looked_up(self, lookup: Lookup) -> bool:
         """Whether its answer says that the vectors are in the memory."""

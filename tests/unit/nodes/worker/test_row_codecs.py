@@ -10,14 +10,8 @@ import zmq
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
-from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.codecs.formats import STATELESS, CodecError, LinkCodecs, make_codec
 from shadowsync.pipeline.embedding.lookup.request import (
-    NO_BAG_LENGTHS,
-    NO_KEYS,
-    BankLookup,
-    BankShare,
-    LookupPlan,
     count_floats,
 )
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
@@ -26,7 +20,6 @@ from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import (
     CodedPush,
     CodedVectors,
-    Delivery,
     Failure,
     Lookup,
     Push,
@@ -35,7 +28,9 @@ from shadowsync.pipeline.wire.messages import (
 )
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
 from shadowsync.tests.support.expected import of_type
+from shadowsync.tests.support.tables.lookups import in_flight, plan
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
@@ -99,22 +94,22 @@ def rows_of(store: ShardStore) -> Float32Array:
 
 
 @pytest.fixture
-def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, str]]:
-    """A running service with plain SGD that speaks bfloat16 both ways, and its endpoint."""
+def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, Connection]]:
+    """A running service with plain SGD that speaks bfloat16 both ways, and a connection to it."""
     plan = TablePlan.make(make_tables([ROWS], DIM, lr=LR), 1)
     codecs = LinkCodecs(make_codec("bfloat16"), make_codec("bfloat16"))
-    with running_shard(context, failures, plan, codecs) as made:
+    with running_shard(context, failures.append, plan, codecs) as made:
         yield made
 
 
 @pytest.fixture
-def worker(context: Context, shard: tuple[ShardService, str]) -> Iterator[Connection]:
-    connection = Connection(context, shard[1], "t/0")
-    yield connection
-    connection.close()
+def worker(shard: tuple[ShardService, Connection]) -> Connection:
+    return shard[1]
 
 
-def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], worker: Connection) -> None:
+def test_a_shard_answers_and_applies_by_codec(
+    shard: tuple[ShardService, Connection], worker: Connection
+) -> None:
     both = coding("bfloat16", "bfloat16")
     rows = np.array([3, 9], np.int32)
     weights = rows_of(shard[0].store)
@@ -133,7 +128,9 @@ def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], w
     assert again == Pushed(3, repeated=True)
 
 
-def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], worker: Connection) -> None:
+def test_a_push_that_cannot_be_read_is_refused(
+    shard: tuple[ShardService, Connection], worker: Connection
+) -> None:
     before = np.array(rows_of(shard[0].store), np.float32)
     rows = np.array([3, 9], np.int32)
     reply = of_type(Failure, ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8))))
@@ -142,21 +139,15 @@ def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], 
     np.testing.assert_array_equal(rows_of(shard[0].store), before)
 
 
-def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
-    client = EmbeddingClient[InFlightBatch](
-        [worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16"))
-    )
-    one = np.zeros((1, 1), np.float32)
-    delivery = Delivery(1, 0, BATCH, one[0], one, np.zeros((1, 1), np.int32))
-    batch = InFlightBatch(ReaderClient("reader-0", worker, 4), delivery)
-    rows = np.array([4], np.int32)
-    bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
-    request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS, NO_KEYS)
-    client.look_up(batch, [request], 0.0)
+def test_lines_refuse_vectors_that_cannot_be_read() -> None:
+    codecs, box = LinkCodecs(down=make_codec("bfloat16")), RecordedConnection()
+    client = EmbeddingClient[InFlightBatch]([box.connection], ["embedding-0"], codecs)
+    batch = in_flight()
+    client.look_up(batch, [plan(0, 4, 5)], 0.0)
     said = "embedding-0: its answer cannot be decoded: bfloat16: the payload for 4 elements has 3 bytes"
     with pytest.raises(LookupRefused, match=said):
-        client.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
-    good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
+        client.receive(0, CodedVectors(1, 0, 4, np.zeros(3, np.uint8)))
+    good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(4, 0.5, np.float32)))
     assert client.receive(0, good) is None
-    assert batch.replies[0].tolist() == [0.5] * DIM
+    assert batch.replies[0].tolist() == [0.5] * 4
     assert batch.versions == [6]
