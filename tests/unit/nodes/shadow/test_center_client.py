@@ -64,26 +64,24 @@ async def exchange_all(link: CenterClient, flat: torch.Tensor) -> torch.Tensor:
     st.sampled_from([0.1, 0.5, 1.0]),
     st.integers(1, 3),
 )
-def test_exchanges_are_the_closed_form_whatever_the_chunks_and_slices(
+@run_by(run_in_real_time)
+async def test_exchanges_are_the_closed_form_whatever_the_chunks_and_slices(
     context: Context, sync_nodes: Start, numel: int, nodes: int, chunk: int, alpha: float, rounds: int
 ) -> None:
     members = [member for _, member in sync_nodes(nodes, alpha)]
 
-    async def main() -> None:
-        async with linked(context, members, numel, chunk_elements=chunk) as link:
-            first = vector(numel, 0)
-            await link.seed(first)
-            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
-            center: NDArray[np.float64] = first.double().numpy()
-            for number in range(1, rounds + 1):
-                sent = vector(numel, number)
-                delta = await exchange_all(link, sent)
-                step = alpha * (sent.double().numpy() - center)
-                np.testing.assert_allclose(delta.numpy(), step, rtol=1e-5, atol=1e-6)
-                center = center + step
-            np.testing.assert_allclose((await link.read_all()).numpy(), center, rtol=1e-5, atol=1e-6)
-
-    run_in_real_time(main())
+    async with linked(context, members, numel, chunk_elements=chunk) as link:
+        first = vector(numel, 0)
+        await link.seed(first)
+        torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
+        center: NDArray[np.float64] = first.double().numpy()
+        for number in range(1, rounds + 1):
+            sent = vector(numel, number)
+            delta = await exchange_all(link, sent)
+            step = alpha * (sent.double().numpy() - center)
+            np.testing.assert_allclose(delta.numpy(), step, rtol=1e-5, atol=1e-6)
+            center = center + step
+        np.testing.assert_allclose((await link.read_all()).numpy(), center, rtol=1e-5, atol=1e-6)
 
 
 def test_slices_are_spread_over_the_nodes_and_none_is_asked_for_nothing(
@@ -200,28 +198,26 @@ async def test_a_part_can_be_read_while_another_is_exchanged(context: Context, s
         (Lookup(7, np.zeros(1, np.int32)), "a sync node does not accept a lookup"),
     ],
 )
-def test_what_cannot_be_done_is_answered_and_the_service_goes_on(
+@run_by(run_in_real_time)
+async def test_what_cannot_be_done_is_answered_and_the_service_goes_on(
     context: Context, sync_nodes: Start, message: Message, why: str
 ) -> None:
     ((service, member),) = sync_nodes(1, 0.5)
 
-    async def main() -> None:
-        async with linked(context, [member], 100) as link:
-            first = vector(100, 0)
-            await link.seed(first)
-            stranger = Connection(context, member.endpoint, "x/shadow")
-            try:
-                stranger.send(message)
-                assert await asyncio.to_thread(stranger.socket.poll, 60_000)
-                reply = stranger.receive()
-                assert isinstance(reply, Failure)
-                assert reply.request == 7
-                assert why in reply.what
-            finally:
-                stranger.close()
-            torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
-
-    run_in_real_time(main())
+    async with linked(context, [member], 100) as link:
+        first = vector(100, 0)
+        await link.seed(first)
+        stranger = Connection(context, member.endpoint, "x/shadow")
+        try:
+            stranger.send(message)
+            assert await asyncio.to_thread(stranger.socket.poll, 60_000)
+            reply = stranger.receive()
+            assert isinstance(reply, Failure)
+            assert reply.request == 7
+            assert why in reply.what
+        finally:
+            stranger.close()
+        torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
     assert counts(service)["applied_slices"] == 0
 
 

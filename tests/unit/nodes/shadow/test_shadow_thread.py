@@ -24,6 +24,7 @@ from shadowsync.nodes.shadow.thread import ShadowThread
 from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.sync_algos.base import Algorithm
+from shadowsync.tests.support.coroutines import run_by
 
 STEP_SECONDS = 0.01
 ROUND_SECONDS = 0.002
@@ -283,21 +284,19 @@ def test_what_is_told_before_there_are_peers_is_not_lost(
     assert [peers.transport for peers in reported] == [own.transport]
 
 
-def test_who_gives_up_before_there_are_peers_leaves_them_to_be_closed(
+@run_by(run_in_virtual_time)
+async def test_who_gives_up_before_there_are_peers_leaves_them_to_be_closed(
     trainer: Callable[..., Trainer],
 ) -> None:
     """An open socket would keep the context of a trainer that is interrupted at its start from ending."""
     own = trainer(duty=1.0)
 
-    async def work() -> None:
-        waiting = asyncio.ensure_future(own.shadow.wait_idle())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        main = asyncio.ensure_future(own.shadow._until_stopped())
-        await own.shadow.wait_idle()
-        own.shadow.stop()
-        await main
-
-    run_in_virtual_time(work())
+    waiting = asyncio.ensure_future(own.shadow.wait_idle())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    main = asyncio.ensure_future(own.shadow._until_stopped())
+    await own.shadow.wait_idle()
+    own.shadow.stop()
+    await main
     assert own.closed

@@ -32,6 +32,7 @@ from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, Fake
 from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.jobs.processes import until
+from shadowsync.tests.support.real_time import run_in_real_time
 
 SPANS = [Span(0, "held-out", "bytes", 0, 100)]
 # The probability of the label, of each checkpoint in turn.
@@ -44,6 +45,10 @@ def score(probability: float) -> CheckpointScore:
     logit = np.log(probability / (1 - probability))
     sums.add(np.array([logit, -logit], np.float32), np.array([1, 0], np.float32))
     return CheckpointScore("m", 10, 0, sums)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def manager_of(c: FakeServer) -> CheckpointManager:
@@ -106,35 +111,33 @@ async def ended(running: asyncio.Task[None]) -> None:
     assert running.cancelled()
 
 
-def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
+@run_by(run_in_real_time)
+async def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[CheckpointScore]
 ) -> None:
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        running = await started(clock, manager)
-        await validated(c, manager, 1)
-        best = manager.validation.best
+    clock = Clock()
+    c = job(tmp_path, clock)
+    manager = manager_of(c)
+    running = await started(clock, manager)
+    await validated(c, manager, 1)
+    best = manager.validation.best
 
-        def full(candidate: Path, note: BestNote) -> Path:
-            raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
+    def full(candidate: Path, note: BestNote) -> Path:
+        raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
 
-        monkeypatch.setattr(run_checkpoints, "promote", full)
-        await validated(c, manager, 2)
-        assert manager.validation.best is best
-        assert manager.validation.failed == 1
-        assert [text for _, text in c.reports] == [
-            "a validation failed: best.candidate-2 of 10 cannot be written"
-        ]
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await manager.cancel()
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    monkeypatch.setattr(run_checkpoints, "promote", full)
+    await validated(c, manager, 2)
+    assert manager.validation.best is best
+    assert manager.validation.failed == 1
+    assert [text for _, text in c.reports] == [
+        "a validation failed: best.candidate-2 of 10 cannot be written"
+    ]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await manager.cancel()
     assert scores == []
     assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+    assert names(tmp_path) == ["best", "checkpoint"]
 
 
 def test_those_that_are_due_while_one_is_scored_wait_for_it(
@@ -186,10 +189,11 @@ def test_those_that_are_due_while_one_is_scored_wait_for_it(
     ]
     assert open_checkpoint(tmp_path, verify=True, which="auto")[1].examples_trained == 40
     assert open_checkpoint(tmp_path, verify=True)[1].examples_trained == 100
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+    assert names(tmp_path) == ["best", "checkpoint"]
 
 
-def test_cancelled_while_it_keeps_the_best_it_is_whole(
+@run_by(run_in_real_time)
+async def test_cancelled_while_it_keeps_the_best_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[CheckpointScore]
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -200,62 +204,57 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         assert candidate.is_dir()
         return promote(candidate, note)
 
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        monkeypatch.setattr(run_checkpoints, "promote", slow)
-        running = await started(clock, manager)
-        c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
-        await asyncio.to_thread(begun.wait, 60.0)
-        await ended(running)
-        ending = asyncio.ensure_future(manager.cancel())
-        await asyncio.wait({ending}, timeout=0.05)
-        assert not ending.done()
-        go_on.set()
-        await ending
-        # The report names what the folder has.
-        note = read_note(tmp_path / "best")
-        assert note is not None
-        assert [(point.examples, point.value) for point in c.state.checkpointing.scored] == [
-            (note.examples, note.value)
-        ]
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    clock = Clock()
+    c = job(tmp_path, clock)
+    manager = manager_of(c)
+    monkeypatch.setattr(run_checkpoints, "promote", slow)
+    running = await started(clock, manager)
+    c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
+    await asyncio.to_thread(begun.wait, 60.0)
+    await ended(running)
+    ending = asyncio.ensure_future(manager.cancel())
+    await asyncio.wait({ending}, timeout=0.05)
+    assert not ending.done()
+    go_on.set()
+    await ending
+    # The report names what the folder has.
+    note = read_note(tmp_path / "best")
+    assert note is not None
+    assert [(point.examples, point.value) for point in c.state.checkpointing.scored] == [
+        (note.examples, note.value)
+    ]
     assert len(scores) == 1
     assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+    assert names(tmp_path) == ["best", "checkpoint"]
 
 
-def test_training_goes_on_where_an_event_cannot_be_stored(
+@run_by(run_in_real_time)
+async def test_training_goes_on_where_an_event_cannot_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
+    clock = Clock()
+    c = job(tmp_path, clock)
+    manager = manager_of(c)
 
-        def full(*event: object) -> None:
-            raise ResourceError(f"the ledger cannot be written, {event}")
+    def full(*event: object) -> None:
+        raise ResourceError(f"the ledger cannot be written, {event}")
 
-        def refuse(*requested: object) -> Reply:
-            raise ResourceError(f"no space for {len(requested)}")
+    def refuse(*requested: object) -> Reply:
+        raise ResourceError(f"no space for {len(requested)}")
 
-        monkeypatch.setattr(LedgerStore, "event", full)
-        c.reply = refuse
-        running = await started(clock, manager)
-        for number in (1, 2):
-            c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
-            await until(
-                lambda count=number: manager.failed >= count or running.done(),  # type: ignore[misc]
-                "it has failed once more",
-            )
-        await ended(running)
-        await c.store.flush()
-        assert manager.failed == 2
-        assert len(c.reports) == 2
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    monkeypatch.setattr(LedgerStore, "event", full)
+    c.reply = refuse
+    running = await started(clock, manager)
+    for number in (1, 2):
+        c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
+        await until(
+            lambda count=number: manager.failed >= count or running.done(),  # type: ignore[misc]
+            "it has failed once more",
+        )
+    await ended(running)
+    await c.store.flush()
+    assert manager.failed == 2
+    assert len(c.reports) == 2
     assert caplog.text.count("an event could not be stored in the ledger's file") == 2
 
 
@@ -299,23 +298,21 @@ def test_what_training_waits_for_does_not_yield(
     assert nices == [BACKGROUND_NICE if yields else 0, 0]
 
 
-def test_the_held_out_items_are_ranked_at_the_usual_priority_without_validations_too(
+@run_by(run_in_real_time)
+async def test_the_held_out_items_are_ranked_at_the_usual_priority_without_validations_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nices = noted_nices(monkeypatch)
 
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        running = await started(clock, manager)
-        await validated(c, manager, 1)
-        await ended(running)
-        assert nices == [BACKGROUND_NICE], "the control"
-        await manager.score_last(SPANS)
-        await manager.cancel()
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    clock = Clock()
+    c = job(tmp_path, clock)
+    manager = manager_of(c)
+    running = await started(clock, manager)
+    await validated(c, manager, 1)
+    await ended(running)
+    assert nices == [BACKGROUND_NICE], "the control"
+    await manager.score_last(SPANS)
+    await manager.cancel()
     assert nices == [BACKGROUND_NICE, 0]
 
 
@@ -350,7 +347,8 @@ def test_the_last_checkpoint_is_scored_once(
 
 
 @pytest.mark.parametrize("second", [BETTER, GOOD], ids=["its own is best", "the resumed is best"])
-def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
+@run_by(run_in_real_time)
+async def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: float
 ) -> None:
     """The best of the resumed run was taken over once; a second time it would replace a better one."""
@@ -372,26 +370,23 @@ def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
         await manager.cancel()
         return manager
 
-    async def body() -> None:
-        clock = Clock()
-        await train(job(before, clock), clock)
-        dead = job(folder, clock, resumed=before)
-        await train(dead, clock)
-        c = job(folder, clock, resumed=before)
-        await dead.store.flush()
-        for entry in await dead.store.run(lambda store: list(store.entries())):
-            change = RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body))
-            DECISIONS[type(change)](c.state, change)
-        c.state.lifecycle.replace_coordinator()
-        best = read_note(folder / "best")
-        manager = await train(c, clock)
-        assert manager.validation.without_improvement == (1 if second == BETTER else 2)
-        assert read_note(folder / "best") == best
-        assert manager.validation.best is not None
-        assert best is not None
-        assert manager.validation.best.value == best.value
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    clock = Clock()
+    await train(job(before, clock), clock)
+    dead = job(folder, clock, resumed=before)
+    await train(dead, clock)
+    c = job(folder, clock, resumed=before)
+    await dead.store.flush()
+    for entry in await dead.store.run(lambda store: list(store.entries())):
+        change = RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body))
+        DECISIONS[type(change)](c.state, change)
+    c.state.lifecycle.replace_coordinator()
+    best = read_note(folder / "best")
+    manager = await train(c, clock)
+    assert manager.validation.without_improvement == (1 if second == BETTER else 2)
+    assert read_note(folder / "best") == best
+    assert manager.validation.best is not None
+    assert best is not None
+    assert manager.validation.best.value == best.value
     assert coming == []
 
 

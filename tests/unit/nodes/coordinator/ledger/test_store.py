@@ -24,7 +24,9 @@ from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.real_time import run_in_real_time
 
 SPAN = Span(0, "part.tsv", "bytes", 0, 100)
 
@@ -218,58 +220,54 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         LedgerStore(garbage)
 
 
-def test_the_loop_goes_on_while_the_disk_does_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
-        go_on, order = threading.Event(), list[str]()
+@run_by(run_in_real_time)
+async def test_the_loop_goes_on_while_the_disk_does_not(tmp_path: Path) -> None:
+    writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
+    go_on, order = threading.Event(), list[str]()
 
-        def slow(_: LedgerStore) -> None:
-            assert go_on.wait(60.0)
-            order.append("first")
+    def slow(_: LedgerStore) -> None:
+        assert go_on.wait(60.0)
+        order.append("first")
 
-        first = asyncio.ensure_future(writer.run(slow))
-        second = asyncio.ensure_future(writer.run(lambda _: order.append("second")))
-        # Heartbeats are heard meanwhile; with the work on the loop nobody would come here.
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert order == []
-        go_on.set()
-        await asyncio.gather(first, second)
-        assert order == ["first", "second"]
-        await writer.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60.0))
+    first = asyncio.ensure_future(writer.run(slow))
+    second = asyncio.ensure_future(writer.run(lambda _: order.append("second")))
+    # Heartbeats are heard meanwhile; with the work on the loop nobody would come here.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert order == []
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert order == ["first", "second"]
+    await writer.close()
 
 
-def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path: Path) -> None:
+@run_by(run_in_real_time)
+async def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path: Path) -> None:
     """One that runs, and one that still waits for its turn."""
 
-    async def main() -> None:
-        writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
-        begun, go_on, done = threading.Event(), threading.Event(), list[str]()
+    writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
+    begun, go_on, done = threading.Event(), threading.Event(), list[str]()
 
-        def slow(_: LedgerStore) -> None:
-            begun.set()
-            assert go_on.wait(60.0)
-            done.append("slow")
+    def slow(_: LedgerStore) -> None:
+        begun.set()
+        assert go_on.wait(60.0)
+        done.append("slow")
 
-        async def like_a_request() -> None:
-            await writer.submit(lambda _: done.append("submitted"))
+    async def like_a_request() -> None:
+        await writer.submit(lambda _: done.append("submitted"))
 
-        callers = [asyncio.ensure_future(writer.run(slow))]
-        callers.append(asyncio.ensure_future(writer.run(lambda _: done.append("waiting"))))
-        # As the session of a node that dies: it is cancelled while it waits for what it promised.
-        callers.append(asyncio.ensure_future(like_a_request()))
-        await asyncio.to_thread(begun.wait, 60.0)
-        for caller in callers:
-            caller.cancel()
-        await asyncio.gather(*callers, return_exceptions=True)
-        assert all(caller.cancelled() for caller in callers)
-        go_on.set()
-        await writer.close()
-        assert done == ["slow", "waiting", "submitted"]
-
-    asyncio.run(asyncio.wait_for(main(), 60.0))
+    callers = [asyncio.ensure_future(writer.run(slow))]
+    callers.append(asyncio.ensure_future(writer.run(lambda _: done.append("waiting"))))
+    # As the session of a node that dies: it is cancelled while it waits for what it promised.
+    callers.append(asyncio.ensure_future(like_a_request()))
+    await asyncio.to_thread(begun.wait, 60.0)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert all(caller.cancelled() for caller in callers)
+    go_on.set()
+    await writer.close()
+    assert done == ["slow", "waiting", "submitted"]
 
 
 def test_events_are_there_before_what_comes_after_them(tmp_path: Path) -> None:

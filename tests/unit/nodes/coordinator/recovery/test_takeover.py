@@ -25,6 +25,7 @@ from shadowsync.pipeline.wire.control.orders import MAX_SPANS
 from shadowsync.pipeline.wire.field_checks import values_of
 from shadowsync.pipeline.wire.segment import running_kernel
 from shadowsync.tests.support.coordinator.played_job import STEPS, everything, in_folder, play, taken_over
+from shadowsync.tests.support.coroutines import run_by
 
 
 @settings(max_examples=60, deadline=None)
@@ -101,28 +102,24 @@ def test_a_journal_that_does_not_say_of_which_delivery_is_read(
     in_folder(work, tmp_path_factory)
 
 
-def test_its_clock_goes_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        before = await play(tmp_path, 3, HISTORY)
-        await before.store.close()
-
-    asyncio.run(work())
+@run_by(asyncio.run)
+async def test_its_clock_goes_on(tmp_path: Path) -> None:
+    before = await play(tmp_path, 3, HISTORY)
+    await before.store.close()
     state, takeover = taken_over(tmp_path)
     takeover.store.close()
     assert state.seconds() > 1e9, "the journal says that the job began in 1970"
 
 
 @pytest.mark.parametrize(("kernel", "counts"), [(running_kernel(), True), ("another", False)])
-def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
+@run_by(asyncio.run)
+async def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, counts: bool
 ) -> None:
     """On another one there is nothing else to go by."""
 
-    async def work() -> None:
-        before = await play(tmp_path, 3, HISTORY, clock=((), kernel, time.monotonic()))
-        await before.store.close()
-
-    asyncio.run(work())
+    before = await play(tmp_path, 3, HISTORY, clock=((), kernel, time.monotonic()))
+    await before.store.close()
     wall = time.time()
     monkeypatch.setattr(time, "time", lambda: wall + 86_400.0)
     state, takeover = taken_over(tmp_path)
@@ -130,12 +127,10 @@ def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
     assert (state.seconds() < 86_400.0) is counts
 
 
-def test_replies_to_the_dead_are_forgotten(tmp_path: Path) -> None:
-    async def work() -> None:
-        before = await play(tmp_path, 3, HISTORY)
-        await before.store.close()
-
-    asyncio.run(work())
+@run_by(asyncio.run)
+async def test_replies_to_the_dead_are_forgotten(tmp_path: Path) -> None:
+    before = await play(tmp_path, 3, HISTORY)
+    await before.store.close()
     state, takeover = taken_over(tmp_path)
     takeover.store.close()
     living = {member.info.token for member in [*state.members.alive(), *state.members.joining()]}
