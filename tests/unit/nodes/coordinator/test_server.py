@@ -269,24 +269,17 @@ def test_a_node_that_dies_before_it_answers_is_named_without_its_token(tmp_path:
     served(tmp_path, work)
 
 
-def test_those_who_are_no_nodes_are_counted_together(tmp_path: Path) -> None:
-    state = state_of(tmp_path, [member("trainer", 0)])
-    for token in ("watcher-1", "watcher-2", TOKEN):
-        state.count_refused(token)
-    assert state.refused_messages == {UNKNOWN_SENDERS: 2, "trainer-0": 1}
-
-
 def test_refused_connections_are_shown_and_reported_beside_refused_messages(tmp_path: Path) -> None:
     state = state_of(tmp_path, [member("trainer", 0)])
-    state.count_refused("watcher-1")
-    for _ in range(2):
+    for number in range(2):
+        state.count_refused(f"watcher-{number}")
         state.count_refused_connection()
     state.members.require(TOKEN).metrics = {"refused_messages": 1, "refused_connections": 3}
     status = build_status(state, None, 0)
-    assert [(one.refused_messages, one.refused_connections) for one in status.nodes] == [(1, 2), (1, 3)]
+    assert [(one.refused_messages, one.refused_connections) for one in status.nodes] == [(2, 2), (1, 3)]
     assert flat_figures(status)["refused_connections"] == 2
     assert {(event.node, event.what.partition(" with")[0]) for event in _refused(state)} == {
-        ("coordinator", f"refused messages: 1 from {UNKNOWN_SENDERS}; see its log"),
+        ("coordinator", f"refused messages: 2 from {UNKNOWN_SENDERS}; see its log"),
         ("coordinator", "refused 2 connections"),
         ("trainer-0", "refused 1 message; see its log"),
         ("trainer-0", "refused 3 connections"),

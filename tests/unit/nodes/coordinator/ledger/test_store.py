@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,11 +48,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
-    database = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as database:
         return database.execute(statement).fetchall()
-    finally:
-        database.close()
 
 
 @settings(max_examples=15)
@@ -280,9 +278,7 @@ def test_events_are_there_before_what_comes_after_them(tmp_path: Path) -> None:
         await writer.close()
 
     asyncio.run(main())
-    database = sqlite3.connect(path)
-    found = database.execute("SELECT what FROM events ORDER BY rowid").fetchall()
-    database.close()
+    found = rows(path, "SELECT what FROM events ORDER BY rowid")
     assert found == [(f"event {number}",) for number in range(20)]
 
 
