@@ -80,7 +80,6 @@ class FakeGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
             whole.copy_(before)
 
     def replay(self) -> None:
-        """Do all of it again."""
         with torch.no_grad():
             for operation in self._operations:
                 results = operation.function(*operation.arguments, **operation.named)

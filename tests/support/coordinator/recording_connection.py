@@ -16,7 +16,6 @@ class RecordedConnection:
         self.sent: list[Message] = []
 
     def send(self, message: Message) -> None:
-        """Notes a message."""
         encode(message)
         self.sent.append(message)
 

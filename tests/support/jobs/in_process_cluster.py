@@ -179,7 +179,6 @@ class InProcessCluster:
         return code
 
     def everyone(self) -> list[InProcess]:
-        """The coordinator and all nodes."""
         return [node for nodes in self.nodes.values() for node in nodes]
 
     def close(self) -> None:
@@ -259,7 +258,6 @@ class SupervisorLink:
         return CONTROL_VERBS.decode_reply(verb, found[0].body)
 
     def close(self) -> None:
-        """End the link."""
         self._connection.socket.close(linger=0)
         self._context.term()
 

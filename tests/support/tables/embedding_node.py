@@ -55,7 +55,6 @@ class Node:
         return self._call(self.role.handle(request))
 
     def call(self, message: Message) -> Message:
-        """What a worker asks."""
         self.connection.send(message)
         assert self.connection.socket.poll(int(ENOUGH_SECONDS * 1000)), "nothing came"
         return present(self.connection.receive())

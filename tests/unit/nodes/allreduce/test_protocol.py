@@ -44,7 +44,6 @@ class Refusing(Counting):
     """Does not take a state."""
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Never."""
         raise ValueError(f"another size than {len(state.tensors)}")
 
 

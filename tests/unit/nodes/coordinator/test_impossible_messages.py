@@ -139,7 +139,6 @@ class Told(CoordinatorServer):
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a test's coroutine."""
     asyncio.run(asyncio.wait_for(work, 120.0))
 
 

@@ -58,7 +58,6 @@ class Client:
         self._requests: set[int] = set()
 
     async def call(self, message: Message | list[bytes]) -> Any:
-        """What comes back."""
         await self.send(message)
         return await self.receive()
 
@@ -76,7 +75,6 @@ class Client:
         return message
 
     def close(self) -> None:
-        """Ends it."""
         self._socket.close()
 
 

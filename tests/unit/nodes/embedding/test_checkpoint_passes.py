@@ -125,7 +125,6 @@ class Busy:
         monkeypatch.setattr(ShardPart, "write", writes)
 
     def push(self, rows: Int32Array) -> None:
-        """Push ones."""
         push(self._node, self.batches, rows)
         self.batches += 1
 

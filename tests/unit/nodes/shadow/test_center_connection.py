@@ -87,7 +87,6 @@ def reply(connection: CenterConnection, number: int) -> None:
 
 
 def read(start: int, stop: int) -> Message:
-    """What is asked for."""
     return CenterRead(1, start, stop)
 
 

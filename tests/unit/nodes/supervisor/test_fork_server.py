@@ -60,7 +60,6 @@ class Lasting:
         self._starters.pop(kind).close()
 
     def close(self) -> None:
-        """End all."""
         for kind in list(self._starters):
             self.end(kind)
 
@@ -219,7 +218,6 @@ def supervisor(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]
 
 
 def says(process: subprocess.Popen[str]) -> str:
-    """Its next line."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 

@@ -55,7 +55,6 @@ class Cut:
 
     @property
     def values(self) -> Float32Array:
-        """The whole center."""
         return np.concatenate([state.values.numpy() for state in self.slices if state.values is not None])
 
     def memories(self) -> list[CenterMemory]:

@@ -40,6 +40,7 @@ from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.expected import present
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 from shadowsync.tests.support.tables.shared import build_shared
 
 MODEL = 7.0
@@ -68,6 +69,11 @@ def filled(job: Job, value: float) -> TrainerSnapshot:
     return TrainerSnapshot.take(shared, algorithm)
 
 
+def manifest_of(job: Job, files: list[FileEntry]) -> CheckpointManifest:
+    given = {"job": job.model_dump(mode="json"), "examples_trained": 1}
+    return manifest_of_files(files).model_copy(update=given)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run of two trainers under BMUF: replicas full of 1 and 2, and a model full of MODEL."""
@@ -81,13 +87,7 @@ def run(tmp_path: Path) -> Path:
     files += write_algorithm(partial, state)
     layout = build_shared(job).layout
     files += write_dense(partial, layout, torch.full((layout.numel,), MODEL), "global")
-    commit(
-        partial,
-        CheckpointManifest(
-            created_at="", run="run", job=job.model_dump(mode="json"), job_digest="", model="m",
-            examples_trained=1, files=files, plan={}, ledger={},
-        ),
-    )  # fmt: skip
+    commit(partial, manifest_of(job, files))
     return tmp_path / "run"
 
 
@@ -203,16 +203,8 @@ CHUNK = 7
 
 
 def _trainer(optimizer: str = "adagrad", **sync: str) -> TrainerContext:
-    return build_shared(
-        Job.model_validate(
-            {
-                "data": {"format": "parquet", "path": ["x"], "dense_features": 2, "categorical_features": 2},
-                "model": {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [8]},
-                "trainer": {"optimizer": optimizer},
-                "sync": sync,
-            }
-        )
-    )
+    changes = {"trainer": {"optimizer": optimizer}, "sync": sync}
+    return build_shared(Job.model_validate(make_job().model_dump() | changes))
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "sgd"])
@@ -280,13 +272,7 @@ def test_steps_that_a_parameter_missed(tmp_path: Path) -> None:
     partial = begin(tmp_path / "run")
     files = write_trainer(partial, 0, snapshot)
     files += write_dense(partial, source.layout, snapshot.replica, "global")
-    commit(
-        partial,
-        CheckpointManifest(
-            created_at="", run="run", job=source.job.model_dump(mode="json"), job_digest="", model="m",
-            examples_trained=1, files=files, plan={}, ledger={},
-        ),
-    )  # fmt: skip
+    commit(partial, manifest_of(source.job, files))
     job |= {"start": {"checkpoint": str(tmp_path / "run"), "resume": True}}
     resumed = build_shared(Job.model_validate(job, strict=False))
     resumed.optimizer.state["missed"].fill_(7.0)

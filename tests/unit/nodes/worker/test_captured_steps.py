@@ -41,7 +41,6 @@ class Reads(nn.Module):
         self.linear = nn.Linear(dense_features + sum(embedding_dims), 1)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits * (1.0 if float(dense.detach().sum()) > 0 else 0.5)
 
@@ -50,7 +49,6 @@ class Remembers(Reads):
     """Its forward pass depends on a number of Python, which a graph does not see changing."""
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         self.passes = getattr(self, "passes", 0) + 1
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits * self.passes
@@ -60,7 +58,6 @@ class Draws(Reads):
     """Drops out half of its input."""
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         inputs = nn.functional.dropout(torch.cat([dense, *embeddings], dim=1), training=self.training)
         logits: torch.Tensor = self.linear(inputs).squeeze(1)
         return logits

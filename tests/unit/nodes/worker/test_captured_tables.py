@@ -32,7 +32,6 @@ class Regression(nn.Module):
         self.offset = nn.Parameter(torch.tensor([0.25]), requires_grad=False)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits + self.offset
 
@@ -46,7 +45,6 @@ class PartlyUsed(Regression):
         self.last = nn.Parameter(torch.tensor([0.5]))
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         return super().forward(dense, embeddings) * self.last
 
 

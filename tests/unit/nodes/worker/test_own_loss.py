@@ -31,7 +31,6 @@ class Logits(nn.Module):
         self.linear = nn.Linear(dense_features + sum(embedding_dims), 1)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits
 
@@ -54,7 +53,6 @@ class Pairs(Logits):
     """Ranks the rows of a group: softplus of each pair's difference, and the scores are not logits."""
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
-        """A tuple with a dict."""
         return Outputs(super().forward(dense, embeddings), {"twice": 2 * dense})
 
     def loss(self, outputs: Any, batch: LossBatch) -> torch.Tensor:
@@ -66,7 +64,6 @@ class Pairs(Logits):
         return each.sum() / pairs.sum().clamp(min=1)
 
     def scores(self, outputs: Any) -> torch.Tensor:
-        """Scores [B]."""
         scores: torch.Tensor = outputs.raw - 3.0
         return scores
 
@@ -93,20 +90,14 @@ class Bad(Logits):
 
 
 class Detached(Bad):
-    """Bad."""
-
     kind = "detached"
 
 
 class Shape(Bad):
-    """Bad."""
-
     kind = "shape"
 
 
 class NaN(Bad):
-    """Bad."""
-
     kind = "nan"
 
 
@@ -234,7 +225,6 @@ class ByWeight(Pairs):
     loss = Logits.loss
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
-        """Logits [B]."""
         return super().forward(dense, embeddings).raw
 
 

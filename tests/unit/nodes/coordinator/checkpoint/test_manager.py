@@ -105,7 +105,6 @@ async def validated(c: FakeServer, manager: CheckpointManager, number: int) -> N
 
 
 async def ended(running: asyncio.Task[None]) -> None:
-    """Cancels it."""
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert running.cancelled()
