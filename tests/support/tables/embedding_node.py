@@ -21,6 +21,7 @@ from shadowsync.pipeline.wire.control.orders import ConnectPeers, GroupView, Mem
 from shadowsync.pipeline.wire.messages import Lookup, Push, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.data.plain_job import plain_job
 from shadowsync.tests.support.expected import of_type, present
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -31,14 +32,9 @@ EVERY_ROW: Int32Array = np.arange(ROWS, dtype=np.int32)
 
 def job_of(nodes: int = 1, *, optimizer: str = "sgd", **start: Any) -> Job:
     """One table, plain SGD at a rate of 1, so that a push of ones makes every float 1 less."""
-    return Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
-            "model": {"table_rows": ROWS, "embedding_dim": DIM},
-            "embedding": {"optimizer": optimizer, "lr": 1.0, "nodes": nodes},
-            "start": start,
-        }
-    )
+    model = {"table_rows": ROWS, "embedding_dim": DIM}
+    embedding = {"optimizer": optimizer, "lr": 1.0, "nodes": nodes}
+    return plain_job(1, 1, model=model, embedding=embedding, start=start)
 
 
 class Node:

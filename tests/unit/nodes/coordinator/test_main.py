@@ -12,12 +12,12 @@ import pytest
 from shadowsync.nodes.coordinator.input import planning
 from shadowsync.nodes.coordinator.main import LEDGER_FILE, make_state
 from shadowsync.nodes.runtime.settings import NodeSettings
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.formats.parquet import row_groups
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import take_sample
 from shadowsync.tests.support.coroutines import run_by
+from shadowsync.tests.support.data.plain_job import plain_job
 
 
 @run_by(asyncio.run)
@@ -25,13 +25,8 @@ async def test_files_are_opened_on_other_threads_than_the_loops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate_log(tmp_path, examples=100, eval_examples=0, seed=1, data_format="parquet", files=1)
-    job = Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": [f"{tmp_path}/train-*"]},
-            "model": {"table_rows": 10, "embedding_dim": 4},
-            "embedding": {"nodes": 2},
-        }
-    )
+    model = {"table_rows": 10, "embedding_dim": 4}
+    job = plain_job(13, 26, data={"path": [f"{tmp_path}/train-*"]}, model=model, embedding={"nodes": 2})
     threads: dict[str, int] = {}
     connect = sqlite3.connect
 

@@ -18,6 +18,7 @@ from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.center_messages import CenterContribution, CenterSeed
 from shadowsync.sync_algos.decoupled import Decoupled, DecoupledOptions
+from shadowsync.tests.support.data.plain_job import plain_job
 from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.sync.center_messages import floats
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
@@ -68,15 +69,8 @@ class Cut:
 
 def job(folder: Path, algorithm: str = "decoupled", *, resume: bool = True) -> Job:
     """A job that goes on with what is in the folder."""
-    return Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
-            "model": {"table_rows": 10, "embedding_dim": 4},
-            "trainer": {"count": 2},
-            "sync": {"algorithm": algorithm},
-            "start": {"checkpoint": str(folder), "resume": resume},
-        }
-    )
+    start = {"checkpoint": str(folder), "resume": resume}
+    return plain_job(1, 1, trainer={"count": 2}, sync={"algorithm": algorithm}, start=start)
 
 
 def save(folder: Path, cut: Cut, *, with_state: bool = True, algorithm: str = "decoupled") -> None:

@@ -39,6 +39,7 @@ from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
+from shadowsync.tests.support.data.plain_job import plain_job
 from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 from shadowsync.tests.support.tables.shared import build_shared
@@ -47,15 +48,9 @@ MODEL = 7.0
 
 
 def make_job(algorithm: str = "bmuf", top: int = 8, **start: object) -> Job:
-    return Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 2, "categorical_features": 2},
-            "model": {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [top]},
-            "trainer": {"count": 2},
-            "sync": {"algorithm": algorithm, "nodes": 0},
-            "start": start,
-        }
-    )
+    model = {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [top]}
+    sync = {"algorithm": algorithm, "nodes": 0}
+    return plain_job(2, 2, model=model, trainer={"count": 2}, sync=sync, start=start)
 
 
 def filled(job: Job, value: float) -> TrainerSnapshot:
