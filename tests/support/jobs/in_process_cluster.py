@@ -27,12 +27,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
-from shadowsync.pipeline.wire.control.messages import (
-    ChildExited,
-    ChildExitedReply,
-    GetStatus,
-    StatusReply,
-)
+from shadowsync.pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus, StatusReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.sockets import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Node:
 
 
 @contextmanager
-def running(context: Context, job: Job, failures: list[BaseException], index: int = 0) -> Iterator[Node]:
+def running(context: Context, failures: list[BaseException], job: Job, index: int = 0) -> Iterator[Node]:
     """The role of embedding-`index`, prepared; `facts` is what it said of itself."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -94,3 +94,6 @@ def running(context: Context, job: Job, failures: list[BaseException], index: in
         loop.call_soon_threadsafe(loop.stop)
         thread.join(ENOUGH_SECONDS)
         loop.close()
+
+
+Serving = Callable[..., AbstractContextManager[Node]]

@@ -27,14 +27,7 @@ from shadowsync.sync_algos.contract.grouping import Groups, everyone
 from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.held_memory import count_allocations, idle_bytes
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.sync.peer_transports import (
-    Context,
-    bench,
-    mean_of,
-    means,
-    sockets_of,
-    vector,
-)
+from shadowsync.tests.support.sync.peer_transports import Context, bench, mean_of, means, sockets_of, vector
 
 T = TypeVar("T")
 ENOUGH_SECONDS = 60.0

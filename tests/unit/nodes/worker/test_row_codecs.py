@@ -11,21 +11,11 @@ from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
 from shadowsync.pipeline.codecs.formats import STATELESS, CodecError, LinkCodecs, make_codec
-from shadowsync.pipeline.embedding.lookup.request import (
-    count_floats,
-)
+from shadowsync.pipeline.embedding.lookup.request import count_floats
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.pipeline.wire.messages import (
-    CodedPush,
-    CodedVectors,
-    Failure,
-    Lookup,
-    Push,
-    Pushed,
-    Vectors,
-)
+from shadowsync.pipeline.wire.messages import CodedPush, CodedVectors, Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection

@@ -59,10 +59,7 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
     st.sets(st.integers(0, 7)),
 )
 def test_the_file_has_the_sums_of_the_memory(
-    tmp_path_factory: pytest.TempPathFactory,
-    reports: list[list[int]],
-    bad: list[int],
-    lost: set[int],
+    tmp_path_factory: pytest.TempPathFactory, reports: list[list[int]], bad: list[int], lost: set[int]
 ) -> None:
     store = LedgerStore(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")
     state = LedgerState([SPAN], epochs=1, seed=1, shuffled=False)

@@ -14,10 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
-from shadowsync.nodes.coordinator.state.changes import (
-    RECORDS,
-    SpansAdded,
-)
+from shadowsync.nodes.coordinator.state.changes import RECORDS, SpansAdded
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ClusterError

@@ -9,12 +9,7 @@ import pytest
 from shadowsync.nodes.control.progress import MAX_POINTS, DivergenceCurve
 from shadowsync.nodes.coordinator.state.changes import REQUESTS
 from shadowsync.nodes.coordinator.state.job import Death, JobState
-from shadowsync.nodes.coordinator.state.outcome import (
-    ClosingResult,
-    DrainedCounts,
-    Outcome,
-    Stop,
-)
+from shadowsync.nodes.coordinator.state.outcome import ClosingResult, DrainedCounts, Outcome, Stop
 from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.messages import Hello, HelloReply
@@ -134,11 +129,7 @@ LOST = "sync-0 died while the job had no trainer, so the center is lost"
     ],
 )
 def test_a_job_survives_its_last_trainer_where_the_center_has_the_model(
-    tmp_path: Path,
-    facts: dict[str, Any],
-    phase: JobPhase,
-    dead: list[str],
-    text: str | None,
+    tmp_path: Path, facts: dict[str, Any], phase: JobPhase, dead: list[str], text: str | None
 ) -> None:
     nodes = [member("trainer", 0, **facts), member("embedding", 0), member("reader", 0), member("sync", 0)]
     state = state_of(tmp_path, nodes, sync={"nodes": 1}, trainer={"count": 1})
