@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,10 +37,6 @@ def job(folder: Path, **facts: Any) -> FakeServer:
     return FakeServer(folder, members)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -50,7 +45,7 @@ def partial_files(folder: Path) -> list[Path]:
     return list(folder.glob("checkpoint.partial-*/*"))
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_cancelled_while_it_is_put_in_place_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +77,7 @@ async def test_cancelled_while_it_is_put_in_place_it_is_whole(
     assert names(tmp_path) == ["checkpoint"]
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
     c = job(tmp_path)
     keeps = taker(c)
@@ -114,7 +109,7 @@ def test_all_parts_yield_or_none(tmp_path: Path, yields: bool) -> None:
     assert asyncio.run(body()) == [yields] * 4
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:
     def savers(c: FakeServer) -> list[str]:
         return [name for name, part, _ in c.requested if isinstance(part, WriteCheckpoint) and part.dense]
@@ -129,7 +124,7 @@ async def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_pa
         assert [name for name, *_ in c.requested].count("trainer-1") == 1
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_the_first_one_is_not_tried_where_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +144,7 @@ async def test_the_first_one_is_not_tried_where_there_is_no_room(
     assert names(tmp_path) == ["checkpoint"]
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
     pause = [0.9]
     c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
@@ -164,7 +159,7 @@ async def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
     assert sorted(c.reports) == [("embedding-0", said), ("trainer-0", said)]
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
     c = job(tmp_path)
 
@@ -180,7 +175,7 @@ async def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> Non
     assert c.state.ledger.totals.distinct_examples == 20
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_the_files_of_the_input_are_not_looked_at_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

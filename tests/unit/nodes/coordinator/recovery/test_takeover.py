@@ -48,55 +48,42 @@ HISTORY = ["grant", "train", "cut", "train", "grant", "die", "train", "join", "r
 
 
 @pytest.mark.parametrize("kind", ["TrainedBatches", "SpanRead", "NextSpan", "NodeDied", "Hello"])
-def test_a_change_that_is_not_in_the_journal_is_seen(
-    tmp_path_factory: pytest.TempPathFactory, kind: str
-) -> None:
+@run_by(asyncio.run)
+async def test_a_change_that_is_not_in_the_journal_is_seen(tmp_path: Path, kind: str) -> None:
     """The control."""
-
-    async def work(folder: Path) -> None:
-        before = await play(folder, 3, HISTORY)
-        await before.store.run(
-            lambda store: store._write(
-                "DELETE FROM journal WHERE id = (SELECT max(id) FROM journal WHERE kind = ?)", [(kind,)]
-            )
-        )
-        try:
-            state, takeover = taken_over(folder)
-        except (ValueError, ClusterError):
-            # What follows does not fit any more.
-            return
-        finally:
-            await before.store.close()
-        takeover.store.close()
-        assert everything(state) != everything(before.state)
-
-    in_folder(work, tmp_path_factory)
+    before = await play(tmp_path, 3, HISTORY)
+    last = "DELETE FROM journal WHERE id = (SELECT max(id) FROM journal WHERE kind = ?)"
+    await before.store.run(lambda store: store._write(last, [(kind,)]))
+    await before.store.close()
+    try:
+        state, takeover = taken_over(tmp_path)
+    except (ValueError, ClusterError):
+        # What follows does not fit any more.
+        return
+    takeover.store.close()
+    assert everything(state) != everything(before.state)
 
 
-def test_a_journal_that_does_not_say_of_which_delivery_is_read(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    async def work(folder: Path) -> None:
-        before = await play(folder, 3, [*HISTORY, "leave out"])
-        await before.store.close()
-        with closing(sqlite3.connect(folder / "ledger.sqlite")) as database, database:
-            shortened = 0
-            select = "SELECT id, body FROM journal WHERE kind = 'TrainedBatches'"
-            for number, body in database.execute(select).fetchall():
-                batches, left_out, synced = msgpack.unpackb(body)
-                older = msgpack.packb([[one[:-1] for one in batches], [one[:-1] for one in left_out], synced])
-                shortened += len(batches) > 0
-                shortened += len(left_out) > 0
-                database.execute("UPDATE journal SET body = ? WHERE id = ?", (older, number))
-        assert shortened > 1
-        state, takeover = taken_over(folder)
-        takeover.store.close()
-        ledger, ledger_before = state.ledger, before.state.ledger
-        assert ledger.saved() == ledger_before.saved()
-        assert ledger.totals == ledger_before.totals
-        assert ledger.deliveries.saved() == []
-
-    in_folder(work, tmp_path_factory)
+@run_by(asyncio.run)
+async def test_a_journal_that_does_not_say_of_which_delivery_is_read(tmp_path: Path) -> None:
+    before = await play(tmp_path, 3, [*HISTORY, "leave out"])
+    await before.store.close()
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database, database:
+        shortened = 0
+        select = "SELECT id, body FROM journal WHERE kind = 'TrainedBatches'"
+        for number, body in database.execute(select).fetchall():
+            batches, left_out, synced = msgpack.unpackb(body)
+            older = msgpack.packb([[one[:-1] for one in batches], [one[:-1] for one in left_out], synced])
+            shortened += len(batches) > 0
+            shortened += len(left_out) > 0
+            database.execute("UPDATE journal SET body = ? WHERE id = ?", (older, number))
+    assert shortened > 1
+    state, takeover = taken_over(tmp_path)
+    takeover.store.close()
+    ledger, ledger_before = state.ledger, before.state.ledger
+    assert ledger.saved() == ledger_before.saved()
+    assert ledger.totals == ledger_before.totals
+    assert ledger.deliveries.saved() == []
 
 
 @run_by(asyncio.run)
@@ -114,7 +101,6 @@ async def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, counts: bool
 ) -> None:
     """On another one there is nothing else to go by."""
-
     before = await play(tmp_path, 3, HISTORY, clock=((), kernel, time.monotonic()))
     await before.store.close()
     wall = time.time()
