@@ -280,9 +280,7 @@ async def test_a_reply_that_cannot_be_costs_its_sender_and_no_account(what: str,
         await work_of(server)
         assert not server.failures, f"{place}: {server.failures}"
         assert server.accounts == before
-        liar, honest = server.state.members.find(LIAR), server.state.members.find("token-trainer-0")
-        assert liar is not None
-        assert honest is not None
+        liar, honest = (present(server.state.members.find(one)) for one in (LIAR, "token-trainer-0"))
         assert honest.alive, place
         if not liar.alive:
             assert liar.lost_because.startswith(f"{IMPOSSIBLE}: "), place
@@ -329,7 +327,6 @@ def test_a_measure_of_a_clock_that_cannot_be_is_refused() -> None:
 @run_by(run)
 async def test_a_batch_beyond_the_rows_of_its_span_is_refused(tmp_path: Path) -> None:
     """Its reader would be refused otherwise, once it says how many batches the span has."""
-
     server = Told(tmp_path)
     first = batch_id(1)
     far = BatchId(first.epoch, first.span, 100, first.seed)
@@ -362,7 +359,6 @@ async def test_acknowledgements_of_no_delivery_and_of_one_twice_cost_the_trainer
 @run_by(run)
 async def test_a_weight_that_no_example_has_is_refused(tmp_path: Path) -> None:
     """It would outweigh what all others say of the loss."""
-
     server = Told(tmp_path)
     before = server.accounts
     for weight in (7.0, 8.5, 1e40):
@@ -377,7 +373,6 @@ async def test_a_weight_that_no_example_has_is_refused(tmp_path: Path) -> None:
 @run_by(run)
 async def test_a_span_has_no_more_malformed_rows_than_bytes(tmp_path: Path) -> None:
     """They would end the job, as data that is too bad."""
-
     server = Told(tmp_path)
     span = server.state.ledger.queue[0]
     assert span.kind == "bytes"
