@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -47,7 +48,8 @@ async def fake_link(
         await link.seed(torch.zeros(numel))
         for fake in fakes:
             fake.heard.clear()
-        yield link, fakes
+        async with asyncio.timeout(ENOUGH_SECONDS):
+            yield link, fakes
     finally:
         link.close()
         for fake in fakes:
