@@ -19,7 +19,7 @@ from shadowsync.tests.support.expected import present
 @contextmanager
 def running_shard(
     context: zmq.Context[zmq.Socket[bytes]],
-    failed: Callable[[BaseException], object],
+    failed: Callable[[BaseException], None],
     plan: TablePlan,
     codecs: LinkCodecs | None = None,
     **options: Any,

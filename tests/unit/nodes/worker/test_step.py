@@ -49,10 +49,10 @@ def _on_fake_device(shared: TrainerContext) -> tuple[TrainerContext, FakeStreams
 def _staged(
     shared: TrainerContext, stepper: Stepper, number: int, *, weighted: bool = False, bad: bool = False
 ) -> Step:
-    delivery, *answers = drawn_batch(shared, number, BATCH, weighted=weighted)
+    drawn = drawn_batch(shared, number, BATCH, weighted=weighted)
     if bad:
-        delivery.dense[3, 1] = np.nan
-    return stepper.stage(delivery, *answers)
+        drawn[0].dense[3, 1] = np.nan
+    return stepper.stage(*drawn)
 
 
 def _steps(
@@ -288,7 +288,7 @@ def _state(shared: TrainerContext) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("where", ["host", "device", "device, launched ahead"])
 def test_what_is_not_finite_changes_nothing(where: str, kind: str, optimizer: str) -> None:
     """With a decay of weights, which would change them even where a gradient is 0."""
-    trainer = {"optimizer": optimizer, "weight_decay": 0.01, "clip_norm": 1.0}
+    trainer: dict[str, Any] = {"optimizer": optimizer, "weight_decay": 0.01, "clip_norm": 1.0}
     job = _job(**trainer) if kind == "fine" else _unruly(kind, **trainer)
     shared = build_shared(job, on_device=where != "host")
     stepper, sums = Stepper(shared), QualitySums()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,12 @@ class Managed:
             start={} if resumed is None else {"checkpoint": str(resumed), "resume": True},
             clock=self._look,
         )
+
+    @cached_property
+    def manager(self) -> CheckpointManager:
+        """Made when it is first asked for, of what its job's state is then."""
         model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
-        self.manager = CheckpointManager(self.c, model, SPANS)
+        return CheckpointManager(self.c, model, SPANS)
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[asyncio.Task[None]]:
