@@ -38,13 +38,7 @@ class FakeGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._own: set[int] = set()
         self._outer: set[int] = set()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         name = func.overloadpacket.__name__
         # A tensor of Python's values is copied from memory that does not stay; a single value is not.
@@ -80,7 +74,6 @@ class FakeGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
             whole.copy_(before)
 
     def replay(self) -> None:
-        """Do all of it again."""
         with torch.no_grad():
             for operation in self._operations:
                 results = operation.function(*operation.arguments, **operation.named)

@@ -31,12 +31,10 @@ class FakeEvent:
     number: int = 0
 
     def record(self, stream: FakeStream) -> None:
-        """See `Event.record`."""
         self.stream, self.number = stream, self.streams.next_number()
         self.streams.log.append(f"record {self.name} on {stream.name}")
 
     def synchronize(self) -> None:
-        """See `Event.synchronize`."""
         self.streams.log.append(f"host waits for {self.name}")
         self.streams.host_waits += 1
         if self.stream is not None:
@@ -84,7 +82,6 @@ class FakeStreams:
             return self._number
 
     def stream(self) -> FakeStream:
-        """See `Streams.stream`."""
         self._streams += 1
         return FakeStream(f"stream {self._streams}")
 
@@ -93,7 +90,6 @@ class FakeStreams:
         return self._default
 
     def event(self) -> FakeEvent:
-        """See `Streams.event`."""
         self._events += 1
         return FakeEvent(self, f"event {self._events}")
 
@@ -110,7 +106,6 @@ class FakeStreams:
         return enter()
 
     def behind(self, stream: Any, event: Any) -> None:
-        """See `Streams.behind`."""
         self.log.append(f"{stream.name} behind {event.name}")
         before, number = event.stream, event.number
         if before is not None:
@@ -126,7 +121,6 @@ class FakeStreams:
         return memory
 
     def lock(self, memory: torch.Tensor) -> bool:
-        """See `Streams.lock`."""
         self.locked[memory.data_ptr()] = memory.data_ptr() + memory.nbytes
         return True
 
@@ -136,11 +130,9 @@ class FakeStreams:
         del self.locked[memory.data_ptr()]
 
     def is_locked(self, tensor: torch.Tensor) -> bool:
-        """See `Streams.is_locked`."""
         return any(start <= tensor.data_ptr() < end for start, end in tuple(self.locked.items()))
 
     def copy(self, stream: FakeStream, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Streams.copy`."""
         self.log.append(f"copy on {stream.name}")
         # By `data`, as the device writes: autograd has noted the copy when it was asked for.
         place = target.data
@@ -159,7 +151,6 @@ class FakeStreams:
         """See `Streams.used_on`; nothing is given out again here."""
 
     def graph(self, stream: FakeStream, function: Callable[[], None]) -> Callable[[], None]:
-        """See `Streams.graph`."""
         self.log.append(f"capture on {stream.name}")
         replay = captured(function)
 

@@ -133,7 +133,6 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def all_imports(modules: Modules) -> list[Import]:
-    """Every import of the package."""
     return [found for name in modules for found in imports_of(modules, name)]
 
 

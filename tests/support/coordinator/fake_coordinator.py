@@ -18,7 +18,6 @@ from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.checkpoint.files import write_tensors
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ShadowSyncError
 from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
@@ -31,6 +30,7 @@ from shadowsync.pipeline.wire.control.orders import (
 )
 
 from ..data.batches import batch_id
+from ..data.plain_job import plain_job
 
 ELEMENTS = 50
 
@@ -52,21 +52,13 @@ def state_of(
     """The state of a job with these nodes, given by role in the order of their indices; its time stands
     still. One trained batch of 10 examples is in the ledger."""
     counts = {role: sum(m.info.role == role for m in members) for role in ("reader", "trainer", "embedding")}
-    job = Job.model_validate(
-        {
-            "data": {
-                "format": "parquet",
-                "path": ["x"],
-                "dense_features": 1,
-                "categorical_features": 1,
-                "readers": max(1, counts["reader"]),
-            },
-            "model": {"table_rows": 10, "embedding_dim": 4},
-            "trainer": {"count": counts["trainer"]},
-            "embedding": {"nodes": max(1, counts["embedding"])},
-            **sections,
-        }
-    )
+    given = {
+        "data": {"readers": max(1, counts["reader"])},
+        "model": {"table_rows": 10, "embedding_dim": 4},
+        "trainer": {"count": counts["trainer"]},
+        "embedding": {"nodes": max(1, counts["embedding"])},
+    }
+    job = plain_job(1, 1, **(given | sections))
     ledger = LedgerState([Span(0, "x", "bytes", 0, 100)], epochs=1, seed=1, shuffled=False)
     ledger.grant("reader-0")
     ledger.acknowledge("trainer-0", batch_id(0), 10)

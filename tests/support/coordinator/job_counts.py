@@ -76,7 +76,6 @@ class JobCounts:
 
     @property
     def batches(self) -> list[BatchId]:
-        """All of the job's."""
         return [BatchId(0, span, number, 1) for span in range(2) for number in range(4)]
 
     def cut(self, span: int, examples: int = 4 * BATCH) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeVar, cast
 
 from shadowsync.pipeline.wire.frames import encode
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
+
+from ..expected import of_type
+
+M = TypeVar("M", bound=Message)
 
 
 class RecordedConnection:
@@ -16,7 +20,6 @@ class RecordedConnection:
         self.sent: list[Message] = []
 
     def send(self, message: Message) -> None:
-        """Notes a message."""
         encode(message)
         self.sent.append(message)
 
@@ -24,6 +27,11 @@ class RecordedConnection:
         """What was sent since the last call."""
         taken, self.sent = self.sent, []
         return taken
+
+    def only(self, kind: type[M]) -> M:
+        """The one message that was sent since then, of this type."""
+        (message,) = self.take()
+        return of_type(kind, message)
 
     @property
     def connection(self) -> Connection:

@@ -32,7 +32,6 @@ class _Checked:
         """Do nothing: it has no pipes."""
 
     async def wait(self) -> int:
-        """Give the exit code."""
         return self._code
 
 

@@ -45,7 +45,6 @@ class Cluster:
 
     @property
     def coordinator(self) -> Process:
-        """The coordinator's process."""
         return self.nodes["coordinator"][0]
 
     def start_coordinator(self, *options: str) -> Process:
@@ -68,7 +67,6 @@ class Cluster:
         return self.start_coordinator("--recover", str(self.run.folder))
 
     def join(self, role: str, *options: str, job_file: Path | None = None) -> Process:
-        """Starts one node that joins."""
         arguments = [str(job_file or self.job_file), "--join", self.endpoint, *options]
         script = None
         if role == "trainer" and self.slowed is not None:
@@ -110,5 +108,4 @@ class Cluster:
         return code
 
     def everyone(self) -> list[Process]:
-        """All processes."""
         return [process for processes in self.nodes.values() for process in processes]

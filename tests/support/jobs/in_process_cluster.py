@@ -27,12 +27,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
-from shadowsync.pipeline.wire.control.messages import (
-    ChildExited,
-    ChildExitedReply,
-    GetStatus,
-    StatusReply,
-)
+from shadowsync.pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus, StatusReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.sockets import Connection
@@ -179,7 +174,6 @@ class InProcessCluster:
         return code
 
     def everyone(self) -> list[InProcess]:
-        """The coordinator and all nodes."""
         return [node for nodes in self.nodes.values() for node in nodes]
 
     def close(self) -> None:
@@ -259,7 +253,6 @@ class SupervisorLink:
         return CONTROL_VERBS.decode_reply(verb, found[0].body)
 
     def close(self) -> None:
-        """End the link."""
         self._connection.socket.close(linger=0)
         self._context.term()
 

@@ -234,13 +234,11 @@ class InProcess(ABC, ProcessHooks):
         """The node's whole life."""
 
     def start(self) -> None:
-        """Start the control thread."""
         self._context = Context()
         self._thread.start()
 
     @property
     def killed(self) -> bool:
-        """Whether it was killed."""
         return self._killed
 
     @property
@@ -303,7 +301,6 @@ class InProcess(ABC, ProcessHooks):
         self.on_killed(self)
 
     def zmq_context(self, job: Job) -> zmq.Context[zmq.Socket[bytes]]:  # noqa: ARG002
-        """See `ProcessHooks`."""
         return self._context
 
     def on_interrupt(
@@ -363,7 +360,6 @@ class InProcessNode(InProcess):
     """A reader, trainer, embedding or sync node."""
 
     async def main(self) -> tuple[ExitCode, str]:
-        """See `InProcess`."""
         node = Node(make_role(self.role, self.settings.job), self.settings, self)
         code = await node.run()
         return code, node.exit_text
@@ -381,6 +377,5 @@ class InProcessCoordinator(InProcess):
         self.report: Report | None = None
 
     async def main(self) -> tuple[ExitCode, str]:
-        """See `InProcess`."""
         code, text, self.report = await run_coordinator(self.settings, self)
         return code, text

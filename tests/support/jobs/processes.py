@@ -118,7 +118,6 @@ class Process(ABC):
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.signal(signal.SIGKILL)
 
     def suspend(self) -> None:
@@ -126,7 +125,6 @@ class Process(ABC):
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
         self.signal(signal.SIGCONT)
 
     def interrupt(self) -> None:
@@ -183,7 +181,6 @@ class Spawned(Process):
         super().__init__(self._popen.pid, log)
 
     def poll(self) -> int | None:
-        """See `Process.poll`."""
         self.code = self._popen.poll()
         return self.code
 
@@ -196,7 +193,6 @@ class Forked(Process):
         super().__init__(forkserver.read_signed(self._status), log)
 
     def poll(self) -> int | None:
-        """See `Process.poll`."""
         if self.code is None and select.select([self._status], [], [], 0)[0]:
             self.code = forkserver.read_signed(self._status)
             os.close(self._status)

@@ -27,7 +27,6 @@ class Supervised:
 
     @property
     def run(self) -> RunFolder:
-        """The newest run."""
         return RunFolder(self.runs / "latest")
 
     def nodes(self, role: str) -> list[psutil.Process]:

@@ -25,7 +25,6 @@ class Unruly(nn.Module):
         self.kind, self.one_in = kind, one_in
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         if self.training and self._is_bad(dense):
             if self.kind == "loss":

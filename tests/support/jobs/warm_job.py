@@ -62,7 +62,6 @@ class ServeOrder(WarmOrder):
         super().set_up(parent)
 
     def run(self) -> int | None:
-        """Serve until the job ends."""
         listener, alive = self._ends
         serve(listener, alive, self.arguments)
 
@@ -79,7 +78,6 @@ class ForkedServer:
         self.pid = forkserver.read_signed(status)
 
     def kill(self) -> None:
-        """Kill it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 

@@ -50,6 +50,5 @@ class WarmServer:
             return fork(server.address, order, (nothing.fileno(), file.fileno(), file.fileno()))
 
     def close(self) -> None:
-        """Ends them."""
         for server in self._servers:
             server.close()

@@ -37,7 +37,6 @@ class Task:
         self._draws = torch.Generator().manual_seed(seed)
 
     def batch(self, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next batch."""
         x = torch.randn(size, 6, generator=self._draws)
         return x, x @ self._slope
 
@@ -64,7 +63,6 @@ def weights_of(model: nn.Module) -> torch.Tensor:
 
 
 def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
-    """Its optimizer."""
     return torch.optim.SGD(model.parameters(), lr=lr)
 
 

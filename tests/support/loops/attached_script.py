@@ -22,7 +22,6 @@ HELD = 6
 
 
 def main(index: int, address: str, count: int, folder: Path) -> None:
-    """Train."""
     torch.set_num_threads(1)
     model, task = small_model(), Task(index)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -18,7 +18,6 @@ BATCH = 4
 
 
 def main(name: str, address: str, folder: Path) -> None:
-    """Train."""
     torch.set_num_threads(1)
     model, task = small_model(), Task(len(name))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

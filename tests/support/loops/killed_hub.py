@@ -69,7 +69,6 @@ class KilledHub:
         self.address = announce.read_text()
 
     def kill(self) -> None:
-        """Kill it."""
         self.process.kill()
         self.process.wait(SECONDS)
 

@@ -33,14 +33,12 @@ def threads(name: str) -> int:
 
 
 def tables_of(name: str) -> shadowsync.Embeddings:
-    """A module with one table."""
     return shadowsync.Embeddings(
         {name: 4}, 2, join=ENV, optimizer="sgd", lr=1.0, init_scale=1e-6, timeout_seconds=SECONDS
     )
 
 
 def main(order: str, case: str, folder: Path) -> None:
-    """Train."""
     rank = int(os.environ["RANK"])
 
     def write(name: str, what: object) -> None:

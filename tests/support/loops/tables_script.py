@@ -17,7 +17,6 @@ ROWS, STEPS = 4, 5
 
 
 def main(index: int, address: str, folder: Path) -> None:
-    """Train."""
     torch.set_num_threads(1)
     tables = shadowsync.Embeddings(
         {"shared": ROWS}, 2, join=address, optimizer="sgd", lr=1.0, timeout_seconds=300.0

@@ -56,14 +56,12 @@ class RayCluster:
         self.job_server = ""
 
     def begin(self) -> None:
-        """Wait for the head."""
         first = self._read()
         self.head = psutil.Process(int(first["raylet"]))
         self.environment |= {"RAY_ADDRESS": str(first["address"])}
         self.job_server = str(first["job_server"])
 
     def add_raylet(self) -> psutil.Process:
-        """Add another raylet."""
         assert self._process.stdin is not None
         self._process.stdin.write("add\n")
         self._process.stdin.flush()
@@ -77,11 +75,9 @@ class RayCluster:
         return float(self._read().get(resource, 0.0))
 
     def left_files(self) -> list[Path]:
-        """Temporary files of shadowsync."""
         return list(self.temporary.glob("shadowsync-*"))
 
     def close(self) -> None:
-        """End all of it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         children: list[psutil.Process] = []

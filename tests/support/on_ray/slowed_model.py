@@ -23,7 +23,6 @@ class SlowedModel(WideDeep):
         self._file = file
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Return the logits [B]."""
         if self.training and Path(self._file).exists():
             threading.Event().wait(SECONDS)
         return super().forward(dense, embeddings)

@@ -54,7 +54,6 @@ class Tab:
                 self.requests.append(str(body["params"]["request"]["url"]))
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command; its result."""
         number = next(self._numbers)
         response: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = response
@@ -82,7 +81,6 @@ class Tab:
         )
 
     async def value(self, expression: str) -> Any:
-        """What a JavaScript expression gives."""
         result = await self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         return result["result"].get("value")
 
@@ -97,7 +95,6 @@ class Tab:
             await asyncio.to_thread(threading.Event().wait, 0.05)
 
     async def picture(self, path: Path) -> None:
-        """The whole page, as PNG."""
         taken = await self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         await asyncio.to_thread(path.write_bytes, base64.b64decode(taken["data"]))
 

@@ -30,7 +30,6 @@ def mix(x: int) -> int:
 
 
 def hash_of(value: str | int | bytes | None, seed: int, column: int) -> int:
-    """The hash of an id."""
     if isinstance(value, bytes):
         data = value
     else:
@@ -83,7 +82,6 @@ class TableVectors:
         return np.array(found, np.float32).reshape(len(hashes), dim)
 
     def of_row(self, row: int) -> NDArray[np.float32]:
-        """The vector of a row."""
         vector: NDArray[np.float32] = self._vectors[row]
         return vector
 
@@ -235,7 +233,6 @@ def vector_of(
 
 
 def main(export: str, log: str, out: str, shuffled: str) -> None:
-    """See above."""
     folder = Path(export)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     table_of_rows = pq.read_table(log).slice(0, ROWS)

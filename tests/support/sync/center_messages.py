@@ -28,7 +28,6 @@ def values_of(reply: CenterExchange | CenterValues) -> Float32Array:
 
 
 def whole(state: CenterState) -> Float32Array:
-    """The whole slice."""
     return values_of(state.read(CenterRead(1, state.start, state.stop)))
 
 

@@ -166,6 +166,12 @@ class Net:
         for trainer in self.trainers:
             self._words[trainer.index] = (self.generation, tuple(members))
 
+    def meeting(self, rounds: int = 1) -> Net:
+        """The same, whose trainers are all of one group and want so many rounds."""
+        self.regroup(range(len(self.trainers)))
+        self.want(rounds)
+        return self
+
     def want(self, rounds: int, indices: Sequence[int] | None = None) -> None:
         """So many more rounds are wanted of each."""
         for trainer in self.trainers:

@@ -37,15 +37,12 @@ class Remembering(Algorithm):
         self.loads = 0
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """Not run here."""
         raise NotImplementedError
 
     def state(self) -> AlgorithmState:
-        """What it was given."""
         return self.held
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Takes it over."""
         self.held = state
         self.loads += 1
 

@@ -60,12 +60,7 @@ class EmbeddingCluster:
     """The stores of all nodes, and a router."""
 
     def __init__(
-        self,
-        tables: Sequence[TableSettings],
-        nodes: int,
-        *,
-        distinct: bool = False,
-        memory_bytes: int = 0,
+        self, tables: Sequence[TableSettings], nodes: int, *, distinct: bool = False, memory_bytes: int = 0
     ) -> None:
         self.plan = TablePlan.make(tables, nodes)
         self.router = ShardRouter(self.plan, distinct=distinct)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from shadowsync.pipeline.wire.control.orders import ConnectPeers, GroupView, Mem
 from shadowsync.pipeline.wire.messages import Lookup, Push, Vectors
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.data.plain_job import plain_job
+from shadowsync.tests.support.expected import of_type, present
 
 Context = zmq.Context[zmq.Socket[bytes]]
 ENOUGH_SECONDS = 60.0
@@ -30,14 +32,9 @@ EVERY_ROW: Int32Array = np.arange(ROWS, dtype=np.int32)
 
 def job_of(nodes: int = 1, *, optimizer: str = "sgd", **start: Any) -> Job:
     """One table, plain SGD at a rate of 1, so that a push of ones makes every float 1 less."""
-    return Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
-            "model": {"table_rows": ROWS, "embedding_dim": DIM},
-            "embedding": {"optimizer": optimizer, "lr": 1.0, "nodes": nodes},
-            "start": start,
-        }
-    )
+    model = {"table_rows": ROWS, "embedding_dim": DIM}
+    embedding = {"optimizer": optimizer, "lr": 1.0, "nodes": nodes}
+    return plain_job(1, 1, model=model, embedding=embedding, start=start)
 
 
 class Node:
@@ -54,12 +51,9 @@ class Node:
         return self._call(self.role.handle(request))
 
     def call(self, message: Message) -> Message:
-        """What a worker asks."""
         self.connection.send(message)
         assert self.connection.socket.poll(int(ENOUGH_SECONDS * 1000)), "nothing came"
-        reply = self.connection.receive()
-        assert reply is not None
-        return reply
+        return present(self.connection.receive())
 
     def push(self, batch: BatchId, rows: Int32Array = EVERY_ROW) -> Message:
         """A push of ones."""
@@ -67,13 +61,12 @@ class Node:
 
     def look_up(self, rows: Int32Array = EVERY_ROW) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The rows as they are now."""
-        reply = self.call(Lookup(1, rows))
-        assert isinstance(reply, Vectors)
+        reply = of_type(Vectors, self.call(Lookup(1, rows)))
         return reply.values.reshape(-1, DIM).copy()
 
 
 @contextmanager
-def running(context: Context, job: Job, failures: list[BaseException], index: int = 0) -> Iterator[Node]:
+def running(context: Context, failures: list[BaseException], job: Job, index: int = 0) -> Iterator[Node]:
     """The role of embedding-`index`, prepared; `facts` is what it said of itself."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -101,3 +94,6 @@ def running(context: Context, job: Job, failures: list[BaseException], index: in
         loop.call_soon_threadsafe(loop.stop)
         thread.join(ENOUGH_SECONDS)
         loop.close()
+
+
+Serving = Callable[..., AbstractContextManager[Node]]

@@ -11,9 +11,10 @@ from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.tests.support.fake_streams import FakeStreams
 
 
-def build_shared(job: Job) -> TrainerContext:
-    """Its tables are split by their rows."""
-    return TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+def build_shared(job: Job, *, on_device: bool = False) -> TrainerContext:
+    """Its tables are split by their rows; perhaps on a device that is not there."""
+    shared = TrainerContext.build(job, TablePlan.make(job.tables, job.embedding.nodes))
+    return on_fake_device(shared) if on_device else shared
 
 
 def on_fake_device(shared: TrainerContext, streams: FakeStreams | None = None) -> TrainerContext:

@@ -27,12 +27,7 @@ def make_table(
 
 
 def make_tables(
-    rows: Sequence[int],
-    dim: int = 4,
-    *,
-    optimizer: str = "sgd",
-    lr: float = 0.1,
-    init_scale: float = 0.05,
+    rows: Sequence[int], dim: int = 4, *, optimizer: str = "sgd", lr: float = 0.1, init_scale: float = 0.05
 ) -> tuple[TableSettings, ...]:
     """Tables that differ in nothing but their rows, one row an example."""
     return tuple(

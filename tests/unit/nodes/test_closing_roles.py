@@ -19,6 +19,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.wire import sockets
 from shadowsync.pipeline.wire.sockets import Listener
+from shadowsync.tests.support.coroutines import run_by
 
 Join: TypeAlias = Callable[[float], bool]
 
@@ -55,7 +56,8 @@ async def _reader(patch: pytest.MonkeyPatch, listener: Mock, join: Join) -> Read
 
 
 @pytest.mark.parametrize("make", [_trainer, _reader])
-def test_a_role_that_is_cancelled_while_it_closes_closes_its_listener(
+@run_by(asyncio.run)
+async def test_a_role_that_is_cancelled_while_it_closes_closes_its_listener(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener, joins, go = Mock(), threading.Event(), threading.Event()
@@ -65,17 +67,14 @@ def test_a_role_that_is_cancelled_while_it_closes_closes_its_listener(
         joins.set()
         return go.wait(60.0)
 
-    async def body() -> None:
-        role = await make(monkeypatch, listener, join)
-        closing = asyncio.create_task(role.close())
-        await asyncio.to_thread(joins.wait, 60.0)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-        listener.close.assert_called_once_with()
-        go.set()
-
-    asyncio.run(body())
+    role = await make(monkeypatch, listener, join)
+    closing = asyncio.create_task(role.close())
+    await asyncio.to_thread(joins.wait, 60.0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    listener.close.assert_called_once_with()
+    go.set()
 
 
 def test_a_listener_that_cannot_bind_for_want_of_files_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

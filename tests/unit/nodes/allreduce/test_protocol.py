@@ -22,6 +22,7 @@ from shadowsync.pipeline.wire.peer_messages import (
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import AlgorithmState
 from shadowsync.sync_algos.contract.grouping import fixed, shuffled
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.held_memory import early_bytes, saved_bytes
 from shadowsync.tests.support.sync.peer_net import TIMEOUT_SECONDS, Lossy, Net
 from shadowsync.tests.support.sync.peer_transports import Remembering
@@ -43,7 +44,6 @@ class Refusing(Counting):
     """Does not take a state."""
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Never."""
         raise ValueError(f"another size than {len(state.tensors)}")
 
 
@@ -61,16 +61,14 @@ def done(net: Net, rounds: int) -> bool:
 def test_those_behind_adopt_the_state_before_they_meet(
     versions: list[int], loss: float, eager: bool, seed: int
 ) -> None:
-    algorithms = [Counting(version) for version in versions]
+    algorithms = [Remembering(version, NUMEL) for version in versions]
     net = Net(len(versions), NUMEL, algorithms=algorithms, eager=eager, seed=seed)
     net.lose = Lossy(loss, seed)
-    net.regroup(range(len(versions)))
-    net.want(1)
-    assert done(net, 1)
+    assert done(net.meeting(), 1)
     best = max(versions)
     for version, algorithm in zip(versions, algorithms, strict=True):
         assert algorithm.held.completed_rounds == best
-        assert (algorithm.held.tensors["moved"] == best).all()
+        assert all((algorithm.held.tensors[name] == best).all() for name in Remembering.state_names)
         assert algorithm.loads == (version < best)
     sources = {sender for sender, _, message in net.sent if isinstance(message, PeerState)}
     assert sources <= {versions.index(best)}
@@ -102,9 +100,7 @@ def test_one_that_joins_late_has_the_state_of_the_others_before_any_round(
 
 def test_a_donor_that_dies_is_put_out_and_the_next_one_gives() -> None:
     algorithms = [Counting(5), Counting(0), Counting(5)]
-    net = Net(3, NUMEL, algorithms=algorithms, chunk_elements=2)
-    net.regroup(range(3))
-    net.want(1)
+    net = Net(3, NUMEL, algorithms=algorithms, chunk_elements=2).meeting()
     assert net.run(lambda: any(isinstance(m, PeerState) for _, _, m in net.sent))
     net.kill(0)
     net.trainers[0].wants = 0
@@ -115,9 +111,7 @@ def test_a_donor_that_dies_is_put_out_and_the_next_one_gives() -> None:
 
 
 def test_a_state_that_the_algorithm_refuses_is_not_the_fault_of_the_message() -> None:
-    net = Net(2, NUMEL, algorithms=[Counting(1), Refusing(0)])
-    net.regroup([0, 1])
-    net.want(1)
+    net = Net(2, NUMEL, algorithms=[Counting(1), Refusing(0)]).meeting()
     with pytest.raises(RuntimeError, match="refused the state of trainer 0"):
         net.run(lambda: False)
 
@@ -134,9 +128,7 @@ def test_one_that_is_alive_and_not_there_yet_is_not_late() -> None:
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_for_how_long_rounds_waited_for_whom_is_counted(eager: bool) -> None:
-    net = Net(3, NUMEL, eager=eager)
-    net.regroup([0, 1, 2])
-    net.want(2)
+    net = Net(3, NUMEL, eager=eager).meeting(2)
     assert net.run(lambda: all(len(trainer.results) == 2 for trainer in net.trainers))
     assert all(not any(one.state.context.waited_seconds.values()) for one in net.trainers)
     net.want(1, [0])
@@ -197,9 +189,7 @@ def test_reshuffled_pairs_are_done_for_with_one_of_them_far_ahead() -> None:
 
 def test_the_values_of_one_round_are_kept_of_a_peer_that_is_early() -> None:
     """Eager peers stream before this trainer is there, and that much memory is taken, and no more."""
-    net = Net(3, NUMEL, eager=True)
-    net.regroup(range(3))
-    net.want(1)
+    net = Net(3, NUMEL, eager=True).meeting()
     assert done(net, 1)
     net.want(1, [0, 1])
     late_one = net.trainers[2].state
@@ -280,9 +270,7 @@ NO_POSITIONS = np.zeros(0, dtype=np.int32)
     ids=lambda given: given.KIND if isinstance(given, Message) else str(given),
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(message: Message, match: str) -> None:
-    net = Net(2, NUMEL)
-    net.regroup([0, 1])
-    net.want(1)
+    net = Net(2, NUMEL).meeting()
     assert net.run(lambda: all(trainer.state.streaming for trainer in net.trainers))
     with pytest.raises(ValueError, match=match):
         net.trainers[0].state.receive(1, message, net.now)
@@ -293,9 +281,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(message: Message, match: 
 
 
 def test_a_weight_that_changes_in_a_round_is_refused() -> None:
-    net = Net(2, NUMEL)
-    net.regroup([0, 1])
-    net.want(1)
+    net = Net(2, NUMEL).meeting()
     # Only what is made up here arrives.
     assert net.run(lambda: all(trainer.state.streaming for trainer in net.trainers))
     state = net.trainers[0].state
@@ -306,16 +292,12 @@ def test_a_weight_that_changes_in_a_round_is_refused() -> None:
 
 def test_who_promised_not_to_complete_a_round_does_not() -> None:
     """Its missing results come a moment later; without one that had completed they count for nothing."""
-    net = Net(2, NUMEL)
-    net.regroup([0, 1])
-    net.want(1)
+    net = Net(2, NUMEL).meeting()
     one, other = net.trainers
     net.lose = lambda sender, to, message: isinstance(message, PeerResult) and sender == 1  # noqa: ARG005
     assert net.run(lambda: len(other.results) == 1)
-    round = one.state.context.current_round
-    assert round is not None
-    work = round.work
-    assert work is not None
+    round = present(one.state.context.current_round)
+    work = present(round.work)
     assert work.reduced
     results = [PeerResult(1, 0, at, 4, 0, payload(4)) for at in work.missing_results()]
     one.state.receive(1, PeerResolve(1, 0), net.now)
@@ -332,9 +314,7 @@ def test_who_promised_not_to_complete_a_round_does_not() -> None:
 
 def test_a_member_that_may_have_completed_alone_is_counted() -> None:
     """It has all results, and stalls before it says so: the gap that remains."""
-    net = Net(3, NUMEL)
-    net.regroup(range(3))
-    net.want(1)
+    net = Net(3, NUMEL).meeting()
     net.lose = lambda sender, to, message: isinstance(message, PeerResult) and to != 2  # noqa: ARG005
     assert net.run(lambda: bool(net.trainers[2].results))
     net.trainers[2].stalled = True
@@ -345,9 +325,7 @@ def test_a_member_that_may_have_completed_alone_is_counted() -> None:
 
 def test_one_that_is_stalled_before_it_reduced_cannot_have_completed() -> None:
     """The control of the one above: nothing is counted, and nobody waits for its answer."""
-    net = Net(3, NUMEL)
-    net.regroup(range(3))
-    net.want(1)
+    net = Net(3, NUMEL).meeting()
     assert net.run(lambda: any(isinstance(message, PeerChunk) for _, _, message in net.sent))
     net.trainers[2].stalled = True
     assert net.run(lambda: any(net.trainers[at].late for at in (0, 1)))
@@ -358,9 +336,7 @@ def test_one_that_is_stalled_before_it_reduced_cannot_have_completed() -> None:
 
 
 def test_results_are_kept_until_nobody_lacks_them() -> None:
-    net = Net(2, NUMEL)
-    net.regroup([0, 1])
-    net.want(1)
+    net = Net(2, NUMEL).meeting()
     assert done(net, 1)
     memories = [trainer.state.context.history for trainer in net.trainers]
     assert [saved_bytes(history) for history in memories] == [4 * NUMEL] * 2
@@ -385,9 +361,7 @@ def test_a_grouping_that_leaves_one_out_is_refused() -> None:
 
 def stop_in_mid_round(seed: int, steps: int) -> list[bool]:
     """Three trainers told to stop, one by one, in the middle of a round: which of them have its result."""
-    net = Net(3, NUMEL, chunk_elements=4, seed=seed)
-    net.regroup(range(3))
-    net.want(1)
+    net = Net(3, NUMEL, chunk_elements=4, seed=seed).meeting()
     for _ in range(steps):
         net.step()
     heard_at = net.now

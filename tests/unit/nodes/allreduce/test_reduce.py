@@ -67,8 +67,7 @@ def test_the_mean_is_exact_and_the_same_on_all(
     for trainer in net.trainers:
         trainer.grouping = grouping
         trainer.weight = weights[trainer.index] if weights else 1.0
-    net.regroup(range(count))
-    net.want(2)
+    net.meeting(2)
     check_rounds(net, 2)
 
 
@@ -76,8 +75,7 @@ def test_about_twice_the_values_leave_a_member() -> None:
     """2 (n - 1) / n of them, to the byte."""
     for count in (2, 3, 4, 6):
         net = Net(count, 120, chunk_elements=7)
-        net.regroup(range(count))
-        net.want(1)
+        net.meeting()
         check_rounds(net, 1)
         payload = [m.payload.nbytes for _, _, m in net.sent if isinstance(m, PeerChunk | PeerResult)]
         assert sum(payload) == count * 120 * 4 * 2 * (count - 1) // count
@@ -98,8 +96,7 @@ def test_lossy_codecs_leave_all_alike(count: int, up: str, down: str, numel: int
         codecs = LinkCodecs(make_codec(up), make_codec(down))
         net = Net(count, numel, chunk_elements=16, codecs=codecs, seed=seed)
         net.lose = Lossy(loss, seed)
-        net.regroup(range(count))
-        net.want(4)
+        net.meeting(4)
         finish(net, 4)
         results = [[r.tobytes() for r in t.results.values()] for t in net.trainers]
         assert all(other == results[0] for other in results)

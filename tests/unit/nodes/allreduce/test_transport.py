@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -27,16 +27,9 @@ from shadowsync.sync_algos.contract.grouping import Groups, everyone
 from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.held_memory import count_allocations, idle_bytes
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.sync.peer_transports import (
-    Context,
-    Remembering,
-    bench,
-    mean_of,
-    means,
-    sockets_of,
-    vector,
-)
+from shadowsync.tests.support.sync.peer_transports import Context, bench, mean_of, means, sockets_of, vector
 
+T = TypeVar("T")
 ENOUGH_SECONDS = 60.0
 SHORT_SECONDS = 0.4
 INSTANT_SECONDS = 0.001
@@ -56,6 +49,13 @@ def run(work: Coroutine[Any, Any, None], *, threads: bool = False) -> None:
 
     (asyncio.run if threads else run_in_virtual_time)(bounded())
     assert not raised
+
+
+async def begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task that has done all that it can in no time."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task}, timeout=INSTANT_SECONDS)
+    return task
 
 
 def exact(values: list[torch.Tensor], weights: Sequence[float] = ()) -> torch.Tensor:
@@ -137,7 +137,7 @@ async def test_rounds_are_in_the_same_memory_again_and_again(
             in_use = (allocations(pool) - idle_bytes(pool) // bytes_of(50_000) for pool in pools)
             return max(in_use) <= MOST_SAVED_RESULTS
 
-        for _ in range(10):
+        for _ in range(6):
             assert all(torch.equal(result, expected) for result in await means(transports, values))
             # ZeroMQ lets go of what has left on a thread of its own.
             await asyncio.to_thread(wait_until, at_rest, "only what may be asked for is in use")
@@ -179,24 +179,17 @@ def test_every_trainer_on_a_thread_of_its_own(context: Context) -> None:
 
 
 @run_by(run)
-async def test_a_lossy_codec_over_sockets(context: Context) -> None:
-    """Fewer bytes, and the same on all; what the references take is reported."""
+async def test_the_codec_of_the_job_is_that_of_the_link(context: Context) -> None:
+    """Fewer bytes from the second round on; what the references take is reported."""
     codecs = LinkCodecs(make_codec("int8"), make_codec("int8"))
     async with bench(context, 3, 30_000, codecs=codecs, chunk_bytes=40_000) as made:
-        transports = list(made.transports.values())
-        values = [vector(30_000, index) for index in range(3)]
-        first = await means(transports, values)
-        assert all(torch.equal(result, exact(values)) for result in first)
-        sent, memory = transports[0].sent_bytes, transports[0].metrics()["reference_bytes"]
-        moved = [value + 0.01 * vector(30_000, 9) for value in values]
-        second = await means(transports, moved)
-        assert torch.equal(second[0], second[1])
-        assert torch.equal(second[0], second[2])
-        assert transports[0].sent_bytes - sent < 0.55 * sent
+        transport, sent = made.transports[0], [0]
+        for _ in range(2):
+            await means(list(made.transports.values()), [vector(30_000, index) for index in range(3)])
+            sent.append(transport.sent_bytes)
+        assert sent[2] - sent[1] < 0.55 * sent[1]
         # Its own values, the results, and the others' parts of its own slice.
-        assert memory >= 4 * (2 * 30_000 + 2 * 10_000)
-        error = (second[0] - exact(moved)).norm()
-        assert 0 < error < (exact(moved) - exact(values)).norm()
+        assert transport.metrics()["reference_bytes"] >= 4 * (2 * 30_000 + 2 * 10_000)
 
 
 @pytest.mark.parametrize(("codec", "least", "most"), [("float32", 0.9, 1.1), ("sparse", 0.0, 0.1)])
@@ -287,8 +280,7 @@ async def test_one_that_is_not_of_the_group_is_told_so(context: Context) -> None
         assert made.reports[0].excluded == 0
         # The last round works with one.
         assert torch.equal(await mean_of(made.transports[0], vector(100, 1)), vector(100, 1))
-        waiting = asyncio.ensure_future(mean_of(made.transports[1], vector(100, 2)))
-        await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
+        waiting = await begun(mean_of(made.transports[1], vector(100, 2)))
         made.regroup(3, [0, 1])
         result = await mean_of(made.transports[0], vector(100, 1))
         assert torch.equal(await waiting, result), "let in while it waits, it takes part"
@@ -297,8 +289,7 @@ async def test_one_that_is_not_of_the_group_is_told_so(context: Context) -> None
 @run_by(run)
 async def test_a_regroup_ends_what_waits(context: Context) -> None:
     async with bench(context, 2, 100) as made:
-        waiting = asyncio.ensure_future(made.transports[0].meet())
-        await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
+        waiting = await begun(made.transports[0].meet())
         assert not waiting.done()
         made.regroup(2, [0, 1])
         with pytest.raises(PeerLost):
@@ -313,8 +304,7 @@ async def test_a_regroup_ends_what_waits(context: Context) -> None:
 async def test_cancel_ends_what_waits_here_and_there(context: Context) -> None:
     async with bench(context, 2, 100) as made:
         group = await asyncio.gather(made.transports[0].meet(), made.transports[1].meet())
-        waiting = asyncio.ensure_future(group[0].mean(vector(100, 1)))
-        await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
+        waiting = await begun(group[0].mean(vector(100, 1)))
         made.transports[1].cancel()
         made.transports[0].cancel()
         with pytest.raises(PeerLost):
@@ -322,8 +312,7 @@ async def test_cancel_ends_what_waits_here_and_there(context: Context) -> None:
         with pytest.raises(PeerLost):
             await group[1].mean(vector(100, 1))
         made.regroup(2, [0, 1])
-        waiting_too = asyncio.ensure_future(made.transports[0].meet())
-        await asyncio.wait({waiting_too}, timeout=INSTANT_SECONDS)
+        waiting_too = await begun(made.transports[0].meet())
         made.transports[1].cancel()
         with pytest.raises(PeerLost):
             # Long before its timeout: the other says that it takes part no more.
@@ -335,14 +324,12 @@ async def test_a_cancelled_meet_or_mean_leaves_the_link_usable(context: Context)
     async with bench(context, 2, 1000) as made:
         one, other = made.transports[0], made.transports[1]
         values = [vector(1000, 1), vector(1000, 2)]
-        meeting = asyncio.ensure_future(one.meet())
-        await asyncio.wait({meeting}, timeout=INSTANT_SECONDS)
+        meeting = await begun(one.meet())
         meeting.cancel()
         assert torch.equal((await means([one, other], values))[0], exact(values))
         # A mean that is given up still counts for the others.
         groups = await asyncio.gather(one.meet(), other.meet())
-        reducing = asyncio.ensure_future(groups[0].mean(values[0]))
-        await asyncio.wait({reducing}, timeout=INSTANT_SECONDS)
+        reducing = await begun(groups[0].mean(values[0]))
         reducing.cancel()
         assert torch.equal(await groups[1].mean(values[1]), exact(values))
         results = await means([one, other], values)
@@ -372,34 +359,16 @@ async def test_eager_rounds_do_not_wait_for_the_others_to_meet(context: Context)
         one, other = made.transports[0], made.transports[1]
         values = [vector(1000, 1), vector(1000, 2)]
         # The first round of a generation waits, so that states are adopted before it.
-        first = asyncio.ensure_future(one.meet())
-        await asyncio.wait({first}, timeout=INSTANT_SECONDS)
+        first = await begun(one.meet())
         assert not first.done()
         groups = [await other.meet(), await first]
         await asyncio.gather(*(g.mean(v) for g, v in zip(groups, reversed(values), strict=True)))
         group = await asyncio.wait_for(one.meet(), INSTANT_SECONDS)
-        reducing = asyncio.ensure_future(group.mean(values[0]))
-        await asyncio.wait({reducing}, timeout=INSTANT_SECONDS)
+        reducing = await begun(group.mean(values[0]))
         assert not reducing.done()
         # Its chunks were kept.
         assert torch.equal(await mean_of(other, values[1]), exact(values))
         assert torch.equal(await reducing, exact(values))
-
-
-@run_by(run)
-async def test_the_one_that_lags_behind_adopts_the_state(context: Context) -> None:
-    made = sockets_of(context, 4, 1000, "inproc://peer-{}")
-    algorithms = [Remembering(completed, 1000) for completed in (3, 7, 7, 0)]
-    transports = [made.open(at, algorithm=algorithm) for at, algorithm in enumerate(algorithms)]
-    made.regroup(1, range(4))
-    groups = await asyncio.gather(*(transport.meet() for transport in transports))
-    assert all(group.members == (0, 1, 2, 3) for group in groups)
-    for algorithm in algorithms:
-        assert algorithm.state().completed_rounds == 7
-        assert all((tensor == 7).all() for tensor in algorithm.state().tensors.values())
-    assert [algorithm.loads for algorithm in algorithms] == [1, 0, 0, 1]
-    for transport in transports:
-        transport.close()
 
 
 @run_by(partial(run, threads=True))
@@ -449,8 +418,7 @@ async def test_what_is_no_flat_buffer_is_refused(context: Context, values: torch
 @run_by(run)
 async def test_a_closed_link_says_so(context: Context) -> None:
     async with bench(context, 2, 100) as made:
-        waiting = asyncio.ensure_future(made.transports[0].meet())
-        await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
+        waiting = await begun(made.transports[0].meet())
         made.transports[0].close()
         with pytest.raises(PeerLost):
             await waiting
@@ -461,7 +429,8 @@ async def test_a_closed_link_says_so(context: Context) -> None:
         made.transports[0].close()
 
 
-def test_a_grouping_that_fails_for_the_new_members_is_heard_of(context: Context) -> None:
+@run_by(run)
+async def test_a_grouping_that_fails_for_the_new_members_is_heard_of(context: Context) -> None:
     """Whoever waits to meet gets the error, and does not wait for ever."""
 
     def only_for_two(members: Sequence[int], round_number: int, seed: int) -> Groups:
@@ -469,14 +438,10 @@ def test_a_grouping_that_fails_for_the_new_members_is_heard_of(context: Context)
             raise RuntimeError("made for two")
         return everyone(members, round_number, seed)
 
-    async def work() -> None:
-        async with bench(context, 2, 100) as made:
-            # Out of this generation, it waits for the next one.
-            made.transports[0].cancel()
-            meeting = asyncio.ensure_future(made.transports[0].meet(only_for_two))
-            await asyncio.wait({meeting}, timeout=INSTANT_SECONDS)
-            made.transports[0].regroup(100, [0])
-            with pytest.raises(RuntimeError, match="made for two"):
-                await meeting
-
-    run(work())
+    async with bench(context, 2, 100) as made:
+        # Out of this generation, it waits for the next one.
+        made.transports[0].cancel()
+        meeting = await begun(made.transports[0].meet(only_for_two))
+        made.transports[0].regroup(100, [0])
+        with pytest.raises(RuntimeError, match="made for two"):
+            await meeting

@@ -58,7 +58,6 @@ class SharedContext(zmq.Context[zmq.Socket[bytes]]):
         pass
 
     def end(self) -> None:
-        """End it."""
         super().term()
 
 

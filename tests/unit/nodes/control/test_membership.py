@@ -11,7 +11,8 @@ from shadowsync.pipeline.wire.control.messages import NodeFacts
 DIGEST = "d1"
 
 
-def membership() -> Membership:
+@pytest.fixture
+def members() -> Membership:
     return Membership({"reader": 1, "trainer": 2}, DIGEST)
 
 
@@ -19,8 +20,7 @@ def join(members: Membership, role: str, token: str) -> str:
     return members.join(role, token, DIGEST, f"tcp://127.0.0.1:{len(token)}").info.name
 
 
-def test_nodes_are_numbered_as_they_come() -> None:
-    members = membership()
+def test_nodes_are_numbered_as_they_come(members: Membership) -> None:
     assert join(members, "trainer", "t1") == "trainer-0"
     assert join(members, "reader", "r") == "reader-0"
     assert join(members, "trainer", "t2") == "trainer-1"
@@ -30,8 +30,7 @@ def test_nodes_are_numbered_as_they_come() -> None:
     assert [member.info.name for member in members.alive("trainer")] == ["trainer-0", "trainer-1"]
 
 
-def test_a_repeated_hello_is_the_same_member() -> None:
-    members = membership()
+def test_a_repeated_hello_is_the_same_member(members: Membership) -> None:
     first = members.join("trainer", "t1", DIGEST, "")
     assert members.join("trainer", "t1", DIGEST, "") is first
     members.started = True
@@ -46,30 +45,28 @@ def test_a_repeated_hello_is_the_same_member() -> None:
         ("trainer", "d2", "job differs from the coordinator's; start every node with the same job file"),
     ],
 )
-def test_a_stranger_is_refused_and_changes_nothing(role: str, digest: str, why: str) -> None:
-    members = membership()
+def test_a_stranger_is_refused_and_changes_nothing(
+    members: Membership, role: str, digest: str, why: str
+) -> None:
     with pytest.raises(ClusterError, match=why):
         members.join(role, "x", digest, "")
     assert (members.alive(), members.find("x")) == ([], None)
 
 
-def test_one_too_many_is_refused() -> None:
-    members = membership()
+def test_one_too_many_is_refused(members: Membership) -> None:
     join(members, "reader", "r1")
     with pytest.raises(ClusterError, match="the job already has its 1 reader nodes"):
         join(members, "reader", "r2")
     assert members.missing() == {"reader": 1, "trainer": 2}
 
 
-def test_nobody_joins_a_running_job() -> None:
-    members = membership()
+def test_nobody_joins_a_running_job(members: Membership) -> None:
     members.started = True
     with pytest.raises(ClusterError, match="the job is running"):
         join(members, "trainer", "t1")
 
 
-def test_one_that_joins_late_has_a_name_of_its_own() -> None:
-    members = membership()
+def test_one_that_joins_late_has_a_name_of_its_own(members: Membership) -> None:
     join(members, "reader", "r1")
     members.started = True
     members.lose("r1", "died")
@@ -79,8 +76,7 @@ def test_one_that_joins_late_has_a_name_of_its_own() -> None:
     assert members.join("reader", "r2", DIGEST, "", late=True) is late
 
 
-def test_the_lost_are_known_and_stay_lost() -> None:
-    members = membership()
+def test_the_lost_are_known_and_stay_lost(members: Membership) -> None:
     join(members, "trainer", "t1")
     members.start()
     lost = members.lose("t1", "was silent")
@@ -100,8 +96,7 @@ def test_the_lost_are_known_and_stay_lost() -> None:
         members.require("t1").get_ready(NodeFacts())
 
 
-def test_before_the_start_a_dead_nodes_place_is_free_again() -> None:
-    members = membership()
+def test_before_the_start_a_dead_nodes_place_is_free_again(members: Membership) -> None:
     join(members, "trainer", "t1")
     join(members, "trainer", "t2")
     members.lose("t1", "died")
@@ -113,14 +108,12 @@ def test_before_the_start_a_dead_nodes_place_is_free_again() -> None:
         join(members, "trainer", "t1")
 
 
-def test_a_stranger_is_no_member() -> None:
-    members = membership()
+def test_a_stranger_is_no_member(members: Membership) -> None:
     with pytest.raises(ClusterError, match="not a member of this job; join the job first"):
         members.require("x")
 
 
-def test_missing_are_those_that_are_not_ready() -> None:
-    members = membership()
+def test_missing_are_those_that_are_not_ready(members: Membership) -> None:
     assert members.missing() == {"reader": 1, "trainer": 2}
     for role, token in (("trainer", "t1"), ("trainer", "t2"), ("reader", "r")):
         join(members, role, token)
@@ -143,8 +136,7 @@ def why_missing(members: Membership, silence: float) -> str:
     return missing_nodes(members, lambda _: silence, 15.0)
 
 
-def test_each_place_without_a_ready_node_is_named_with_what_became_of_it() -> None:
-    members = membership()
+def test_each_place_without_a_ready_node_is_named_with_what_became_of_it(members: Membership) -> None:
     join(members, "reader", "r1")
     join(members, "trainer", "t1")
     join(members, "trainer", "t2")

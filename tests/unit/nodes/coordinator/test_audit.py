@@ -135,10 +135,7 @@ def pushed_by_a_stranger(job_counts: JobCounts) -> None:
     ],
 )
 def test_one_lost_or_doubled_message_is_red(
-    job_counts: JobCounts,
-    fault: Callable[[JobCounts], None],
-    wanted: list[str],
-    contradicted: list[str],
+    job_counts: JobCounts, fault: Callable[[JobCounts], None], wanted: list[str], contradicted: list[str]
 ) -> None:
     train_all(job_counts)
     fault(job_counts)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,9 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
 from shadowsync.tests.support.coordinator.impossible import lies
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import present
 
 NODES = [("trainer", 0), ("trainer", 1), ("embedding", 0), ("reader", 0)]
 LIAR = "token-trainer-1"
@@ -116,8 +118,7 @@ class Told(CoordinatorServer):
         if (reply := self.replies.get(type(request))) is not None:
             body = encode_body(reply)
             body = self.lie(body) if identity == LIAR.encode() else body
-            session = self.sessions.of(identity)
-            assert session is not None
+            session = present(self.sessions.of(identity))
             asyncio.get_running_loop().call_soon(session.receive, ReplyMessage(message.number, True, body))
 
     @property
@@ -127,8 +128,7 @@ class Told(CoordinatorServer):
 
     async def told(self, token: str, request: Request[Any], body: list[Any]) -> ReplyMessage:
         """What it answers to a request of this body."""
-        session = self.sessions.of(token.encode())
-        assert session is not None
+        session = present(self.sessions.of(token.encode()))
         before = len(self.said)
         session.receive(RequestMessage(1, CONTROL_VERBS.name_of(request), body))
         while True:
@@ -138,13 +138,8 @@ class Told(CoordinatorServer):
             await asyncio.sleep(0)
 
 
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine."""
-
-    async def main() -> None:
-        await asyncio.wait_for(work(), 120.0)
-
-    asyncio.run(main())
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 120.0))
 
 
 TRAINED = TrainedBatch(batch_id(1), 8, 4.0, 3.0, 8.0, 0.1, delivery=("reader-0", 0, 1))
@@ -161,31 +156,29 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("token", "request_"), REQUESTS, ids=lambda one: type(one).__name__)
-def test_a_request_that_cannot_be_changes_no_account(
+@run_by(run)
+async def test_a_request_that_cannot_be_changes_no_account(
     token: str, request_: Request[Any], tmp_path: Path
 ) -> None:
-    async def work() -> None:
-        for number, (place, body) in enumerate(lies(encode_body(request_))):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            server = Told(folder)
-            if isinstance(request_, ReturnBatches):
-                server.state.mark_dead(LIAR, "died")
-            before = server.accounts
-            reply = await server.told(token, request_, body)
-            text = str(reply.body)
-            if not reply.ok:
-                assert "' failed: " not in text, f"{place}: {text}"
-                assert server.accounts == before, place
-            else:
-                # It may say something else in bounds; then it counts once, by what one batch has.
-                assert server.state.ledger.totals.trained_examples <= before["trained_examples"] + 128, place
-                assert all(0 <= value < 1 << 45 for value in server.accounts.values()), place
-            assert not server.failures, f"{place}: {server.failures}"
-            encode(ReplyMessage(1, True, encode_body(StatusReply(_status(server)))))
-            await server.store.close()
-
-    run(work)
+    for number, (place, body) in enumerate(lies(encode_body(request_))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        server = Told(folder)
+        if isinstance(request_, ReturnBatches):
+            server.state.mark_dead(LIAR, "died")
+        before = server.accounts
+        reply = await server.told(token, request_, body)
+        text = str(reply.body)
+        if not reply.ok:
+            assert "' failed: " not in text, f"{place}: {text}"
+            assert server.accounts == before, place
+        else:
+            # It may say something else in bounds; then it counts once, by what one batch has.
+            assert server.state.ledger.totals.trained_examples <= before["trained_examples"] + 128, place
+            assert all(0 <= value < 1 << 45 for value in server.accounts.values()), place
+        assert not server.failures, f"{place}: {server.failures}"
+        encode(ReplyMessage(1, True, encode_body(StatusReply(_status(server)))))
+        await server.store.close()
 
 
 def _status(server: CoordinatorServer) -> dict[str, Any]:
@@ -198,25 +191,23 @@ COUNTED = (
 )  # fmt: skip
 
 
-def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(tmp_path: Path) -> None:
-    async def work() -> None:
-        now = [0.0]
-        server = Told(tmp_path, clock=lambda: now[0], trainer={"count": 2})
-        before = server.accounts
-        for value in (MOST_COUNT, 0, 0.5, float(MOST_COUNT), 1):
-            for name in (None, *COUNTED):
-                counts: dict[str, int | float] = dict.fromkeys(COUNTED, 1) if name is None else {name: value}
-                for token in ("token-trainer-0", LIAR, "token-reader-0", "token-embedding-0"):
-                    now[0] += 0.7
-                    server.beat(token.encode(), token, Heartbeat(counts))
-                encode(ReplyMessage(1, True, encode_body(StatusReply(_status(server)))))
-        await server.look(now[0])
-        assert server.accounts == before
-        assert not server.failures
-        await server.close()
-        await server.store.close()
-
-    run(work)
+@run_by(run)
+async def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(tmp_path: Path) -> None:
+    now = [0.0]
+    server = Told(tmp_path, clock=lambda: now[0], trainer={"count": 2})
+    before = server.accounts
+    for value in (MOST_COUNT, 0, 0.5, float(MOST_COUNT), 1):
+        for name in (None, *COUNTED):
+            counts: dict[str, int | float] = dict.fromkeys(COUNTED, 1) if name is None else {name: value}
+            for token in ("token-trainer-0", LIAR, "token-reader-0", "token-embedding-0"):
+                now[0] += 0.7
+                server.beat(token.encode(), token, Heartbeat(counts))
+            encode(ReplyMessage(1, True, encode_body(StatusReply(_status(server)))))
+    await server.look(now[0])
+    assert server.accounts == before
+    assert not server.failures
+    await server.close()
+    await server.store.close()
 
 
 VALUES = np.zeros(ELEMENTS, np.float32).tobytes()
@@ -273,7 +264,8 @@ REPLIES: dict[str, tuple[Callable[[Told], Awaitable[object]], dict[type[Request[
 
 
 @pytest.mark.parametrize("what", REPLIES)
-def test_a_reply_that_cannot_be_costs_its_sender_and_no_account(what: str, tmp_path: Path) -> None:
+@run_by(run)
+async def test_a_reply_that_cannot_be_costs_its_sender_and_no_account(what: str, tmp_path: Path) -> None:
     work_of, replies = REPLIES[what]
     bodies = {verb: encode_body(reply) for verb, reply in replies.items()}
     died: list[str] = []
@@ -288,9 +280,7 @@ def test_a_reply_that_cannot_be_costs_its_sender_and_no_account(what: str, tmp_p
         await work_of(server)
         assert not server.failures, f"{place}: {server.failures}"
         assert server.accounts == before
-        liar, honest = server.state.members.find(LIAR), server.state.members.find("token-trainer-0")
-        assert liar is not None
-        assert honest is not None
+        liar, honest = (present(server.state.members.find(one)) for one in (LIAR, "token-trainer-0"))
         assert honest.alive, place
         if not liar.alive:
             assert liar.lost_because.startswith(f"{IMPOSSIBLE}: "), place
@@ -298,12 +288,9 @@ def test_a_reply_that_cannot_be_costs_its_sender_and_no_account(what: str, tmp_p
         await server.close()
         await server.store.close()
 
-    async def work() -> None:
-        for verb, body in bodies.items():
-            for number, (place, wrong) in enumerate(lies(body)):
-                await one(number, verb, place, wrong)
-
-    run(work)
+    for kind, body in bodies.items():
+        for number, (place, wrong) in enumerate(lies(body)):
+            await one(number, kind, place, wrong)
     assert died
 
 
@@ -337,76 +324,64 @@ def test_a_measure_of_a_clock_that_cannot_be_is_refused() -> None:
         CONTROL_VERBS.decode_reply("measure", [1e300, *body[1:]])
 
 
-def test_a_batch_beyond_the_rows_of_its_span_is_refused(tmp_path: Path) -> None:
+@run_by(run)
+async def test_a_batch_beyond_the_rows_of_its_span_is_refused(tmp_path: Path) -> None:
     """Its reader would be refused otherwise, once it says how many batches the span has."""
-
-    async def work() -> None:
-        server = Told(tmp_path)
-        first = batch_id(1)
-        far = BatchId(first.epoch, first.span, 100, first.seed)
-        request = TrainedBatches((TrainedBatch(far, 8, 4.0, 3.0, 8.0, 0.1),), (), 1)
-        reply = await server.told(LIAR, request, encode_body(request))
-        assert not reply.ok
-        assert "is not in its span" in str(reply.body)
-        await server.store.close()
-
-    run(work)
+    server = Told(tmp_path)
+    first = batch_id(1)
+    far = BatchId(first.epoch, first.span, 100, first.seed)
+    request = TrainedBatches((TrainedBatch(far, 8, 4.0, 3.0, 8.0, 0.1),), (), 1)
+    reply = await server.told(LIAR, request, encode_body(request))
+    assert not reply.ok
+    assert "is not in its span" in str(reply.body)
+    await server.store.close()
 
 
-def test_acknowledgements_of_no_delivery_and_of_one_twice_cost_the_trainer(tmp_path: Path) -> None:
-    async def work() -> None:
-        server = Told(tmp_path)
-        await server.answer(LIAR, TrainedBatches((TRAINED,), (), 1), 1)
-        before = server.accounts
-        again = dataclasses.replace(TRAINED, id=batch_id(3))
-        with pytest.raises(ProtocolError, match="delivery 1 of reader-0 to worker 0 is acknowledged twice"):
-            await server.answer(LIAR, TrainedBatches((again,), (), 1), 2)
-        with pytest.raises(ProtocolError, match="delivery 2 of reader-0 to worker 0 is acknowledged twice"):
-            await server.answer(LIAR, TrainedBatches((), (LEFT_OUT, LEFT_OUT), 1), 3)
-        assert server.accounts == before
-        unnamed = dataclasses.replace(again, delivery=UNKNOWN_DELIVERY)
-        await server.answer(LIAR, TrainedBatches((unnamed,), (), 1), 4)
-        liar = server.state.members.find(LIAR)
-        assert liar is not None
-        assert "an acknowledgement that names no delivery" in liar.lost_because
-        assert server.state.members.require("token-reader-0").alive
-        await server.store.close()
-
-    run(work)
+@run_by(run)
+async def test_acknowledgements_of_no_delivery_and_of_one_twice_cost_the_trainer(tmp_path: Path) -> None:
+    server = Told(tmp_path)
+    await server.answer(LIAR, TrainedBatches((TRAINED,), (), 1), 1)
+    before = server.accounts
+    again = dataclasses.replace(TRAINED, id=batch_id(3))
+    with pytest.raises(ProtocolError, match="delivery 1 of reader-0 to worker 0 is acknowledged twice"):
+        await server.answer(LIAR, TrainedBatches((again,), (), 1), 2)
+    with pytest.raises(ProtocolError, match="delivery 2 of reader-0 to worker 0 is acknowledged twice"):
+        await server.answer(LIAR, TrainedBatches((), (LEFT_OUT, LEFT_OUT), 1), 3)
+    assert server.accounts == before
+    unnamed = dataclasses.replace(again, delivery=UNKNOWN_DELIVERY)
+    await server.answer(LIAR, TrainedBatches((unnamed,), (), 1), 4)
+    liar = present(server.state.members.find(LIAR))
+    assert "an acknowledgement that names no delivery" in liar.lost_because
+    assert server.state.members.require("token-reader-0").alive
+    await server.store.close()
 
 
-def test_a_weight_that_no_example_has_is_refused(tmp_path: Path) -> None:
+@run_by(run)
+async def test_a_weight_that_no_example_has_is_refused(tmp_path: Path) -> None:
     """It would outweigh what all others say of the loss."""
-
-    async def work() -> None:
-        server = Told(tmp_path)
-        before = server.accounts
-        for weight in (7.0, 8.5, 1e40):
-            heavy = dataclasses.replace(TRAINED, weight=weight, positives=3.0)
-            with pytest.raises(ProtocolError, match="and the job has no sample weights"):
-                await server.answer(LIAR, TrainedBatches((heavy,), (), 1), 1)
-        assert server.accounts == before
-        assert server.state.training.metrics.examples == 0
-        await server.store.close()
-
-    run(work)
+    server = Told(tmp_path)
+    before = server.accounts
+    for weight in (7.0, 8.5, 1e40):
+        heavy = dataclasses.replace(TRAINED, weight=weight, positives=3.0)
+        with pytest.raises(ProtocolError, match="and the job has no sample weights"):
+            await server.answer(LIAR, TrainedBatches((heavy,), (), 1), 1)
+    assert server.accounts == before
+    assert server.state.training.metrics.examples == 0
+    await server.store.close()
 
 
-def test_a_span_has_no_more_malformed_rows_than_bytes(tmp_path: Path) -> None:
+@run_by(run)
+async def test_a_span_has_no_more_malformed_rows_than_bytes(tmp_path: Path) -> None:
     """They would end the job, as data that is too bad."""
-
-    async def work() -> None:
-        server = Told(tmp_path)
-        span = server.state.ledger.queue[0]
-        assert span.kind == "bytes"
-        rows = span.stop - span.start
-        for bad_rows, dropped in ((rows, 0), (0, rows), (rows // 2, rows // 2), (1 << 40, 0)):
-            read = SpanRead(0, 0, 4, 40, bad_rows, dropped_negatives=dropped)
-            with pytest.raises(ProtocolError, match=f"rows, {bad_rows} malformed; it has at most {rows}"):
-                await server.answer("token-reader-0", read, 1)
-        assert server.state.ledger.totals.bad_rows == 0
-        assert server.state.lifecycle.stop is None
-        await server.answer("token-reader-0", SpanRead(0, 0, 4, 40, rows - 40), 1)
-        await server.store.close()
-
-    run(work)
+    server = Told(tmp_path)
+    span = server.state.ledger.queue[0]
+    assert span.kind == "bytes"
+    rows = span.stop - span.start
+    for bad_rows, dropped in ((rows, 0), (0, rows), (rows // 2, rows // 2), (1 << 40, 0)):
+        read = SpanRead(0, 0, 4, 40, bad_rows, dropped_negatives=dropped)
+        with pytest.raises(ProtocolError, match=f"rows, {bad_rows} malformed; it has at most {rows}"):
+            await server.answer("token-reader-0", read, 1)
+    assert server.state.ledger.totals.bad_rows == 0
+    assert server.state.lifecycle.stop is None
+    await server.answer("token-reader-0", SpanRead(0, 0, 4, 40, rows - 40), 1)
+    await server.store.close()

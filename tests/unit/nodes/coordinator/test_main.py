@@ -12,24 +12,21 @@ import pytest
 from shadowsync.nodes.coordinator.input import planning
 from shadowsync.nodes.coordinator.main import LEDGER_FILE, make_state
 from shadowsync.nodes.runtime.settings import NodeSettings
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.formats.parquet import row_groups
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import take_sample
+from shadowsync.tests.support.coroutines import run_by
+from shadowsync.tests.support.data.plain_job import plain_job
 
 
-def test_files_are_opened_on_other_threads_than_the_loops(
+@run_by(asyncio.run)
+async def test_files_are_opened_on_other_threads_than_the_loops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate_log(tmp_path, examples=100, eval_examples=0, seed=1, data_format="parquet", files=1)
-    job = Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": [f"{tmp_path}/train-*"]},
-            "model": {"table_rows": 10, "embedding_dim": 4},
-            "embedding": {"nodes": 2},
-        }
-    )
+    model = {"table_rows": 10, "embedding_dim": 4}
+    job = plain_job(13, 26, data={"path": [f"{tmp_path}/train-*"]}, model=model, embedding={"nodes": 2})
     threads: dict[str, int] = {}
     connect = sqlite3.connect
 
@@ -44,13 +41,10 @@ def test_files_are_opened_on_other_threads_than_the_loops(
     monkeypatch.setattr(planning, "row_groups", on("size", row_groups))
     monkeypatch.setattr(planning, "take_sample", on("sample", take_sample))
 
-    async def main() -> None:
-        folder = tmp_path / "run"
-        folder.mkdir()
-        _, writer, _ = await make_state(NodeSettings(job=job, folder=folder), plan_input(job), None)
-        await writer.close()
-        assert (folder / LEDGER_FILE).exists()
-
-    asyncio.run(main())
+    folder = tmp_path / "run"
+    folder.mkdir()
+    _, writer, _ = await make_state(NodeSettings(job=job, folder=folder), plan_input(job), None)
+    await writer.close()
+    assert (folder / LEDGER_FILE).exists()
     assert set(threads) == {"ledger", "size", "sample"}
     assert threading.get_ident() not in threads.values()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.report.merged_work import merged_counts
 from shadowsync.pipeline.wire.control.orders import CountDelivered, Delivered
 from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.real_time import run_in_real_time
 
 NODES = [("trainer", 0), ("trainer", 1), ("reader", 0), ("reader", 1), ("sync", 0)]
 
@@ -57,36 +60,33 @@ class Readers(CoordinatorServer):
         return [f"{node} {what}" for _, node, what in self.state.events]
 
 
-def run(folder: Path, work: Callable[[Readers], Awaitable[None]]) -> None:
-    async def main() -> None:
-        server = Readers(folder)
-        try:
-            await asyncio.wait_for(work(server), 60.0)
-        finally:
-            await server.store.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def readers(folder: Path) -> AsyncIterator[Readers]:
+    server = Readers(folder)
+    try:
+        yield server
+    finally:
+        await server.store.close()
 
 
-def test_what_is_settled_needs_no_question(tmp_path: Path) -> None:
-    async def work(server: Readers) -> None:
+@run_by(run_in_real_time)
+async def test_what_is_settled_needs_no_question(tmp_path: Path) -> None:
+    async with readers(tmp_path) as server:
         assert await server.hear(trainer_0=10, trainer_1=0) == []
         assert server.asked == 0
 
-    run(tmp_path, work)
 
-
-def test_what_readers_have_delivered_may_be_claimed(tmp_path: Path) -> None:
-    async def work(server: Readers) -> None:
+@run_by(run_in_real_time)
+async def test_what_readers_have_delivered_may_be_claimed(tmp_path: Path) -> None:
+    async with readers(tmp_path) as server:
         server.delivered = {"reader-0": {"token-trainer-1": 30}, "reader-1": {"token-trainer-1": 12}}
         assert await server.hear(trainer_1=42) == []
         assert server.asked == 1
 
-    run(tmp_path, work)
 
-
-def test_one_example_more_costs_the_trainer_and_no_other(tmp_path: Path) -> None:
-    async def work(server: Readers) -> None:
+@run_by(run_in_real_time)
+async def test_one_example_more_costs_the_trainer_and_no_other(tmp_path: Path) -> None:
+    async with readers(tmp_path) as server:
         server.delivered = {
             "reader-0": {"token-trainer-1": 30, "token-trainer-0": 90},
             "reader-1": {"token-trainer-1": 12},
@@ -98,22 +98,20 @@ def test_one_example_more_costs_the_trainer_and_no_other(tmp_path: Path) -> None
         ]
         assert [one.info.name for one in server.state.members.alive("trainer")] == ["trainer-0"]
 
-    run(tmp_path, work)
 
-
-def test_nobody_is_judged_while_a_reader_has_not_answered(tmp_path: Path) -> None:
-    async def work(server: Readers) -> None:
+@run_by(run_in_real_time)
+async def test_nobody_is_judged_while_a_reader_has_not_answered(tmp_path: Path) -> None:
+    async with readers(tmp_path) as server:
         del server.delivered["reader-1"]
         assert await server.hear(trainer_1=43) == []
         server.delivered["reader-1"] = {"token-trainer-1": 43}
         assert await server.hear(trainer_1=43) == []
         assert server.asked == 2
 
-    run(tmp_path, work)
 
-
-def test_of_a_dead_reader_the_ledger_knows_it_once_its_batches_are_settled(tmp_path: Path) -> None:
-    async def work(server: Readers) -> None:
+@run_by(run_in_real_time)
+async def test_of_a_dead_reader_the_ledger_knows_it_once_its_batches_are_settled(tmp_path: Path) -> None:
+    async with readers(tmp_path) as server:
         server.state.mark_dead("token-reader-0", "died")
         # Its span is not settled: trainer-1 may have trained of it what nobody knows yet.
         assert await server.hear(trainer_1=8) == []
@@ -127,27 +125,23 @@ def test_of_a_dead_reader_the_ledger_knows_it_once_its_batches_are_settled(tmp_p
         (said,) = await server.hear(trainer_1=10)
         assert "10 examples behind its part of the merges, and 9 were given to it" in said
 
-    run(tmp_path, work)
-
 
 @pytest.mark.parametrize("sender", ["token-trainer-0", "token-reader-0"])
-def test_only_sync_nodes_are_believed(tmp_path: Path, sender: str) -> None:
-    async def work(server: Readers) -> None:
+@run_by(run_in_real_time)
+async def test_only_sync_nodes_are_believed(tmp_path: Path, sender: str) -> None:
+    async with readers(tmp_path) as server:
         server.take_counts(server.state.members.require(sender), merged_counts("trainer-1", 10**9, 9))
         await asyncio.sleep(0.01)
         assert server.asked == 0
         assert server.state.events == []
 
-    run(tmp_path, work)
 
-
-def test_one_question_is_asked_at_a_time(tmp_path: Path) -> None:
-    async def work(server: Readers) -> None:
+@run_by(run_in_real_time)
+async def test_one_question_is_asked_at_a_time(tmp_path: Path) -> None:
+    async with readers(tmp_path) as server:
         claims = MergeClaims(server, server.state)
         server.delivered["reader-0"] = {"token-trainer-1": 100}
         for _ in range(5):
             claims.heard(merged_counts("trainer-1", 60, 9))
         await asyncio.sleep(0.01)
         assert server.asked == 1
-
-    run(tmp_path, work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.base import Reply
 from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
+from shadowsync.tests.support.coroutines import run_by
+from shadowsync.tests.support.real_time import run_in_real_time
 
 TRAINER = {
     "weights_digest": "w",
@@ -50,19 +51,17 @@ def meeting(folder: Path, own: str, trainer: str, shard: str) -> FakeServer:
     ("own", "trainer", "shard", "same"),
     [("a", "a", "a", True), ("a", "a", "b", False), ("a", "b", "b", False), ("", "a", "b", False)],
 )
-def test_nodes_that_read_different_checkpoints_do_not_begin(
+@run_by(run_in_real_time)
+async def test_nodes_that_read_different_checkpoints_do_not_begin(
     tmp_path: Path, own: str, trainer: str, shard: str, same: bool
 ) -> None:
-    async def body() -> None:
-        c = meeting(tmp_path, own, trainer, shard)
+    c = meeting(tmp_path, own, trainer, shard)
 
-        def met(*_: object) -> Reply:
-            raise ClusterError("met")
+    def met(*_: object) -> Reply:
+        raise ClusterError("met")
 
-        c.reply = met
-        outcome = await JobController(c, [], [], lambda: None).run()
-        assert outcome.stop is not None
-        assert ("different checkpoints" in outcome.stop.text) is not same
-        assert bool(c.requested) is same
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    c.reply = met
+    outcome = await JobController(c, [], [], lambda: None).run()
+    assert outcome.stop is not None
+    assert ("different checkpoints" in outcome.stop.text) is not same
+    assert bool(c.requested) is same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from shadowsync.nodes.coordinator.server import HURRY_SECONDS
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.outcome import (
     ClosingResult,
-    CountsByNode,
     DrainedCounts,
     FinalModel,
     Outcome,
@@ -35,26 +35,24 @@ def closing(c: FakeServer, *, hurry: bool = False) -> JobFinalizer:
     return JobFinalizer(c, outcome, model, list[str]().append, hurry=hurry)
 
 
-def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Path) -> None:
-    async def body() -> None:
-        c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
+@run_by(asyncio.run)
+async def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Path) -> None:
+    c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
+    await closing(c).checkpoint()
+    kept = open_checkpoint(tmp_path, verify=True)
+
+    def full(node: Member, request: Request[Any]) -> Reply:
+        reply = c.written(node, request)
+        if node.info.role == "embedding":
+            raise ResourceError("cannot be written (No space left on device)")
+        return reply
+
+    c.reply = full
+    with pytest.raises(ClusterError, match="No space left") as raised:
         await closing(c).checkpoint()
-        kept = open_checkpoint(tmp_path, verify=True)
-
-        def full(node: Member, request: Request[Any]) -> Reply:
-            reply = c.written(node, request)
-            if node.info.role == "embedding":
-                raise ResourceError("cannot be written (No space left on device)")
-            return reply
-
-        c.reply = full
-        with pytest.raises(ClusterError, match="No space left") as raised:
-            await closing(c).checkpoint()
-        assert raised.value.exit_code == ExitCode.RESOURCES
-        assert open_checkpoint(tmp_path, verify=True) == kept
-
-    asyncio.run(body())
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert raised.value.exit_code == ExitCode.RESOURCES
+    assert open_checkpoint(tmp_path, verify=True) == kept
+    assert os.listdir(tmp_path) == ["checkpoint"]
 
 
 @pytest.mark.parametrize(("hurry", "seconds"), [(False, PART_SECONDS), (True, HURRY_SECONDS)])
@@ -73,36 +71,35 @@ async def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
     assert changed_rows_only == [False, hurry]
 
 
-def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_center(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("refusing", "saver", "requested"),
+    [
+        (["trainer-0"], "trainer-1", [ModelOrigin.CENTER] * 2),
+        (["trainer-0", "trainer-1"], "trainer-0", [*[ModelOrigin.CENTER] * 2, ModelOrigin.REPLICAS]),
+    ],
+)
+@run_by(asyncio.run)
+async def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_center(
+    tmp_path: Path, refusing: list[str], saver: str, requested: list[ModelOrigin]
+) -> None:
     """And where the center is not finite itself, which all of them say, a replica is saved."""
+    c = FakeServer(tmp_path, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
 
-    async def body(refused: str) -> tuple[str, list[str], list[str]]:
-        folder = tmp_path / refused
-        folder.mkdir()
-        c = FakeServer(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
+    def reply(node: Member, request: Request[Any]) -> Reply:
+        assert isinstance(request, WriteCheckpoint)
+        if request.dense and request.model == ModelOrigin.CENTER and node.info.name in refusing:
+            raise JobFileError("it has numbers that are not finite")
+        return c.written(node, request)
 
-        def reply(node: Member, request: Request[Any]) -> Reply:
-            assert isinstance(request, WriteCheckpoint)
-            if request.dense and request.model == ModelOrigin.CENTER and refused in ("both", node.info.name):
-                raise JobFileError("it has numbers that are not finite")
-            return c.written(node, request)
-
-        c.reply = reply
-        outcome, notes = (
-            Outcome(drained=DrainedCounts(trainers={"trainer-0": {}, "trainer-1": {}})),
-            list[str](),
-        )
-        model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
-        await JobFinalizer(c, outcome, model, notes.append).checkpoint()
-        parts = [part for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
-        requested = [part.model for part in parts if part.dense]
-        return model.saved_by, requested, notes
-
-    saver, requested, notes = asyncio.run(body("trainer-0"))
-    assert (saver, requested, notes) == ("trainer-1", [ModelOrigin.CENTER, ModelOrigin.CENTER], [])
-    saver, requested, notes = asyncio.run(body("both"))
-    assert (saver, requested) == ("trainer-0", [ModelOrigin.CENTER, ModelOrigin.CENTER, ModelOrigin.REPLICAS])
-    assert any("is lost; the saved model is trainer-0's replica" in note for note in notes)
+    c.reply = reply
+    outcome = Outcome(drained=DrainedCounts(trainers={"trainer-0": {}, "trainer-1": {}}))
+    model, notes = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False), list[str]()
+    await JobFinalizer(c, outcome, model, notes.append).checkpoint()
+    parts = [part for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
+    assert [part.model for part in parts if part.dense] == requested
+    assert model.saved_by == saver
+    lost = any("is lost; the saved model is trainer-0's replica" in note for note in notes)
+    assert lost == bool(notes) == (len(refusing) == 2)
 
 
 @pytest.mark.parametrize(
@@ -118,37 +115,28 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
         (1, False, False, "trainer-0", 1),
     ],
 )
-def test_the_next_trainer_is_asked_for_a_center_that_one_cannot_read(
+@run_by(asyncio.run)
+async def test_the_next_trainer_is_asked_for_a_center_that_one_cannot_read(
     tmp_path: Path, *, unable: int, hurry: bool, answered: bool, saver: str, asked: int
 ) -> None:
     cut = [f"trainer-{number}" for number in range(unable)]
+    trainers, centers = [member("trainer", number) for number in range(3)], list[str]()
+    c = FakeServer(tmp_path, [*trainers, member("sync", 0), member("embedding", 0)])
 
-    async def body() -> FinalModel:
-        nodes = [
-            *(member("trainer", number) for number in range(3)),
-            member("sync", 0),
-            member("embedding", 0),
-        ]
-        c = FakeServer(tmp_path, nodes)
+    def reply(node: Member, request: Request[Any]) -> Reply:
+        assert isinstance(request, WriteCheckpoint)
+        if request.dense and request.model == ModelOrigin.CENTER:
+            centers.append(node.info.name)
+            if node.info.name in cut:
+                return WriteCheckpointReply((), ready=False)
+        return c.written(node, request)
 
-        def reply(node: Member, request: Request[Any]) -> Reply:
-            assert isinstance(request, WriteCheckpoint)
-            if request.dense and request.model == ModelOrigin.CENTER:
-                centers.append(node.info.name)
-                if node.info.name in cut:
-                    return WriteCheckpointReply((), ready=False)
-            return c.written(node, request)
-
-        c.reply = reply
-        trainers: CountsByNode = {node.info.name: {} for node in nodes[:3]}
-        closed = ClosingResult(syncs={"sync-0": {}} if answered else {})
-        outcome = Outcome(drained=DrainedCounts(trainers=trainers), closed=closed)
-        model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
-        await JobFinalizer(c, outcome, model, list[str]().append, hurry=hurry).checkpoint()
-        return model
-
-    centers: list[str] = []
-    model = asyncio.run(body())
+    c.reply = reply
+    drained = DrainedCounts(trainers={node.info.name: {} for node in trainers})
+    closed = ClosingResult(syncs={"sync-0": {}} if answered else {})
+    model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
+    outcome = Outcome(drained=drained, closed=closed)
+    await JobFinalizer(c, outcome, model, list[str]().append, hurry=hurry).checkpoint()
     assert (model.saved_by, len(centers)) == (saver, asked)
     assert model.single == (saver not in cut)
 

@@ -22,15 +22,7 @@ from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.types import Int32Array
 from shadowsync.tests.support.data.batches import batch_id
-from shadowsync.tests.support.tables.embedding_node import (
-    DIM,
-    ENOUGH_SECONDS,
-    ROWS,
-    Context,
-    Node,
-    job_of,
-    running,
-)
+from shadowsync.tests.support.tables.embedding_node import DIM, ENOUGH_SECONDS, ROWS, Node, Serving, job_of
 from shadowsync.tests.support.tables.node_checkpoints import arrays_of, assert_saved, numbers, take
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
@@ -75,7 +67,7 @@ def most_memory(node: Node, work: Callable[[], object]) -> int:
 
 
 def test_changed_rows_are_copied_a_few_at_a_time(
-    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_module, "PIECE_BYTES", 1 << 16)
     tree = job_of().model_dump()
@@ -83,7 +75,7 @@ def test_changed_rows_are_copied_a_few_at_a_time(
     tree["model"] |= {"table_rows": rows, "embedding_dim": dim}
     changed: Int32Array = np.arange(0, rows, 5, dtype=np.int32)
     changed_bytes = len(changed) * dim * 4
-    with running(context, Job.model_validate(tree), failures) as node:
+    with serving(Job.model_validate(tree)) as node:
 
         def most(copied_at_once_bytes: int, number: int) -> int:
             monkeypatch.setattr(shard_checkpoints, "COPIED_AT_ONCE_BYTES", copied_at_once_bytes)
@@ -125,7 +117,6 @@ class Busy:
         monkeypatch.setattr(ShardPart, "write", writes)
 
     def push(self, rows: Int32Array) -> None:
-        """Push ones."""
         push(self._node, self.batches, rows)
         self.batches += 1
 
@@ -147,8 +138,7 @@ def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     ("copied_at_once_bytes", "passes"), [(0, MOST_PASSES), (20 * (2 * 4 * DIM + 8), 2)], ids=["many", "few"]
 )
 def test_rows_that_change_meanwhile_are_of_the_last_moment(
-    context: Context,
-    failures: list[BaseException],
+    serving: Serving,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     optimizer: str,
@@ -157,7 +147,7 @@ def test_rows_that_change_meanwhile_are_of_the_last_moment(
 ) -> None:
     """And the passes are bounded, however many rows change."""
     monkeypatch.setattr(shard_checkpoints, "COPIED_AT_ONCE_BYTES", copied_at_once_bytes)
-    with running(context, job_of(optimizer=optimizer), failures) as node:
+    with serving(job_of(optimizer=optimizer)) as node:
         busy, last = Busy(node, monkeypatch), -1
         for what in ("all rows", "changes", "changes"):
             busy.push(CHANGED)
@@ -177,14 +167,10 @@ def test_rows_that_change_meanwhile_are_of_the_last_moment(
 @pytest.mark.usefixtures("in_small_pieces")
 @pytest.mark.parametrize("failing", range(MOST_PASSES))
 def test_no_changed_row_is_lost_with_a_pass_that_fails(
-    context: Context,
-    failures: list[BaseException],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    failing: int,
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     monkeypatch.setattr(shard_checkpoints, "COPIED_AT_ONCE_BYTES", 0)
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         busy = Busy(node, monkeypatch)
         whole = take(node, tmp_path)
         was, batches = busy.moment

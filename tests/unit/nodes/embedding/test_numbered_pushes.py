@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import of_type
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
@@ -28,26 +30,23 @@ Call = Callable[..., Message]
 @pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
 def service(
     request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
-) -> Iterator[tuple[ShardService, str]]:
-    """A running service with row-wise Adagrad, and its endpoint."""
+) -> Iterator[ShardService]:
+    """A running service with row-wise Adagrad."""
     plan = TablePlan.make(make_tables([ROWS], DIM, optimizer="rowwise_adagrad", lr=0.5), 1)
-    with running_shard(context, failures, plan, threads=request.param) as made:
+    with running_shard(context, failures.append, plan, threads=request.param) as (made, _):
         yield made
 
 
 @pytest.fixture
-def call(context: Context, service: tuple[ShardService, str]) -> Iterator[Call]:
+def call(context: Context, service: ShardService) -> Iterator[Call]:
     """Sends a message of a worker, by default t/0, and gives its answer."""
-    workers: dict[str, Connection] = {}
     with ExitStack() as stack:
 
-        def one(message: Message, worker: str = "t/0") -> Message:
-            if worker not in workers:
-                workers[worker] = Connection(context, service[1], worker)
-                stack.callback(workers[worker].close)
-            return ask(workers[worker], message)
+        @functools.cache
+        def connection(worker: str) -> Connection:
+            return stack.enter_context(closing(Connection(context, service.listener.endpoint, worker)))
 
-        yield one
+        yield lambda message, worker="t/0": ask(connection(worker), message)
 
 
 def rows(*numbers: int) -> NDArray[np.int32]:
@@ -80,8 +79,7 @@ def test_an_answer_has_the_state_and_the_pushes_of_its_own_trainer(call: Call) -
     assert look_up(call).applied == (0, 4, 0, 2, 5, 0)
     assert look_up(call).state.tolist() == [5.0, 0.0]
     # Who does not ask gets none of it.
-    plain = call(Lookup(901, rows(3, 4)))
-    assert isinstance(plain, Vectors)
+    plain = of_type(Vectors, call(Lookup(901, rows(3, 4))))
     assert (plain.applied, len(plain.state), len(plain.absent)) == ((), 0, 0)
 
 
@@ -92,11 +90,11 @@ def test_a_thread_may_have_none_of_the_rows(call: Call) -> None:
     assert look_up(call, asked=rows(6, 3)).state.tolist() == [0.0, 1.0]
 
 
-def test_a_lost_trainers_pushes_are_forgotten(call: Call, service: tuple[ShardService, str]) -> None:
+def test_a_lost_trainers_pushes_are_forgotten(call: Call, service: ShardService) -> None:
     call(push(0, 1))
     call(push(1, 1), "other/0")
-    service[0].call(lambda: service[0].lose("other"))
-    wait_until(lambda: not service[0]._applied_pushes.of_trainer("other"), "it is forgotten")
+    service.call(lambda: service.lose("other"))
+    wait_until(lambda: not service._applied_pushes.of_trainer("other"), "it is forgotten")
     assert look_up(call).applied == (0, 1, 0)
 
 
@@ -105,8 +103,7 @@ def test_a_lost_trainers_pushes_are_forgotten(call: Call, service: tuple[ShardSe
 )
 def test_who_is_no_worker_cannot_number_pushes(call: Call, worker: str) -> None:
     """The number of a worker is in answers, which have to be readable."""
-    reply = call(push(1, 1), worker)
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(push(1, 1), worker))
     assert "is no worker of a trainer, so its pushes have no order" in reply.what
     assert isinstance(call(push(2, 0, 0), worker), Pushed)
     assert isinstance(call(Lookup(3, rows(3), with_state=True), worker), Vectors)
@@ -114,8 +111,7 @@ def test_who_is_no_worker_cannot_number_pushes(call: Call, worker: str) -> None:
 
 
 def test_numbers_that_cannot_be_are_refused(call: Call) -> None:
-    reply = call(push(1, 3, 4))
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(push(1, 3, 4)))
     assert "push 3 is said to be answered: all are below 4" in reply.what
     assert isinstance(call(push(1, 2**63 - 1, 2**63 - 1)), Pushed)
     assert look_up(call).applied == (0, 2**63 - 1, 0)

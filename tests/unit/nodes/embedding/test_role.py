@@ -22,20 +22,11 @@ from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import JobFileError, ResourceError
 from shadowsync.pipeline.text.format import data_size
 from shadowsync.pipeline.types import Int32Array
-from shadowsync.pipeline.wire.control.orders import (
-    WriteCheckpointReply,
-)
+from shadowsync.pipeline.wire.control.orders import WriteCheckpointReply
 from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.tables.embedding_node import (
-    DIM,
-    ENOUGH_SECONDS,
-    ROWS,
-    Context,
-    job_of,
-    running,
-)
+from shadowsync.tests.support.tables.embedding_node import DIM, ENOUGH_SECONDS, ROWS, Serving, job_of
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 
@@ -44,9 +35,9 @@ def saved_in(folder: Path, reply: WriteCheckpointReply) -> SavedTables:
 
 
 def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
-    context: Context, failures: list[BaseException], tmp_path: Path
+    serving: Serving, tmp_path: Path
 ) -> None:
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         firsts = node.look_up()
         taken, number = [], 0
         for at in range(4):
@@ -71,7 +62,7 @@ def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
 
 
 def test_only_the_copy_is_made_on_the_thread_that_serves(
-    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, writers, go_on = ShardPart.write, [], threading.Event()
 
@@ -81,7 +72,7 @@ def test_only_the_copy_is_made_on_the_thread_that_serves(
         return write(part, directory)
 
     monkeypatch.setattr(ShardPart, "write", held)
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         before = node.look_up()
         reply = node.checkpoint(tmp_path, running=True)
         # It serves while the files are not written.
@@ -99,7 +90,7 @@ def test_only_the_copy_is_made_on_the_thread_that_serves(
 
 
 def test_one_that_yields_rests_while_it_writes_and_serves_meanwhile(
-    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never on the thread that serves, and not where training waits for it."""
     rested, go_on = list[str](), threading.Event()
@@ -113,7 +104,7 @@ def test_one_that_yields_rests_while_it_writes_and_serves_meanwhile(
     monkeypatch.setattr(addresses, "Yielding", scarce)
     for name in ("final", "pause", "beside"):
         (tmp_path / name).mkdir()
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         node.checkpoint(tmp_path / "final").result(ENOUGH_SECONDS)
         node.checkpoint(tmp_path / "pause", running=True).result(ENOUGH_SECONDS)
         assert rested == [], "the control: training waits for both"
@@ -129,10 +120,8 @@ def test_one_that_yields_rests_while_it_writes_and_serves_meanwhile(
     assert "shard" not in rested
 
 
-def test_rows_that_are_not_finite_take_no_good_checkpoints_place(
-    context: Context, tmp_path: Path, failures: list[BaseException]
-) -> None:
-    with running(context, job_of(), failures) as node:
+def test_rows_that_are_not_finite_take_no_good_checkpoints_place(serving: Serving, tmp_path: Path) -> None:
+    with serving(job_of()) as node:
         assert node.checkpoint(tmp_path).result(ENOUGH_SECONDS).files
         (_, arrays) = next(node.role.service.store.pieces())
         weights = arrays["weights"]
@@ -144,9 +133,9 @@ def test_rows_that_are_not_finite_take_no_good_checkpoints_place(
 
 
 def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
-    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         node.push(batch_id(0))
         # 0.8 of it (embedding.memory_fraction) are a byte less than the rows take.
         needed = ROWS * DIM * 4
@@ -168,12 +157,12 @@ def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
             np.testing.assert_array_equal(saved_in(tmp_path, reply).read("C1", 0, ROWS), node.look_up())
 
 
-def save(context: Context, failures: list[BaseException], run: Path, nodes: int = 1) -> np.ndarray[Any, Any]:
+def save(serving: Serving, run: Path, nodes: int = 1) -> np.ndarray[Any, Any]:
     """A checkpoint of batches 0, 1 and 2, of which the ledger has 0 and 1; gives all rows."""
     partial = begin(run)
     files, tables = [], []
     for index in range(nodes):
-        with running(context, job_of(nodes), failures, index) as node:
+        with serving(job_of(nodes), index) as node:
             here: Int32Array = np.arange(ROWS // nodes, dtype=np.int32)
             for number in range(3):
                 node.push(batch_id(number), here)
@@ -185,11 +174,9 @@ def save(context: Context, failures: list[BaseException], run: Path, nodes: int 
     return np.concatenate(tables)
 
 
-def test_a_resumed_node_does_not_apply_again_what_it_had_applied(
-    context: Context, failures: list[BaseException], tmp_path: Path
-) -> None:
-    rows = save(context, failures, tmp_path)
-    with running(context, job_of(checkpoint=str(tmp_path), resume=True), failures) as node:
+def test_a_resumed_node_does_not_apply_again_what_it_had_applied(serving: Serving, tmp_path: Path) -> None:
+    rows = save(serving, tmp_path)
+    with serving(job_of(checkpoint=str(tmp_path), resume=True)) as node:
         np.testing.assert_array_equal(node.look_up(), rows)
         # Batch 2 is in no ledger: it is trained again, and changes nothing.
         for number in range(3):
@@ -203,32 +190,26 @@ def test_a_resumed_node_does_not_apply_again_what_it_had_applied(
         assert node.facts.start_digest == open_checkpoint(tmp_path)[1].digest
 
 
-def test_a_warm_start_takes_the_rows_and_trains_every_batch(
-    context: Context, failures: list[BaseException], tmp_path: Path
-) -> None:
-    rows = save(context, failures, tmp_path)
-    with running(context, job_of(checkpoint=str(tmp_path)), failures) as node:
+def test_a_warm_start_takes_the_rows_and_trains_every_batch(serving: Serving, tmp_path: Path) -> None:
+    rows = save(serving, tmp_path)
+    with serving(job_of(checkpoint=str(tmp_path))) as node:
         np.testing.assert_array_equal(node.look_up(), rows)
         assert node.push(batch_id(0)) == Pushed(1, repeated=False)
         np.testing.assert_allclose(node.look_up(), rows - 1, atol=1e-5)
 
 
-def test_other_nodes_than_saved_go_by_the_ledger(
-    context: Context, failures: list[BaseException], tmp_path: Path
-) -> None:
-    rows = save(context, failures, tmp_path, nodes=2)
+def test_other_nodes_than_saved_go_by_the_ledger(serving: Serving, tmp_path: Path) -> None:
+    rows = save(serving, tmp_path, nodes=2)
     assert open_checkpoint(tmp_path)[1].files
-    with running(context, job_of(checkpoint=str(tmp_path), resume=True), failures) as node:
+    with serving(job_of(checkpoint=str(tmp_path), resume=True)) as node:
         np.testing.assert_array_equal(node.look_up(), rows)
         replies = [node.push(batch_id(number)) for number in range(3)]
     assert replies == [Pushed(1, repeated=repeated) for repeated in (True, True, False)]
 
 
-def test_a_table_that_is_not_saved_is_told(
-    context: Context, failures: list[BaseException], tmp_path: Path
-) -> None:
-    save(context, failures, tmp_path)
+def test_a_table_that_is_not_saved_is_told(serving: Serving, tmp_path: Path) -> None:
+    save(serving, tmp_path)
     tree = job_of(checkpoint=str(tmp_path)).model_dump()
     tree["data"]["categorical_features"] = 2
-    with running(context, Job.model_validate(tree), failures) as node:
+    with serving(Job.model_validate(tree)) as node:
         assert node.facts.fresh_tables == ("C2",)

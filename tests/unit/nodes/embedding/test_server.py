@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import re
-import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -19,7 +17,8 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
-from shadowsync.tests.support.tables.shard_counts import counts
+from shadowsync.tests.support.expected import of_type
+from shadowsync.tests.support.tables.service_counts import counts
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
@@ -28,20 +27,23 @@ ROWS, DIM, LR = 40, 4, 0.5
 
 
 @pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
-def service(
+def shard(
     request: pytest.FixtureRequest, context: Context, failures: list[BaseException]
-) -> Iterator[tuple[ShardService, str]]:
-    """A running service with plain SGD, and its endpoint."""
+) -> Iterator[tuple[ShardService, Connection]]:
+    """A running service with plain SGD, and a worker's connection."""
     plan = TablePlan.make(make_tables([ROWS], DIM, lr=LR), 1)
-    with running_shard(context, failures, plan, threads=request.param) as made:
+    with running_shard(context, failures.append, plan, threads=request.param) as made:
         yield made
 
 
 @pytest.fixture
-def worker(context: Context, service: tuple[ShardService, str]) -> Iterator[Connection]:
-    connection = Connection(context, service[1], "t/0")
-    yield connection
-    connection.close()
+def service(shard: tuple[ShardService, Connection]) -> ShardService:
+    return shard[0]
+
+
+@pytest.fixture
+def worker(shard: tuple[ShardService, Connection]) -> Connection:
+    return shard[1]
 
 
 Call = Callable[[Message], Message]
@@ -59,8 +61,7 @@ def rows(*numbers: int) -> NDArray[np.int32]:
 
 def table(call: Call, request: int = 900) -> tuple[Float32Array, int]:
     """All rows as they are now, and the shard's version."""
-    reply = call(Lookup(request, rows(*range(ROWS))))
-    assert isinstance(reply, Vectors)
+    reply = of_type(Vectors, call(Lookup(request, rows(*range(ROWS)))))
     assert reply.request == request
     return reply.values.reshape(ROWS, DIM).copy(), reply.version
 
@@ -74,12 +75,10 @@ def push(
 def test_a_lookup_gives_the_rows_in_the_order_asked(call: Call) -> None:
     everything, version = table(call)
     assert version == 0
-    reply = call(Lookup(7, rows(39, 0, 5, 5)))
-    assert isinstance(reply, Vectors)
+    reply = of_type(Vectors, call(Lookup(7, rows(39, 0, 5, 5))))
     assert (reply.request, reply.version) == (7, 0)
     np.testing.assert_array_equal(reply.values, everything[[39, 0, 5, 5]].reshape(-1))
-    empty = call(Lookup(8, rows()))
-    assert isinstance(empty, Vectors)
+    empty = of_type(Vectors, call(Lookup(8, rows())))
     assert empty.values.shape == (0,)
 
 
@@ -94,9 +93,7 @@ def test_a_push_changes_its_rows_and_no_others(call: Call) -> None:
     assert version == 1
 
 
-def test_a_repeated_push_is_answered_and_changes_nothing(
-    call: Call, service: tuple[ShardService, str]
-) -> None:
+def test_a_repeated_push_is_answered_and_changes_nothing(call: Call, service: ShardService) -> None:
     call(push(1, batch_id(0), rows(3)))
     after, version = table(call)
     # The same request again, and the same batch trained once more by another, with other gradients.
@@ -105,13 +102,13 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
     again, same_version = table(call)
     np.testing.assert_array_equal(again, after)
     assert same_version == version == 1
-    metrics = counts(service[0])
+    metrics = counts(service)
     assert (metrics["applied_batches"], metrics["repeated_pushes"]) == (1, 2)
     # The control: a batch of another id is applied.
     for number, other in enumerate((batch_id(1), batch_id(0, epoch=1), batch_id(0, span=1)), start=3):
         assert call(push(number, other, rows(3))) == Pushed(number, repeated=False)
     np.testing.assert_allclose(table(call)[0][3], after[3] - 3 * LR, rtol=0, atol=1e-6)
-    assert counts(service[0])["applied_batches"] == 4
+    assert counts(service)["applied_batches"] == 4
 
 
 @pytest.mark.parametrize(
@@ -150,41 +147,36 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
     ],
 )
 def test_what_cannot_be_done_is_answered_and_changes_nothing(
-    call: Call, service: tuple[ShardService, str], message: Message, why: str
+    call: Call, service: ShardService, message: Message, why: str
 ) -> None:
     before, _ = table(call)
-    reply = call(message)
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(message))
     assert reply.request == 7
     assert re.search(why, reply.what)
     after, version = table(call)
     np.testing.assert_array_equal(after, before)
     assert version == 0
-    assert counts(service[0])["applied_batches"] == 0
+    assert counts(service)["applied_batches"] == 0
     # Its id is not spent: the right push of that batch is applied.
     assert call(push(8, batch_id(9), rows(1))) == Pushed(8, repeated=False)
 
 
 def test_more_vectors_than_a_message_has_are_not_even_computed(
-    call: Call, service: tuple[ShardService, str], monkeypatch: pytest.MonkeyPatch
+    call: Call, service: ShardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "MAX_TENSOR_BYTES", 3 * DIM * 4)
     assert isinstance(call(Lookup(6, rows(1, 2, 3))), Vectors)
-    before = counts(service[0])["looked_up_rows"]
-    reply = call(Lookup(7, rows(1, 2, 3, 4)))
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, call(Lookup(7, rows(1, 2, 3, 4))))
     assert reply.what == "64 B of vectors requested; a message holds 48 B"
-    assert counts(service[0])["looked_up_rows"] == before
+    assert (counts(service)["lookups"], counts(service)["looked_up_rows"]) == (1, 3)
 
 
-def test_staleness_is_the_pushes_between_a_lookup_and_its_push(
-    call: Call, service: tuple[ShardService, str]
-) -> None:
+def test_staleness_is_the_pushes_between_a_lookup_and_its_push(call: Call, service: ShardService) -> None:
     for number, version in enumerate((0, 1, 0, 0)):
         call(push(number + 1, batch_id(number), rows(1), version=version))
     # 0, 0, 2 and 3 pushes late; a repeat is not counted.
     call(push(9, batch_id(0), rows(1), version=0))
-    metrics = counts(service[0])
+    metrics = counts(service)
     assert (metrics["staleness_sum"], metrics["staleness_max"], metrics["staleness_count"]) == (5, 3, 4)
 
 
@@ -197,24 +189,7 @@ def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, ca
     received: dict[int, Float32Array] = {}
     while len(received) < len(many):
         assert worker.socket.poll(60_000), "nothing came"
-        reply = worker.receive()
-        assert isinstance(reply, Vectors)
+        reply = of_type(Vectors, worker.receive())
         received[reply.request] = reply.values
     for request, values in received.items():
         np.testing.assert_array_equal(values, np.tile(everything[request], 20_000))
-
-
-def test_commands_run_on_the_thread_between_messages(service: tuple[ShardService, str], call: Call) -> None:
-    reported: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    call(push(1, batch_id(0), rows(3)))
-    service[0].call(lambda: reported.put((threading.current_thread().name, len(service[0].applied))))
-    assert reported.get(timeout=60) == ("shard", 1)
-
-
-def test_traffic_is_counted(service: tuple[ShardService, str], worker: Connection, call: Call) -> None:
-    table(call)
-    call(push(1, batch_id(0), rows(3)))
-    metrics = counts(service[0])
-    assert (metrics["lookups"], metrics["looked_up_rows"]) == (1, ROWS)
-    assert metrics["sent_bytes"] == worker.received_bytes > ROWS * DIM * 4
-    assert metrics["received_bytes"] == worker.sent_bytes > ROWS * 4

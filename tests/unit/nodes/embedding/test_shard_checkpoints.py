@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.embedding import shard_checkpoints
@@ -34,10 +33,9 @@ from shadowsync.tests.support.tables.embedding_node import (
     ENOUGH_SECONDS,
     EVERY_ROW,
     ROWS,
-    Context,
     Node,
+    Serving,
     job_of,
-    running,
 )
 from shadowsync.tests.support.tables.node_checkpoints import arrays_of, assert_saved, numbers, take
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
@@ -59,14 +57,13 @@ def copied_at_once_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 )
 def test_the_last_committed_one_has_the_rows_of_its_moment(
     tmp_path_factory: pytest.TempPathFactory,
-    failures: list[BaseException],
+    serving: Serving,
     copied_at_once_bytes: int,
     steps: list[tuple[list[int], bool]],
 ) -> None:
     del copied_at_once_bytes
     run = tmp_path_factory.mktemp("run")
-    context: Context = zmq.Context()
-    with context, running(context, job_of(optimizer="rowwise_adagrad"), failures) as node:
+    with serving(job_of(optimizer="rowwise_adagrad")) as node:
         take(node, run)
         wanted, batches = arrays_of(node), 0
         for number, (rows, committed) in enumerate(steps):
@@ -77,10 +74,8 @@ def test_the_last_committed_one_has_the_rows_of_its_moment(
             assert_saved(run, wanted, batches)
 
 
-def test_it_has_only_what_changed(
-    context: Context, failures: list[BaseException], tmp_path: Path, copied_at_once_bytes: int
-) -> None:
-    with running(context, job_of(), failures) as node:
+def test_it_has_only_what_changed(serving: Serving, tmp_path: Path, copied_at_once_bytes: int) -> None:
+    with serving(job_of()) as node:
         first = take(node, tmp_path)
         assert numbers(first) == ([0] if copied_at_once_bytes else [0, 1])
         node.push(batch_id(0), FEW)
@@ -106,11 +101,9 @@ def start_rows(node: Node, pushed: Int32Array) -> np.ndarray[Any, Any]:
     return rows
 
 
-def test_without_its_changes_a_checkpoint_is_of_an_earlier_moment(
-    context: Context, failures: list[BaseException], tmp_path: Path
-) -> None:
+def test_without_its_changes_a_checkpoint_is_of_an_earlier_moment(serving: Serving, tmp_path: Path) -> None:
     """The control of the tests here: the files of changes are what they compare."""
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         take(node, tmp_path)
         before = arrays_of(node)
         node.push(batch_id(0), FEW)
@@ -123,9 +116,9 @@ def test_without_its_changes_a_checkpoint_is_of_an_earlier_moment(
 
 
 def test_after_many_changes_they_are_written_together_and_after_too_much_all_rows(
-    context: Context, failures: list[BaseException], tmp_path: Path
+    serving: Serving, tmp_path: Path
 ) -> None:
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         take(node, tmp_path)
         seen = []
         for number in range(MOST_CHANGES + 2):
@@ -140,13 +133,11 @@ def test_after_many_changes_they_are_written_together_and_after_too_much_all_row
         assert_saved(tmp_path, arrays_of(node), MOST_CHANGES + 3)
 
 
-def test_a_reader_of_an_earlier_one_needs_only_what_changed(
-    context: Context, failures: list[BaseException], tmp_path: Path
-) -> None:
+def test_a_reader_of_an_earlier_one_needs_only_what_changed(serving: Serving, tmp_path: Path) -> None:
     job, run, copies = job_of(), tmp_path / "run", list[SavedTables]()
     # Changes kept, changes written together, and all rows again.
     pushed = [FEW, *[FEW + number for number in range(MOST_CHANGES + 1)], EVERY_ROW, FEW]
-    with running(context, job, failures) as node:
+    with serving(job) as node:
         for number, rows in enumerate(pushed):
             node.push(batch_id(number), rows)
             # One that is abandoned has the number of the next one.
@@ -175,12 +166,12 @@ def test_a_reader_of_an_earlier_one_needs_only_what_changed(
 
 
 def test_rows_that_change_while_all_are_written_are_of_the_end(
-    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push comes when half of the rows are copied: both halves have it in the end."""
     monkeypatch.setattr(shard_checkpoints, "COPIED_AT_ONCE_BYTES", 0)
     monkeypatch.setattr(files_module, "PIECE_BYTES", ROWS * DIM * 4 // 2)
-    with held_copy(monkeypatch) as (holding, go_on), running(context, job_of(), failures) as node:
+    with held_copy(monkeypatch) as (holding, go_on), serving(job_of()) as node:
         before = node.look_up()
         partial = begin(tmp_path)
         reply = node.checkpoint(partial, running=True)
@@ -218,7 +209,7 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event
 
 
 def test_a_node_that_ends_meanwhile_keeps_nobody_waiting(
-    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_checkpoints, "COPIED_AT_ONCE_BYTES", 0)
     read = ServedRows.__array__
@@ -230,19 +221,19 @@ def test_a_node_that_ends_meanwhile_keeps_nobody_waiting(
         return read(self, dtype, copy)
 
     monkeypatch.setattr(ServedRows, "__array__", ends)
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         reply = node.checkpoint(begin(tmp_path), running=True)
         with pytest.raises(ClusterError, match="ended before its work"):
             reply.result(ENOUGH_SECONDS)
 
 
 def test_where_there_are_no_links_every_one_has_all_rows(
-    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         take(node, tmp_path)
         with monkeypatch.context() as patch:
             patch.setattr(os, "link", refuse)
@@ -256,15 +247,11 @@ def test_where_there_are_no_links_every_one_has_all_rows(
 
 
 def test_when_moments_are_used_up_all_rows_are_written(
-    context: Context,
-    failures: list[BaseException],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    copied_at_once_bytes: int,
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied_at_once_bytes: int
 ) -> None:
     monkeypatch.setattr(store_module, "LAST_CHANGE_EPOCH", MOST_PASSES + 6)
     whole = [0] if copied_at_once_bytes else [0, 1]
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         seen = []
         for number in range(10):
             node.push(batch_id(number), FEW)
@@ -275,13 +262,11 @@ def test_when_moments_are_used_up_all_rows_are_written(
     assert whole != seen[1] != seen[2]
 
 
-def test_another_nodes_files_of_the_same_names_are_not_taken(
-    context: Context, failures: list[BaseException], tmp_path: Path
-) -> None:
+def test_another_nodes_files_of_the_same_names_are_not_taken(serving: Serving, tmp_path: Path) -> None:
     """The second node's own checkpoint is lost; the first one's is still there."""
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         take(node, tmp_path)
-    with running(context, job_of(), failures) as node:
+    with serving(job_of()) as node:
         node.push(batch_id(0), EVERY_ROW[:30])
         take(node, tmp_path, committed=False)
         node.push(batch_id(1), FEW)

@@ -17,6 +17,7 @@ from shadowsync.nodes.embedding.shared_memory import PAGE_FLOATS, Lease, SharedM
 from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.pipeline.wire.messages import Attach, Attached
 from shadowsync.pipeline.wire.rpc.retransmission import ATTACH
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.leaks import memory_descriptors
 
@@ -34,8 +35,7 @@ def shared() -> Iterator[SharedMemoryClient]:
 def attach(shared: SharedMemoryClient, floats: int = 10, now: float = 0.0) -> Attach:
     """Has so many floats offered, and taken by the node."""
     shared.take(floats)
-    offered = shared.offer(now)
-    assert offered is not None
+    offered = present(shared.offer(now))
     shared.receive_reply(Attached(offered.segment, shared=True, why=""))
     return offered
 
@@ -43,8 +43,7 @@ def attach(shared: SharedMemoryClient, floats: int = 10, now: float = 0.0) -> At
 def test_nothing_is_lent_before_the_node_has_it(shared: SharedMemoryClient) -> None:
     assert shared.offer(0.0) is None
     assert shared.take(10) is None
-    offered = shared.offer(1.0)
-    assert offered is not None
+    offered = present(shared.offer(1.0))
     assert (offered.segment, offered.pid) == (1, os.getpid())
     assert shared.take(10) is None
     # Only once overdue it is offered again, and it is the same.
@@ -53,8 +52,7 @@ def test_nothing_is_lent_before_the_node_has_it(shared: SharedMemoryClient) -> N
     shared.receive_reply(Attached(2, shared=True, why=""))
     assert shared.take(10) is None
     shared.receive_reply(Attached(1, shared=True, why=""))
-    lent = shared.take(10)
-    assert lent is not None
+    lent = present(shared.take(10))
     assert lent.values.shape == (10,)
     assert shared.offer(100.0) is None
 
@@ -69,13 +67,11 @@ def test_a_block_is_lent_again_when_nothing_refers_to_it(shared: SharedMemoryCli
     place = first.offset
     tensor = torch.from_numpy(first.values[2:]).view(2, 4).detach()
     del first
-    third = shared.take(10)
-    assert third is not None
+    third = present(shared.take(10))
     assert third.offset not in (place, second.offset)
     # The control: with the tensor the last thing on its memory is gone.
     del tensor
-    again = shared.take(10)
-    assert again is not None
+    again = present(shared.take(10))
     assert again.offset == place
     last = shared.take(1)
     assert last is not None
@@ -137,8 +133,7 @@ def test_a_lease_may_end_on_another_thread(shared: SharedMemoryClient) -> None:
 
 def test_what_was_retired_is_never_lent_again(shared: SharedMemoryClient) -> None:
     attach(shared)
-    lent = shared.take(10)
-    assert lent is not None
+    lent = present(shared.take(10))
     place = lent.offset
     shared.retire(lent)
     del lent
@@ -149,17 +144,14 @@ def test_what_was_retired_is_never_lent_again(shared: SharedMemoryClient) -> Non
 
 def test_half_of_it_lost_another_one_takes_its_place(shared: SharedMemoryClient) -> None:
     first = attach(shared)
-    old = shared.take(10)
-    assert old is not None
+    old = present(shared.take(10))
     shared.retire(old)
     assert shared.offer(5.0) is None
     for _ in range(BLOCKS // 2 - 1):
         assert shared.offer(5.0) is None
-        lent = shared.take(10)
-        assert lent is not None
+        lent = present(shared.take(10))
         shared.retire(lent)
-    second = shared.offer(5.0)
-    assert second is not None
+    second = present(shared.offer(5.0))
     assert (second.segment, second.token != first.token) == (2, True)
     assert shared.take(10) is None
     # One of the old segment changes nothing of the new one.
@@ -174,16 +166,13 @@ def test_a_larger_batch_has_a_larger_segment(shared: SharedMemoryClient) -> None
     # What is a little larger fits, what is much larger does not.
     assert shared.take(PAGE_FLOATS + 10) is not None
     assert shared.offer(1.0) is None
-    held = shared.take(10)
-    assert held is not None
+    held = present(shared.take(10))
     held.values[:] = 3
     assert shared.take(9 * PAGE_FLOATS) is None
-    second = shared.offer(1.0)
-    assert second is not None
+    second = present(shared.offer(1.0))
     assert second.size_bytes > first.size_bytes
     shared.receive_reply(Attached(2, shared=True, why=""))
-    large = shared.take(9 * PAGE_FLOATS)
-    assert large is not None
+    large = present(shared.take(9 * PAGE_FLOATS))
     large.values[:] = 4
     np.testing.assert_array_equal(held.values, np.full(10, 3, np.float32))
 
@@ -220,11 +209,9 @@ def test_descriptors_do_not_pile_up(shared: SharedMemoryClient) -> None:
     before = memory_descriptors()
     for round_ in range(2, 12):
         for _ in range(BLOCKS // 2):
-            lent = shared.take(10)
-            assert lent is not None
+            lent = present(shared.take(10))
             shared.retire(lent)
-        offered = shared.offer(0.0)
-        assert offered is not None
+        present(shared.offer(0.0))
         shared.receive_reply(Attached(round_, shared=True, why=""))
     del lent
     assert memory_descriptors() == before
@@ -235,8 +222,7 @@ def test_memory_is_locked_until_nothing_of_it_is_lent_and_mapped_until_it_is_unl
     device = CudaDevice(streams)
     shared = SharedMemoryClient("e", BLOCKS, device.page_lock)
     attach(shared)
-    lease = shared.take(10)
-    assert lease is not None
+    lease = present(shared.take(10))
     lease.values[:] = 7.0
     tensor = torch.from_numpy(lease.values[2:])
     assert streams.is_locked(tensor)

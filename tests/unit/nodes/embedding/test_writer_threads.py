@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import numpy as np
@@ -17,13 +18,14 @@ from shadowsync.nodes.runtime.threads import POLL_MILLISECONDS
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.bank import RowBank
 from shadowsync.pipeline.embedding.storage.shard_work import ShardWork
-from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.wire import frames
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
-from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import of_type
 from shadowsync.tests.support.held_memory import count_allocations
 from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.tables.shard_service import answer, ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -164,14 +166,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return go_on
 
 
-def make_service(
+def running(
     context: Context, failed: Callable[[BaseException], None]
-) -> tuple[ShardService, Connection]:
-    listener = Listener(context, "tcp://127.0.0.1:0")
-    store = ShardStore(TablePlan.make(make_tables([ROWS], DIM, lr=1.0), 1), 0, seed=5, memory_fraction=0.8)
-    service = ShardService(listener, store, failed, threads=2)
-    service.start()
-    return service, Connection(context, listener.endpoint, "t/0")
+) -> AbstractContextManager[tuple[ShardService, Connection]]:
+    plan = TablePlan.make(make_tables([ROWS], DIM, lr=1.0), 1)
+    return running_shard(context, failed, plan, threads=2)
 
 
 def push(number: int) -> Push:
@@ -192,62 +191,48 @@ def test_a_flood_waits_in_the_socket_and_a_command_finds_the_threads_at_rest(
         return found
 
     monkeypatch.setattr(zmq.Poller, "poll", noted)
-    service, connection = make_service(context, failures.append)
-    first = next(iter(service.store.pieces()))[1]["weights"]
-    before = np.array(first)
-    many = 3 * MAX_IN_PROGRESS
-    for number in range(many):
-        connection.send(push(number))
-    wait_until(lambda: service.metrics()["applied_batches"] == MAX_IN_PROGRESS, "the threads are full")
-    # It takes no more, and does not spin: it waits, and what is in its socket does not wake it.
-    waited = len(waits)
-    wait_until(lambda: len(waits) >= waited + 3, "it waits")
-    assert waits[waited + 1 : waited + 3] == 2 * [(POLL_MILLISECONDS, [])]
-    assert service.metrics()["applied_batches"] == MAX_IN_PROGRESS
-    seen: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
-    service.call(lambda: seen.put((len(service.applied), float((before - first[:])[0, 0]))))
-    held.set()
-    applied, moved = seen.get(timeout=ENOUGH_SECONDS)
-    # What is noted as applied is what the rows have, at whatever point that is.
-    assert moved == pytest.approx(applied, abs=1e-3)
-    replies = []
-    for _ in range(many):
-        assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
-        replies.append(connection.receive())
-    assert {reply.request for reply in replies if isinstance(reply, Pushed)} == set(range(many))
-    connection.close()
-    service.stop()
-    assert service.join(60.0)
+    with running(context, failures.append) as (service, connection):
+        first = next(iter(service.store.pieces()))[1]["weights"]
+        before = np.array(first)
+        many = 3 * MAX_IN_PROGRESS
+        for number in range(many):
+            connection.send(push(number))
+        wait_until(lambda: service.metrics()["applied_batches"] == MAX_IN_PROGRESS, "the threads are full")
+        # It takes no more, and does not spin: it waits, and what is in its socket does not wake it.
+        waited = len(waits)
+        wait_until(lambda: len(waits) >= waited + 3, "it waits")
+        assert waits[waited + 1 : waited + 3] == 2 * [(POLL_MILLISECONDS, [])]
+        assert service.metrics()["applied_batches"] == MAX_IN_PROGRESS
+        seen: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+        service.call(lambda: seen.put((len(service.applied), float((before - first[:])[0, 0]))))
+        held.set()
+        applied, moved = seen.get(timeout=ENOUGH_SECONDS)
+        # What is noted as applied is what the rows have, at whatever point that is.
+        assert moved == pytest.approx(applied, abs=1e-3)
+        replies = [of_type(Pushed, answer(connection)).request for _ in range(many)]
+        assert sorted(replies) == list(range(many))
 
 
 def test_a_lookup_sees_the_pushes_that_came_before_it_and_none_after(
     context: Context, failures: list[BaseException], held: threading.Event
 ) -> None:
-    service, connection = make_service(context, failures.append)
     rows = np.arange(ROWS, dtype=np.int32)
-    connection.send(Lookup(0, rows))
-    connection.send(push(1))
-    connection.send(Lookup(2, rows))
-    connection.send(push(1))
-    connection.send(push(3))
-    connection.send(Lookup(4, rows))
-    held.set()
     values, repeated = {}, []
-    for _ in range(6):
-        assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
-        reply = connection.receive()
-        if isinstance(reply, Vectors):
-            values[reply.request] = (reply.version, reply.values.copy())
-        else:
-            assert isinstance(reply, Pushed)
-            repeated.append((reply.request, reply.repeated))
+    with running(context, failures.append) as (_, connection):
+        for message in (Lookup(0, rows), push(1), Lookup(2, rows), push(1), push(3), Lookup(4, rows)):
+            connection.send(message)
+        held.set()
+        for _ in range(6):
+            reply = answer(connection)
+            if isinstance(reply, Vectors):
+                values[reply.request] = (reply.version, reply.values.copy())
+            else:
+                assert isinstance(reply, Pushed)
+                repeated.append((reply.request, reply.repeated))
     assert [values[number][0] for number in (0, 2, 4)] == [0, 1, 2]
     for number, count in ((2, 1), (4, 2)):
         np.testing.assert_allclose(values[0][1] - values[number][1], count, atol=1e-5)
     assert sorted(repeated) == [(1, False), (1, True), (3, False)]
-    connection.close()
-    service.stop()
-    assert service.join(60.0)
 
 
 def test_a_thread_that_fails_fails_the_service(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,56 +242,45 @@ def test_a_thread_that_fails_fails_the_service(context: Context, monkeypatch: py
         raise RuntimeError("broken rows")
 
     monkeypatch.setattr(RowBank, "apply", broken)
-    service, connection = make_service(context, failed.put)
-    connection.send(push(0))
-    assert str(failed.get(timeout=ENOUGH_SECONDS)) == "broken rows"
-    connection.close()
-    service.stop()
-    assert service.join(60.0)
+    with running(context, failed.put) as (_, connection):
+        connection.send(push(0))
+        assert str(failed.get(timeout=ENOUGH_SECONDS)) == "broken rows"
 
 
 def test_no_command_runs_on_rows_that_threads_are_at_when_the_service_stops(
     context: Context, failures: list[BaseException], held: threading.Event
 ) -> None:
-    service, connection = make_service(context, failures.append)
-    connection.send(push(0))
-    wait_until(lambda: service.metrics()["applied_batches"] == 1, "it is in the threads")
-    settling, ran = threading.Event(), list[int]()
-    settle = service.finish_taken
+    with running(context, failures.append) as (service, connection):
+        connection.send(push(0))
+        wait_until(lambda: service.metrics()["applied_batches"] == 1, "it is in the threads")
+        settling, ran = threading.Event(), list[int]()
+        settle = service.finish_taken
 
-    def noted() -> None:
-        settling.set()
-        settle()
+        def noted() -> None:
+            settling.set()
+            settle()
 
-    service.finish_taken = noted  # type: ignore[method-assign]
-    service.call(lambda: ran.append(len(service.applied)))
-    assert settling.wait(ENOUGH_SECONDS)
-    service.stop()
-    wait_until(lambda: service.listener.socket.closed or bool(ran), "it ends")
-    held.set()
-    assert service.join(60.0)
-    assert not ran
-    connection.close()
+        service.finish_taken = noted  # type: ignore[method-assign]
+        service.call(lambda: ran.append(len(service.applied)))
+        assert settling.wait(ENOUGH_SECONDS)
+        service.stop()
+        wait_until(lambda: service.listener.socket.closed or bool(ran), "it ends")
+        held.set()
+        assert service.join(60.0)
+        assert not ran
 
 
 def test_an_answer_that_is_too_large_to_send_is_refused_and_its_buffer_used_again(
     context: Context, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocations = count_allocations(monkeypatch)
-    service, connection = make_service(context, failures.append)
-    monkeypatch.setattr(frames, "MAX_TENSOR_BYTES", ROWS * DIM * 4 - 1)
-    for number in range(8):
-        connection.send(Lookup(number, np.arange(ROWS, dtype=np.int32)))
-        assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
-        reply = connection.receive()
-        assert isinstance(reply, Failure)
-        assert (reply.request, "may be sent" in reply.what) == (number, True)
-    connection.send(Lookup(9, np.arange(ROWS - 1, dtype=np.int32)))
-    assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
-    assert isinstance(connection.receive(), Vectors)
-    # Each of the two threads may still refer to the last buffer that it filled.
-    assert allocations(service._pool) <= 1 + 2
-    assert not failures
-    connection.close()
-    service.stop()
-    assert service.join(60.0)
+    rows = np.arange(ROWS, dtype=np.int32)
+    with running(context, failures.append) as (service, connection):
+        monkeypatch.setattr(frames, "MAX_TENSOR_BYTES", ROWS * DIM * 4 - 1)
+        for number in range(8):
+            reply = of_type(Failure, ask(connection, Lookup(number, rows)))
+            assert (reply.request, "may be sent" in reply.what) == (number, True)
+        of_type(Vectors, ask(connection, Lookup(9, rows[1:])))
+        # Each of the two threads may still refer to the last buffer that it filled.
+        assert allocations(service._pool) <= 1 + 2
+        assert not failures

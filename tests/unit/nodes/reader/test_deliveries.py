@@ -34,16 +34,6 @@ def numbers(out: list[tuple[bytes, Delivery]]) -> list[tuple[bytes, int, int]]:
     return [(identity, delivery.sequence, delivery.id.number) for identity, delivery in out]
 
 
-def test_nothing_is_sent_without_credit() -> None:
-    state = state_with(0, 1, 2)
-    assert state.deliveries(0.0) == []
-    state.credit(A, credit(2))
-    assert numbers(state.deliveries(0.0)) == [(A, 1, 0), (A, 2, 1)]
-    assert state.deliveries(0.0) == []
-    state.credit(A, credit(3))
-    assert numbers(state.deliveries(0.0)) == [(A, 3, 2)]
-
-
 def test_a_delivery_is_the_batch() -> None:
     state = DeliveryState(PLENTY)
     batch = make_batch(5, examples=4)
@@ -128,17 +118,6 @@ def test_a_credit_beyond_what_was_sent_is_no_promise() -> None:
     assert state.outstanding(TRAINING) == 4
     assert len(state.overdue(DELIVERY.interval_seconds + 1)) == 2
     assert [batch.id.number for batch in state.lose("a")] == [0, 1]
-
-
-def test_what_is_done_is_forgotten_in_order() -> None:
-    state = state_with(*range(4))
-    state.credit(A, credit(4))
-    state.deliveries(0.0)
-    assert state.retained_bytes == 4 * size_of(make_batch(0))
-    state.credit(A, credit(4, received=4, done=3))
-    assert state.retained_bytes == size_of(make_batch(0))
-    assert state.outstanding(TRAINING) == 1
-    assert [batch.id.number for batch in state.lose("a")] == [3]
 
 
 def test_only_what_did_not_arrive_is_sent_again() -> None:

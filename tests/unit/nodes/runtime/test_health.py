@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,6 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.nodes.runtime.health import (
-    MARK_SECONDS,
     Health,
     coordinator_health,
     health_path,
@@ -27,22 +27,28 @@ from shadowsync.nodes.runtime.health import (
     serve_health,
 )
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, wait_until
+from shadowsync.tests.support.real_time import run_in_real_time
 
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from shadowsync.nodes.runtime.health import Health, serve_health
-asyncio.run(serve_health(Path(sys.argv[1]), lambda: Health(True, "trainer: well", {"trained": 3})))
+from shadowsync.nodes.runtime import health
+well = health.Health(True, "trainer: well", {"trained": 3})
+health.MARK_SECONDS = float(sys.argv[2])
+asyncio.run(health.serve_health(Path(sys.argv[1]), lambda: well))
 """
+MARK_SECONDS = 0.2
+Node = tuple[subprocess.Popen[bytes], Path]
 WELL = Health(True, "trainer: well", {"trained": 3})
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def node(tmp_path: Path) -> Iterator[Node]:
     """A process that answers at a path."""
     path = tmp_path / "h.sock"
-    with subprocess.Popen([sys.executable, "-c", SERVER, str(path)]) as process:
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(path), str(MARK_SECONDS)]) as process:
         try:
             # The path is there before anybody listens at it.
             wait_until(lambda: request_health(path, ENOUGH_SECONDS).healthy, "the node answers")
@@ -57,7 +63,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
 
 
-def test_a_node_answers_for_itself(node: tuple[subprocess.Popen[bytes], Path]) -> None:
+def test_a_node_answers_for_itself(node: Node) -> None:
     process, path = node
     assert request_health(path, ENOUGH_SECONDS) == WELL
     stop(process)
@@ -75,7 +81,7 @@ def test_a_node_answers_for_itself(node: tuple[subprocess.Popen[bytes], Path]) -
 
 
 def test_the_command_says_it_with_its_exit_code(
-    node: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _, path = node
     monkeypatch.setenv("SHADOWSYNC_HEALTH", str(path))
@@ -88,37 +94,35 @@ def test_the_command_says_it_with_its_exit_code(
     assert CliRunner().invoke(main, ["health"]).exit_code == 2
 
 
-def test_a_second_node_does_not_take_the_first_ones_place(
-    node: tuple[subprocess.Popen[bytes], Path],
-) -> None:
+def test_a_second_node_does_not_take_the_first_ones_place(node: Node) -> None:
     _, path = node
     with pytest.raises(ClusterError, match="another node answers there"):
         asyncio.run(serve_health(path, lambda: Health(False, "")))
     assert request_health(path, ENOUGH_SECONDS) == WELL
 
 
-def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Path) -> None:
-    path = tmp_path / "h.sock"
+@asynccontextmanager
+async def serving(path: Path, health: Health) -> AsyncIterator[None]:
+    task = asyncio.create_task(serve_health(path, lambda: health))
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@run_by(run_in_real_time)
+async def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Path) -> None:
+    path, found = tmp_path / "h.sock", Health(False, "")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-
-    async def serve() -> Health:
-        serving = asyncio.create_task(serve_health(path, lambda: WELL))
-        found = Health(False, "")
+    async with serving(path, WELL):
         while not found.healthy:
             found = await asyncio.to_thread(request_health, path, ENOUGH_SECONDS)
-        serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
-        return found
-
-    assert asyncio.run(serve()) == WELL
-    assert not path.exists()
+    assert found == WELL
+    assert os.listdir(tmp_path) == []
 
 
-def test_files_say_it_to_probes_and_age_where_the_node_does_not_run(
-    node: tuple[subprocess.Popen[bytes], Path], tmp_path: Path
-) -> None:
+def test_files_say_it_to_probes_and_age_where_the_node_does_not_run(node: Node) -> None:
     process, path = node
     alive, healthy = path.with_name("h.sock.alive"), path.with_name("h.sock.healthy")
     wait_until(healthy.exists, "the node says that it is healthy")
@@ -129,18 +133,16 @@ def test_files_say_it_to_probes_and_age_where_the_node_does_not_run(
     wait_until(lambda: time.time_ns() > stopped_at + 3e9 * MARK_SECONDS, "it would have been touched")
     assert alive.stat().st_mtime_ns <= stopped_at
 
-    async def unhealthy() -> tuple[bool, bool]:
-        other = tmp_path / "other.sock"
-        serving = asyncio.create_task(serve_health(other, lambda: Health(False, "trainer: waiting")))
-        alive, healthy = other.with_name("other.sock.alive"), other.with_name("other.sock.healthy")
-        await asyncio.to_thread(wait_until, alive.exists, "the file is there")
-        there = healthy.exists()
-        serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
-        return there, alive.exists()
 
-    assert asyncio.run(unhealthy()) == (False, False)
+@run_by(run_in_real_time)
+async def test_files_of_a_node_that_is_not_well_say_that_it_lives(tmp_path: Path) -> None:
+    path, names = tmp_path / "h.sock", list[str]()
+    async with serving(path, Health(False, "trainer: waiting")):
+        while "h.sock.alive" not in names:
+            await asyncio.sleep(0)
+            names = os.listdir(tmp_path)
+    assert "h.sock.healthy" not in names
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_path_that_cannot_be_used_is_told(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from shadowsync.nodes.runtime.loops import LoopThread
+from shadowsync.tests.support.coroutines import run_by
+from shadowsync.tests.support.real_time import run_in_real_time
 
 WAIT_SECONDS = 60.0
 
@@ -48,19 +50,18 @@ async def _fail() -> None:
     raise LookupError("no such row")
 
 
-def test_a_coroutine_runs_on_the_thread_and_its_error_is_raised_here(thread: Idle) -> None:
-    async def both() -> None:
-        early = asyncio.ensure_future(thread.run_coroutine(_where))
-        await asyncio.sleep(0)
-        thread.start()
-        assert await early == "idle"
-        with pytest.raises(LookupError, match="no such row"):
-            await thread.run_coroutine(_fail)
-
-    asyncio.run(asyncio.wait_for(both(), WAIT_SECONDS))
+@run_by(run_in_real_time)
+async def test_a_coroutine_runs_on_the_thread_and_its_error_is_raised_here(thread: Idle) -> None:
+    early = asyncio.ensure_future(thread.run_coroutine(_where))
+    await asyncio.sleep(0)
+    thread.start()
+    assert await early == "idle"
+    with pytest.raises(LookupError, match="no such row"):
+        await thread.run_coroutine(_fail)
 
 
-def test_who_is_cancelled_here_is_cancelled_there(thread: Idle) -> None:
+@run_by(run_in_real_time)
+async def test_who_is_cancelled_here_is_cancelled_there(thread: Idle) -> None:
     ended = threading.Event()
     began = threading.Event()
 
@@ -71,38 +72,31 @@ def test_who_is_cancelled_here_is_cancelled_there(thread: Idle) -> None:
         finally:
             ended.set()
 
-    async def cancel() -> None:
-        thread.start()
-        waiting = asyncio.ensure_future(thread.run_coroutine(forever))
-        assert await asyncio.to_thread(began.wait, WAIT_SECONDS)
-        waiting.cancel()
-        assert await asyncio.to_thread(ended.wait, WAIT_SECONDS)
-
-    asyncio.run(asyncio.wait_for(cancel(), WAIT_SECONDS))
+    thread.start()
+    waiting = asyncio.ensure_future(thread.run_coroutine(forever))
+    assert await asyncio.to_thread(began.wait, WAIT_SECONDS)
+    waiting.cancel()
+    assert await asyncio.to_thread(ended.wait, WAIT_SECONDS)
 
 
-def test_who_gives_up_before_the_thread_runs_leaves_it_to_the_others(thread: Idle) -> None:
-    async def give_up() -> None:
-        waiting = asyncio.ensure_future(thread.run_coroutine(_where))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        thread.start()
-        assert await thread.run_coroutine(_where) == "idle"
-
-    asyncio.run(asyncio.wait_for(give_up(), WAIT_SECONDS))
+@run_by(run_in_real_time)
+async def test_who_gives_up_before_the_thread_runs_leaves_it_to_the_others(thread: Idle) -> None:
+    waiting = asyncio.ensure_future(thread.run_coroutine(_where))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    thread.start()
+    assert await thread.run_coroutine(_where) == "idle"
 
 
-def test_the_end_of_the_thread_cancels_who_waits_for_it(thread: Idle) -> None:
-    async def end() -> None:
-        thread.start()
-        waiting = asyncio.ensure_future(thread.run_coroutine(asyncio.Event().wait))
-        await thread.run_coroutine(_where)
-        thread.stop()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    asyncio.run(asyncio.wait_for(end(), WAIT_SECONDS))
+@run_by(run_in_real_time)
+async def test_the_end_of_the_thread_cancels_who_waits_for_it(thread: Idle) -> None:
+    thread.start()
+    waiting = asyncio.ensure_future(thread.run_coroutine(asyncio.Event().wait))
+    await thread.run_coroutine(_where)
+    thread.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     assert thread.was_cancelled
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.runtime.members import SyncGroup
+from shadowsync.nodes.runtime.members import SyncGroup, summed
 from shadowsync.pipeline.wire.control.orders import GroupView
 
 
@@ -49,3 +49,8 @@ def test_two_that_blame_each_other_are_not_both_put_out() -> None:
 def test_nobody_reports_itself() -> None:
     group = formed(2)
     assert group.late(group.view.generation, 1, reported_by=1) is None
+
+
+def test_counts_of_links_are_summed_by_name() -> None:
+    assert summed([{"a": 1, "b": 0}, {}, {"a": 2, "c": 4}]) == {"a": 3, "b": 0, "c": 4}
+    assert summed([]) == {}

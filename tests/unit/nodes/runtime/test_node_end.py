@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,11 @@ from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import IMPOSSIBLE, HeartbeatReply, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.rpc.channel import MAX_ERROR_CHARACTERS
 from shadowsync.pipeline.wire.schema import Message
+from shadowsync.tests.support.coroutines import run_by
+from shadowsync.tests.support.expected import of_type
+from shadowsync.tests.support.real_time import run_in_real_time
 
-ENOUGH_SECONDS = 60.0
+JOB = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
 
 
 class Idle(Role):
@@ -104,7 +109,6 @@ class Coordinator:
         await self.send(ReplyMessage(message.number, True, encode_body(reply)))
 
     async def send(self, message: Message) -> None:
-        """To the node."""
         await self.socket.send_multipart([self._node, *encode(message)])
 
     async def message(self) -> ReplyMessage | None:
@@ -117,161 +121,124 @@ class Coordinator:
         return None
 
     def close(self) -> None:
-        """End it."""
         self.socket.disable_monitor()
         self._gone.close()
         self.socket.close()
+
+
+@asynccontextmanager
+async def coordinated() -> AsyncIterator[Coordinator]:
+    """A coordinator; a node's own context has ended by the end of the block."""
+    context = zmq.asyncio.Context()
+    coordinator = Coordinator(context)
+    try:
+        yield coordinator
+    finally:
+        coordinator.close()
+        context.term()
+
+
+@pytest.fixture(autouse=True)
+def no_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process logs to one folder as long as it lives."""
+    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
+
+
+def begun(kind: type[Node], role: Role, coordinator: Coordinator) -> tuple[Node, asyncio.Task[ExitCode]]:
+    node = kind(role, NodeSettings(job=JOB, join=coordinator.endpoint))
+    return node, asyncio.create_task(node.run())
 
 
 async def joined(
     kind: type[Node], role: Role, coordinator: Coordinator, folder: Path
 ) -> tuple[Node, asyncio.Task[ExitCode]]:
     """A node that has joined, and its life."""
-    job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
-    node = kind(role, NodeSettings(job=job, join=coordinator.endpoint))
-    life = asyncio.create_task(node.run())
-    plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
+    node, life = begun(kind, role, coordinator)
+    plan = TablePlan.make(JOB.tables, JOB.embedding.nodes).to_body()
     await coordinator.reply_to("hello", HelloReply("idle-0", 0, str(folder), plan))
     return node, life
 
 
-async def ordered_to_finish(kind: type[Node], folder: Path) -> tuple[ExitCode, str, ReplyMessage | None]:
-    """A node that joins and is told to finish; its answer is looked for once it is gone."""
-    context = zmq.asyncio.Context()
-    coordinator = Coordinator(context)
-    try:
-        node, life = await joined(kind, Idle(), coordinator, folder)
-        await coordinator.reply_to("ready", Done())
-        await coordinator.send(
-            RequestMessage(1, "finish", encode_body(Finish(ExitCode.INTERRUPTED, "enough")))
-        )
-        code = await life
-        return code, node.exit_text, await coordinator.message()
-    finally:
-        coordinator.close()
-        context.term()
-
-
 @pytest.mark.parametrize("kind", [Node, EndsFirst])
-def test_the_answer_arrives_before_the_node_is_gone(
-    kind: type[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A process logs to one folder as long as it lives.
-    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
-
-    async def main() -> tuple[ExitCode, str, ReplyMessage | None]:
-        return await asyncio.wait_for(ordered_to_finish(kind, tmp_path), ENOUGH_SECONDS)
-
-    code, text, message = asyncio.run(main())
-    assert (code, text) == (ExitCode.INTERRUPTED, "enough")
+@run_by(run_in_real_time)
+async def test_the_answer_arrives_before_the_node_is_gone(kind: type[Node], tmp_path: Path) -> None:
+    async with coordinated() as coordinator:
+        node, life = await joined(kind, Idle(), coordinator, tmp_path)
+        await coordinator.reply_to("ready", Done())
+        finish = encode_body(Finish(ExitCode.INTERRUPTED, "enough"))
+        await coordinator.send(RequestMessage(1, "finish", finish))
+        assert (await life, node.exit_text) == (ExitCode.INTERRUPTED, "enough")
+        message = await coordinator.message()
     if kind is EndsFirst:
         assert message is None, "the control"
     else:
         assert message is not None
-        reply = CONTROL_VERBS.decode_reply("finish", message.body)
-        assert isinstance(reply, FinishReply)
+        reply = of_type(FinishReply, CONTROL_VERBS.decode_reply("finish", message.body))
         assert (message.number, message.ok, reply.counts["told"]) == (1, True, 7)
 
 
 @pytest.mark.parametrize("length", [7, 100_000])
-def test_a_mistake_in_a_node_is_told_at_once(
+@run_by(run_in_real_time)
+async def test_a_mistake_in_a_node_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     """The others would wait for it until it has been silent for too long; a long text is cut, not refused."""
     monkeypatch.setattr(Breaks, "mistake", "mistake".ljust(length, "!"))
-    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
-
-    async def main() -> NodeFailed:
-        context = zmq.asyncio.Context()
-        coordinator = Coordinator(context)
-        try:
-            _, life = await joined(Node, Breaks(), coordinator, tmp_path)
-            reported = await coordinator.received("failed")
-            await coordinator.send(ReplyMessage(reported.number, True, encode_body(Done())))
-            with pytest.raises(KeyError, match="mistake"):
-                await life
-            request = CONTROL_VERBS.decode_request(reported.verb, reported.body)
-            assert isinstance(request, NodeFailed)
-            return request
-        finally:
-            coordinator.close()
-            context.term()
-
-    reported = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
+    async with coordinated() as coordinator:
+        _, life = await joined(Node, Breaks(), coordinator, tmp_path)
+        request = await coordinator.received("failed")
+        await coordinator.send(ReplyMessage(request.number, True, encode_body(Done())))
+        with pytest.raises(KeyError, match="mistake"):
+            await life
+    reported = of_type(NodeFailed, CONTROL_VERBS.decode_request(request.verb, request.body))
     assert reported.what.startswith("KeyError: 'mistake")
     assert len(reported.what) == min(len("KeyError: ''") + length, MAX_ERROR_CHARACTERS)
     assert reported.exit_code == ExitCode.INTERNAL
 
 
-def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_in_real_time)
+async def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path) -> None:
     """It is raised in a callback of the loop, which by itself only logs it."""
-    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
-
-    async def main() -> tuple[ExitCode, str]:
-        context = zmq.asyncio.Context()
-        coordinator = Coordinator(context)
-        try:
-            node, life = await joined(Node, BreaksLater(), coordinator, tmp_path)
-            await coordinator.reply_to("ready", Done())
-            await coordinator.send(HeartbeatReply(examples=1, declared_dead=""))
-            await coordinator.reply_to("failed", Done())
-            return await life, node.exit_text
-        finally:
-            coordinator.close()
-            context.term()
-
-    ended = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
-    assert ended == (ExitCode.INTERNAL, "KeyError: 'mistake'")
+    async with coordinated() as coordinator:
+        node, life = await joined(Node, BreaksLater(), coordinator, tmp_path)
+        await coordinator.reply_to("ready", Done())
+        await coordinator.send(HeartbeatReply(examples=1, declared_dead=""))
+        await coordinator.reply_to("failed", Done())
+        assert (await life, node.exit_text) == (ExitCode.INTERNAL, "KeyError: 'mistake'")
 
 
-def test_a_node_that_sent_what_cannot_be_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
-    renewed = list[Role]()
+@run_by(run_in_real_time)
+async def test_a_node_that_sent_what_cannot_be_does_not_come_back(tmp_path: Path) -> None:
+    renewed, role = list[Role](), BreaksLater()
 
     def renew() -> Role:
         renewed.append(BreaksLater())
         return renewed[-1]
 
-    async def main() -> ExitCode:
-        context = zmq.asyncio.Context()
-        coordinator = Coordinator(context)
-        role = BreaksLater()
-        role.renew = renew
-        try:
-            _, life = await joined(Node, role, coordinator, tmp_path)
-            await coordinator.reply_to("ready", Done())
-            why = f"{IMPOSSIBLE}: a lie"
-            await coordinator.send(HeartbeatReply(examples=1, declared_dead=why))
-            return await life
-        finally:
-            coordinator.close()
-            context.term()
-
-    assert asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS)) == ExitCode.STOPPED_BY_DEATH
+    role.renew = renew
+    async with coordinated() as coordinator:
+        _, life = await joined(Node, role, coordinator, tmp_path)
+        await coordinator.reply_to("ready", Done())
+        await coordinator.send(HeartbeatReply(examples=1, declared_dead=f"{IMPOSSIBLE}: a lie"))
+        assert await life == ExitCode.STOPPED_BY_DEATH
     assert not renewed
 
 
-def test_the_socket_is_closed_when_the_end_is_cancelled() -> None:
+@run_by(run_in_real_time)
+async def test_the_socket_is_closed_when_the_end_is_cancelled() -> None:
     """A context with an open socket cannot be terminated: the node's thread would wait for ever."""
+    waits, may_end = asyncio.Event(), asyncio.Event()
 
-    async def main() -> tuple[bool, bool]:
-        context = zmq.asyncio.Context()
-        coordinator = Coordinator(context)
-        waits, may_end = asyncio.Event(), asyncio.Event()
-
-        async def ends_slowly() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                waits.set()
-                await may_end.wait()
-
+    async def ends_slowly() -> None:
         try:
-            job = job_of_tree({"data": {"format": "criteo_tsv", "path": ["x"]}})
-            node = Node(Idle(), NodeSettings(job=job, join=coordinator.endpoint))
-            life = asyncio.create_task(node.run())
+            await asyncio.Event().wait()
+        finally:
+            waits.set()
+            await may_end.wait()
+
+    async with coordinated() as coordinator:
+        node, life = begun(Node, Idle(), coordinator)
+        try:
             await coordinator.received("hello")
             node._tasks.start(ends_slowly())
             await asyncio.sleep(0)
@@ -280,11 +247,7 @@ def test_the_socket_is_closed_when_the_end_is_cancelled() -> None:
             life.cancel()
             await asyncio.wait([life])
             may_end.set()
-            return life.cancelled(), node._socket.closed
+            assert life.cancelled()
+            assert node._socket.closed
         finally:
             node._socket.close()
-            coordinator.close()
-            context.term()
-
-    ended = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
-    assert ended == (True, True)

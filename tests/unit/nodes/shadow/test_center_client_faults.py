@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,38 +15,16 @@ from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterValues
 from shadowsync.pipeline.wire.messages import Failure, Pushed
-from shadowsync.sync_algos.base import PeerLost, Slice
+from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.sync.center_messages import reply_of
-from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_center import Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_link import fake_link
 
 Context = zmq.Context[zmq.Socket[bytes]]
-Work = Callable[[CenterClient, list[FakeCenter]], Awaitable[None]]
 NUMEL, CHUNK = 20, 4
-ENOUGH_SECONDS = 60.0
 RULE = EASGD(ElasticOptions(0.5)).center_rule
-
-
-def with_link(context: Context, work: Work, nodes: int = 1, timeout_seconds: float = ENOUGH_SECONDS) -> None:
-    """Runs `work` with a link to fake nodes that have the first value: all zeros."""
-
-    async def main() -> None:
-        fakes = [FakeCenter(context, RULE, index=index) for index in range(nodes)]
-        members = [fake.member for fake in fakes]
-        link = CenterClient(
-            context, members, NUMEL, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout_seconds
-        )
-        try:
-            await link.seed(torch.zeros(NUMEL))
-            for fake in fakes:
-                fake.heard.clear()
-            await asyncio.wait_for(work(link, fakes), ENOUGH_SECONDS)
-        finally:
-            link.close()
-            for fake in fakes:
-                await fake.close()
-
-    run_in_virtual_time(main())
 
 
 def dropping(times: int) -> Callable[[CenterValues], Leaving]:
@@ -68,9 +46,9 @@ async def center(link: CenterClient) -> list[float]:
 
 
 @pytest.mark.parametrize("lost", [1, 5])
-def test_lost_answers_are_asked_for_again_and_applied_once(context: Context, lost: int) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
-        (fake,) = fakes
+@run_by(run_in_virtual_time)
+async def test_lost_answers_are_asked_for_again_and_applied_once(context: Context, lost: int) -> None:
+    async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=2.0) as (link, (fake,)):
         fake.leaving = dropping(lost)
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
         assert delta.tolist() == [0.5] * NUMEL
@@ -80,11 +58,10 @@ def test_lost_answers_are_asked_for_again_and_applied_once(context: Context, los
         assert len(fake.heard) == NUMEL // CHUNK + lost
         assert await center(link) == [0.5] * NUMEL
 
-    with_link(context, work, timeout_seconds=2.0)
 
-
-def test_a_silent_node_is_lost_at_the_timeout_and_others_are_not(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_silent_node_is_lost_at_the_timeout_and_others_are_not(context: Context) -> None:
+    async with fake_link(context, RULE, NUMEL, CHUNK, nodes=2, timeout_seconds=0.5) as (link, fakes):
         fakes[0].leaving = silent
         loop = asyncio.get_running_loop()
         before = loop.time()
@@ -104,11 +81,11 @@ def test_a_silent_node_is_lost_at_the_timeout_and_others_are_not(context: Contex
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL // 2))
         assert delta.tolist() == [0.25] * (NUMEL // 2)
 
-    with_link(context, work, nodes=2, timeout_seconds=0.5)
 
-
-def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) -> None:
+    # The timeout is far longer than the test may take.
+    async with fake_link(context, RULE, NUMEL, CHUNK, nodes=2, timeout_seconds=600.0) as (link, fakes):
         fakes[0].leaving = silent
         waiting = [
             asyncio.ensure_future(link.exchange(link.slices[0], torch.ones(NUMEL // 2))),
@@ -127,13 +104,10 @@ def test_a_node_that_is_gone_ends_what_waits_for_it_at_once(context: Context) ->
         assert len(fakes[0].heard) == heard
         assert (await link.read(link.slices[1])).tolist() == [0.0] * (NUMEL // 2)
 
-    # The timeout is far longer than the test may take.
-    with_link(context, work, nodes=2, timeout_seconds=600.0)
 
-
-def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
-        (fake,) = fakes
+@run_by(run_in_virtual_time)
+async def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: Context) -> None:
+    async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=0.6) as (link, (fake,)):
         held: list[CenterValues] = []
 
         def late(reply: CenterValues) -> Leaving:
@@ -150,14 +124,14 @@ def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: C
         assert delta.tolist() == [4.0] * NUMEL
         assert link.refused_messages == 0
 
-    with_link(context, work, timeout_seconds=0.6)
-
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_an_answer_of_another_length_is_refused_and_asked_for_again(
+@run_by(run_in_virtual_time)
+async def test_an_answer_of_another_length_is_refused_and_asked_for_again(
     context: Context, caplog: pytest.LogCaptureFixture, change: int
 ) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+    caplog.set_level(logging.ERROR)
+    async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=2.0) as (link, fakes):
         wrong = [True]
 
         def leaving(reply: CenterValues) -> Leaving:
@@ -169,19 +143,17 @@ def test_an_answer_of_another_length_is_refused_and_asked_for_again(
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
         assert delta.tolist() == [0.5] * NUMEL
         assert link.refused_messages == 1
-
-    with caplog.at_level(logging.ERROR):
-        with_link(context, work, timeout_seconds=2.0)
     assert f"sync-0 answered with {CHUNK + change} elements; {CHUNK} are expected" in caplog.text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_an_answer_that_is_not_finite_is_refused_and_asked_for_again(
+@run_by(run_in_virtual_time)
+async def test_an_answer_that_is_not_finite_is_refused_and_asked_for_again(
     context: Context, caplog: pytest.LogCaptureFixture, value: float
 ) -> None:
     """It would make the replica so, and every replica, as all ask the same center."""
-
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+    caplog.set_level(logging.ERROR)
+    async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=2.0) as (link, fakes):
         wrong = [True, True]
 
         def leaving(reply: CenterValues) -> Leaving:
@@ -199,14 +171,13 @@ def test_an_answer_that_is_not_finite_is_refused_and_asked_for_again(
         wrong.append(True)
         assert (await link.read(link.slices[0])).isfinite().all()
         assert link.refused_messages == 3
-
-    with caplog.at_level(logging.ERROR):
-        with_link(context, work, timeout_seconds=2.0)
     assert "sync-0 answered with values that are not all finite" in caplog.text
 
 
-def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+@run_by(run_in_virtual_time)
+async def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context) -> None:
+    async with fake_link(context, RULE, NUMEL, CHUNK) as (link, fakes):
+
         def leaving(reply: CenterValues) -> Leaving:
             foreign = np.full(CHUNK, 9.0, np.float32)
             return [
@@ -220,13 +191,14 @@ def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context)
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
         assert delta.tolist() == [0.5] * NUMEL
 
-    with_link(context, work)
 
-
-def test_what_cannot_be_understood_is_counted_with_its_sender(
+@run_by(run_in_virtual_time)
+async def test_what_cannot_be_understood_is_counted_with_its_sender(
     context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+    caplog.set_level(logging.ERROR)
+    async with fake_link(context, RULE, NUMEL, CHUNK) as (link, fakes):
+
         def leaving(reply: CenterValues) -> Leaving:
             if reply.start:
                 return [reply]
@@ -236,9 +208,6 @@ def test_what_cannot_be_understood_is_counted_with_its_sender(
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
         assert delta.tolist() == [0.5] * NUMEL
         assert link.refused_messages == 3
-
-    with caplog.at_level(logging.ERROR):
-        with_link(context, work)
     for words in (
         "sync-0 sent an invalid message: ",
         "sync-0 answered: no room",
@@ -247,9 +216,9 @@ def test_what_cannot_be_understood_is_counted_with_its_sender(
         assert words in caplog.text
 
 
-def test_a_repeat_has_the_same_values(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
-        (fake,) = fakes
+@run_by(run_in_virtual_time)
+async def test_a_repeat_has_the_same_values(context: Context) -> None:
+    async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=2.0) as (link, (fake,)):
         fake.leaving = dropping(NUMEL // CHUNK)
         replica = torch.arange(NUMEL, dtype=torch.float32)
         await link.exchange(link.slices[0], replica)
@@ -260,24 +229,13 @@ def test_a_repeat_has_the_same_values(context: Context) -> None:
         assert sorted(sent) == list(range(0, NUMEL, CHUNK))
         assert all(len(values) == 2 and len(set(values)) == 1 for values in sent.values())
 
-    with_link(context, work, timeout_seconds=2.0)
 
-
-def test_what_cannot_be_sent_is_no_loss_of_the_peer(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
+@run_by(run_in_virtual_time)
+async def test_what_cannot_be_sent_is_no_loss_of_the_peer(context: Context) -> None:
+    async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=0.5) as (link, fakes):
         with pytest.raises(
             ValueError, match=r"float64 of shape \(20,\) given; contiguous float32 \[20\] is expected"
         ):
             await link.exchange(link.slices[0], torch.ones(NUMEL, dtype=torch.float64))
         assert fakes[0].heard == []
         assert (await link.exchange(link.slices[0], torch.ones(NUMEL))).tolist() == [0.5] * NUMEL
-
-    with_link(context, work, timeout_seconds=0.5)
-
-
-def test_slices_are_those_of_the_nodes_in_order(context: Context) -> None:
-    async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
-        assert link.slices == (Slice(0, 6), Slice(6, 13), Slice(13, 20))
-        assert [(fake.state.start, fake.state.stop) for fake in fakes] == [(0, 6), (6, 13), (13, 20)]
-
-    with_link(context, work, nodes=3)

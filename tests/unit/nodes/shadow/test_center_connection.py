@@ -18,6 +18,7 @@ from shadowsync.pipeline.wire.center_messages import CenterRead, CenterValues
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import PeerLost, Slice
+from shadowsync.tests.support.coroutines import run_by
 
 CHUNK, CHUNKS = 10, 6
 TIMEOUT_SECONDS = 0.5
@@ -86,7 +87,6 @@ def reply(connection: CenterConnection, number: int) -> None:
 
 
 def read(start: int, stop: int) -> Message:
-    """What is asked for."""
     return CenterRead(1, start, stop)
 
 
@@ -108,18 +108,16 @@ def test_answers_that_come_slowly_are_waited_for(slow_socket: Callable[[float], 
         run_in_virtual_time(call(slow_socket(0.0), CHUNKS - 1, every))
 
 
-def test_chunks_that_leave_slowly_are_waited_for(slow_socket: Callable[[float], SlowSocket]) -> None:
+@run_by(run_in_virtual_time)
+async def test_chunks_that_leave_slowly_are_waited_for(slow_socket: Callable[[float], SlowSocket]) -> None:
     """All of them take longer than the timeout; nothing is sent twice meanwhile."""
     slow = slow_socket(0.4 * TIMEOUT_SECONDS)
     whole = CHUNKS * 0.4 * TIMEOUT_SECONDS
 
-    async def work() -> None:
-        connection, loop = connection_over(slow), asyncio.get_running_loop()
-        for number in range(CHUNKS):
-            loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, reply, connection, number)
-        await asyncio.wait_for(connection.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 60.0)
-
-    run_in_virtual_time(work())
+    connection, loop = connection_over(slow), asyncio.get_running_loop()
+    for number in range(CHUNKS):
+        loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, reply, connection, number)
+    await asyncio.wait_for(connection.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 60.0)
     assert slow.taken == CHUNKS
 
 

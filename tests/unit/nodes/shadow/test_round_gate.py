@@ -32,7 +32,6 @@ class GateWorker:
         self._run(body)
 
     def begin_step(self) -> None:
-        """Only the beginning of one."""
         self._run(lambda: self._gate.work(self._index))
 
     def _run(self, what: Callable[[], None]) -> None:

@@ -272,20 +272,3 @@ def test_iterations_that_become_fast_while_it_waits_are_noticed(
     next_look = SHORTEST_LOOK_SECONDS + min((gap - 1) * SHORTEST_LOOK_SECONDS / 4, LONGEST_LOOK_SECONDS)
     latest = max(due, slow_seconds + next_look) + SHORTEST_LOOK_SECONDS + step_seconds
     assert due - CLOCK_SECONDS <= now <= latest
-
-
-def test_what_did_not_complete_is_no_round_to_count_from() -> None:
-    own = schedule(gap=20, duty=1.0)
-    play(own, 0.0, 10, Ended())
-    assert own.due_iterations == 30
-    assert not own.is_due(1.0, 29)
-    play(own, 1.0, 30, Ended(complete=False))
-    assert own.due_iterations == 30
-    play(own, 2.0, 31, Ended())
-    assert own.due_iterations == 51
-
-
-def test_a_gap_grows_from_one() -> None:
-    own = schedule(gap=11, duty=1.0, start_iterations=100)
-    play(own, 0.0, 50, Ended())
-    assert own.due_iterations == 50 + 6

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,11 @@ from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
 from shadowsync.pipeline.codecs.formats import CODECS, CodecOptions, LinkCodecs, make_codec
 from shadowsync.pipeline.wire.center_messages import CenterValues
-from shadowsync.sync_algos.base import PeerLost
+from shadowsync.sync_algos.base import PeerLost, Slice
 from shadowsync.sync_algos.memory.center import MemoryReplica
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_link import fake_link
 
 if not (Path(shadowsync.__file__).resolve().parent / "examples").is_dir():
     pytest.skip("an installed package has no examples beside it", allow_module_level=True)
@@ -28,7 +30,7 @@ from shadowsync.examples.algorithms.downpour import Downpour, DownpourOptions
 
 Context = zmq.Context[zmq.Socket[bytes]]
 NUMEL, CHUNK = 20, 4
-TIMEOUT_SECONDS, ENOUGH_SECONDS = 0.5, 60.0
+TIMEOUT_SECONDS = 0.5
 
 
 @dataclass
@@ -43,6 +45,14 @@ class Link:
         self.node.deaf = what == "requests"
         self.node.leaving = {"replies": _nothing, "half": _first_half}.get(what, as_it_is)
 
+    async def lose_exchange(self, what: str) -> Slice:
+        """Lose so much of an exchange of ones; gives its slice."""
+        (part,) = self.client.slices
+        self.lose(what)
+        with pytest.raises(PeerLost):
+            await self.client.exchange(part, torch.ones(NUMEL))
+        return part
+
     async def center(self) -> list[float]:
         return [float(value) for value in (await self.client.read_all()).tolist()]
 
@@ -55,46 +65,30 @@ def _first_half(reply: CenterValues) -> Leaving:
     return [reply] if reply.start < NUMEL // 2 else []
 
 
-def with_link(
-    context: Context,
-    work: Callable[[Link], Awaitable[None]],
-    codecs: LinkCodecs | None = None,
-    *,
-    counts_once: bool = False,
-) -> None:
-    """Runs `work` with a link to a node whose slice is all zeros."""
-
-    async def main() -> None:
-        node = FakeCenter(context, Downpour(DownpourOptions()).center_rule, codecs=codecs, deltas=True)
-        client = CenterClient(
-            context,
-            [node.member],
-            NUMEL,
-            "a/shadow",
-            chunk_bytes=4 * CHUNK,
-            timeout_seconds=TIMEOUT_SECONDS,
-            codecs=codecs,
-            counts_once=counts_once,
-            deltas=True,
-        )
-        try:
-            await client.seed(torch.zeros(NUMEL))
-            await asyncio.wait_for(work(Link(client, node)), ENOUGH_SECONDS)
-        finally:
-            client.close()
-            await node.close()
-
-    run_in_virtual_time(main())
+@asynccontextmanager
+async def linked(
+    context: Context, codecs: LinkCodecs | None = None, *, counts_once: bool = False
+) -> AsyncIterator[Link]:
+    """A link to a node whose slice is all zeros."""
+    async with fake_link(
+        context,
+        Downpour(DownpourOptions()).center_rule,
+        NUMEL,
+        CHUNK,
+        timeout_seconds=TIMEOUT_SECONDS,
+        codecs=codecs,
+        deltas=True,
+        counts_once=counts_once,
+    ) as (client, (node,)):
+        yield Link(client, node)
 
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
-def test_a_settled_exchange_counts_once(context: Context, lost: str, times: int) -> None:
-    async def work(link: Link) -> None:
-        part = link.client.slices[0]
-        link.lose(lost)
-        with pytest.raises(PeerLost):
-            await link.client.exchange(part, torch.ones(NUMEL))
+@run_by(run_in_virtual_time)
+async def test_a_settled_exchange_counts_once(context: Context, lost: str, times: int) -> None:
+    async with linked(context) as link:
+        part = await link.lose_exchange(lost)
         for _ in range(times - 1):
             with pytest.raises(PeerLost):
                 await link.client.settle(part)
@@ -106,16 +100,14 @@ def test_a_settled_exchange_counts_once(context: Context, lost: str, times: int)
             await link.client.settle(part)
         assert (await link.client.exchange(part, torch.ones(NUMEL))).tolist() == [2.0] * NUMEL
 
-    with_link(context, work)
-
 
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
-def test_it_is_settled_with_a_node_that_was_declared_dead_and_came_back(context: Context, lost: str) -> None:
-    async def work(link: Link) -> None:
-        part = link.client.slices[0]
-        link.lose(lost)
-        with pytest.raises(PeerLost):
-            await link.client.exchange(part, torch.ones(NUMEL))
+@run_by(run_in_virtual_time)
+async def test_it_is_settled_with_a_node_that_was_declared_dead_and_came_back(
+    context: Context, lost: str
+) -> None:
+    async with linked(context, counts_once=True) as link:
+        part = await link.lose_exchange(lost)
         link.client.mark_lost(link.node.member.token)
         with pytest.raises(PeerLost):
             await link.client.settle(part)
@@ -126,45 +118,35 @@ def test_it_is_settled_with_a_node_that_was_declared_dead_and_came_back(context:
         assert link.node.state.applied_slices == 1
         assert await link.center() == [1.0] * NUMEL
 
-    with_link(context, work, counts_once=True)
-
 
 @pytest.mark.parametrize("lost", ["requests", "replies"])
-def test_a_new_exchange_in_its_place_counts_what_it_can_not_know(context: Context, lost: str) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_new_exchange_in_its_place_counts_what_it_can_not_know(context: Context, lost: str) -> None:
     """The control: the same values sent as a new exchange count twice if only the reply was lost."""
-
-    async def work(link: Link) -> None:
-        part = link.client.slices[0]
-        link.lose(lost)
-        with pytest.raises(PeerLost):
-            await link.client.exchange(part, torch.ones(NUMEL))
+    async with linked(context) as link:
+        part = await link.lose_exchange(lost)
         link.lose("nothing")
         await link.client.exchange(part, torch.ones(NUMEL))
         assert await link.center() == [2.0 if lost == "replies" else 1.0] * NUMEL
 
-    with_link(context, work)
 
-
-def test_the_reply_is_that_of_when_it_was_applied(context: Context) -> None:
+@run_by(run_in_virtual_time)
+async def test_the_reply_is_that_of_when_it_was_applied(context: Context) -> None:
     """Others move the center meanwhile; the trainer's account is of the moment of its own delta."""
-
-    async def work(link: Link) -> None:
-        part = link.client.slices[0]
-        link.lose("replies")
-        with pytest.raises(PeerLost):
-            await link.client.exchange(part, torch.ones(NUMEL))
+    async with linked(context) as link:
+        part = await link.lose_exchange("replies")
         link.lose("nothing")
         assert link.node.state.values is not None
         link.node.state.values.add_(8.0)
         assert (await link.client.settle(part)).tolist() == [1.0] * NUMEL
         assert (await link.client.exchange(part, torch.zeros(NUMEL))).tolist() == [9.0] * NUMEL
 
-    with_link(context, work)
-
 
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
-def test_with_the_sparse_codec_nothing_is_lost(context: Context, lost: str) -> None:
-    async def work(link: Link) -> None:
+@run_by(run_in_virtual_time)
+async def test_with_the_sparse_codec_nothing_is_lost(context: Context, lost: str) -> None:
+    sparse = make_codec("sparse")
+    async with linked(context, LinkCodecs(sparse, sparse)) as link:
         part, values = link.client.slices[0], torch.zeros(NUMEL)
         values[7] = 3.0
         link.lose(lost)
@@ -173,15 +155,12 @@ def test_with_the_sparse_codec_nothing_is_lost(context: Context, lost: str) -> N
         link.lose("nothing")
         assert torch.equal(await link.client.settle(part), values)
 
-    sparse = make_codec("sparse")
-    with_link(context, work, LinkCodecs(sparse, sparse))
-
 
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
-def test_with_a_lossy_codec_the_references_stay_the_same(context: Context, lost: str) -> None:
+@run_by(run_in_virtual_time)
+async def test_with_a_lossy_codec_the_references_stay_the_same(context: Context, lost: str) -> None:
     """What is settled is what was encoded at first, so both ends hold the same values afterwards."""
-
-    async def work(link: Link) -> None:
+    async with linked(context, LinkCodecs(make_codec("int8"), make_codec("float32"))) as link:
         part = link.client.slices[0]
         values = torch.linspace(-1.0, 1.0, NUMEL)
         for number in range(3):
@@ -195,12 +174,11 @@ def test_with_a_lossy_codec_the_references_stay_the_same(context: Context, lost:
         assert link.node.state.applied_slices == 3
         assert link.client.refused_messages == 0
 
-    with_link(context, work, LinkCodecs(make_codec("int8"), make_codec("float32")))
-
 
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
-def test_downpour_over_the_link_counts_every_delta_once(context: Context, lost: str) -> None:
-    async def work(link: Link) -> None:
+@run_by(run_in_virtual_time)
+async def test_downpour_over_the_link_counts_every_delta_once(context: Context, lost: str) -> None:
+    async with linked(context) as link:
         algorithm, replica = Downpour(DownpourOptions()), MemoryReplica(torch.zeros(NUMEL))
         algorithm.start(replica)
         peers = ZmqPeers(0, link.client, None)
@@ -217,18 +195,18 @@ def test_downpour_over_the_link_counts_every_delta_once(context: Context, lost: 
         assert await link.center() == [trained] * NUMEL
         assert replica.values.tolist() == [trained] * NUMEL
 
-    with_link(context, work)
-
 
 LOSSY = [name for name in CODECS if make_codec(name).lossy]
 
 
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
-def test_what_a_codec_loses_of_a_delta_counts_once_and_in_the_end(
+@run_by(run_in_virtual_time)
+async def test_what_a_codec_loses_of_a_delta_counts_once_and_in_the_end(
     context: Context, lost: str, name: str
 ) -> None:
-    async def work(link: Link) -> None:
+    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.25))
+    async with linked(context, LinkCodecs(codec, make_codec("float32")), counts_once=True) as link:
         algorithm, replica = Downpour(DownpourOptions()), MemoryReplica(torch.zeros(NUMEL))
         algorithm.start(replica)
         peers = ZmqPeers(0, link.client, None)
@@ -253,16 +231,15 @@ def test_what_a_codec_loses_of_a_delta_counts_once_and_in_the_end(
         close(replica.values, trained)
         assert link.client.refused_messages == 0
 
-    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.25))
-    with_link(context, work, LinkCodecs(codec, make_codec("float32")), counts_once=True)
-
 
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
-def test_answers_by_a_lossy_codec_come_near_the_center_and_stay_the_same_at_both_ends(
+@run_by(run_in_virtual_time)
+async def test_answers_by_a_lossy_codec_come_near_the_center_and_stay_the_same_at_both_ends(
     context: Context, lost: str, name: str
 ) -> None:
-    async def work(link: Link) -> None:
+    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.25))
+    async with linked(context, LinkCodecs(make_codec("float32"), codec), counts_once=True) as link:
         (part,) = link.client.slices
         delta = torch.linspace(-1.0, 1.0, NUMEL)
         for number in range(120):
@@ -278,9 +255,6 @@ def test_answers_by_a_lossy_codec_come_near_the_center_and_stay_the_same_at_both
         assert off > 1e-4, "the control: the codec loses something"
         close(reply, 4.0 * delta)
         assert link.client.refused_messages == 0
-
-    codec = make_codec(name, CodecOptions(int8_block=64, topk_fraction=0.25))
-    with_link(context, work, LinkCodecs(make_codec("float32"), codec), counts_once=True)
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> None:

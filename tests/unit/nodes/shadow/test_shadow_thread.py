@@ -24,6 +24,7 @@ from shadowsync.nodes.shadow.thread import ShadowThread
 from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.sync_algos.base import Algorithm
+from shadowsync.tests.support.coroutines import run_by
 
 STEP_SECONDS = 0.01
 ROUND_SECONDS = 0.002
@@ -38,7 +39,14 @@ class Trainer:
         cpu_seconds: of the round by its number.
     """
 
-    def __init__(self, sync: SyncSection, failures: list[BaseException], due: DueSteps | None) -> None:
+    def __init__(
+        self,
+        sync: SyncSection,
+        failures: list[BaseException],
+        due: DueSteps | None,
+        patch: pytest.MonkeyPatch,
+    ) -> None:
+        self._patch = patch
         self.began: list[int] = []
         self.ended = 0
         self.closed = False
@@ -49,12 +57,7 @@ class Trainer:
         self._cpu = 0.0
         total = lambda: int(self._iterations.sum())  # noqa: E731
         shared = SimpleNamespace(job=SimpleNamespace(sync=sync), replica=None, total_iterations=total)
-        peers = SimpleNamespace(
-            transport=self.transport,
-            sent_bytes=0,
-            received_bytes=0,
-            close=self._close,
-        )
+        peers = SimpleNamespace(transport=self.transport, sent_bytes=0, received_bytes=0, close=self._close)
         self.shadow = ShadowThread(
             cast("TrainerContext", shared),
             cast("Algorithm", SimpleNamespace(round=self._round)),
@@ -74,13 +77,13 @@ class Trainer:
             if self._due is not None:
                 self._due.stepped(int(self._iterations.sum()))
 
-    def run(self, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
+    def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the shadow thread's loop beside `work`, and end it after that."""
 
         async def both() -> None:
             loop = asyncio.get_running_loop()
             clock = SimpleNamespace(monotonic=loop.time, thread_time=lambda: self._cpu)
-            monkeypatch.setattr(thread, "time", clock)
+            self._patch.setattr(thread, "time", clock)
             main = asyncio.ensure_future(self.shadow._until_stopped())
             self.shadow.begin()
             await work()
@@ -101,20 +104,21 @@ class Trainer:
         self.closed = True
 
 
+Make = Callable[..., Trainer]
+
+
 @pytest.fixture
-def trainer() -> Iterator[Callable[..., Trainer]]:
+def trainer(failures: list[BaseException], monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes trainers by settings of `sync`; their threads never ran."""
-    failures: list[BaseException] = []
     made: list[Trainer] = []
 
     def make(due: DueSteps | None = None, **settings: Any) -> Trainer:
-        made.append(Trainer(SyncSection(**settings), failures, due))
+        made.append(Trainer(SyncSection(**settings), failures, due, monkeypatch))
         return made[-1]
 
     yield make
     for own in made:
         assert own.shadow.join(60.0)
-    assert not failures
 
 
 def gaps(own: Trainer) -> list[int]:
@@ -123,11 +127,9 @@ def gaps(own: Trainer) -> list[int]:
 
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("gap", [1, 2, 10])
-def test_rounds_follow_iterations(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, gap: int, told: bool
-) -> None:
+def test_rounds_follow_iterations(trainer: Make, gap: int, told: bool) -> None:
     own = trainer(DueSteps() if told else None, gap=gap, duty=1.0)
-    own.run(monkeypatch, lambda: own.train(100))
+    own.run(lambda: own.train(100))
     assert own.began[0] == 0
     assert set(gaps(own)) == {gap}
     assert own.began[-1] >= 100 - gap
@@ -143,16 +145,14 @@ class CountedLooks(RoundSchedule):
         return super().wait_seconds(*of_schedule, **more)
 
 
-def test_nobody_looks_at_steps_that_are_told(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_looks_at_steps_that_are_told(trainer: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for a stall, four times a second; a thread that is not told looks 20 times, the control."""
     monkeypatch.setattr(thread, "RoundSchedule", CountedLooks)
 
     def looks(due: DueSteps | None) -> int:
         CountedLooks.looks = 0
         own = trainer(due, gap=10_000, duty=1.0)
-        own.run(monkeypatch, lambda: own.train(1_000))
+        own.run(lambda: own.train(1_000))
         assert own.began == [0]
         return CountedLooks.looks
 
@@ -161,9 +161,7 @@ def test_nobody_looks_at_steps_that_are_told(
     assert looks(None) >= seconds / LONGEST_LOOK_SECONDS
 
 
-def test_steps_that_come_while_it_is_too_early_wake_nobody(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_come_while_it_is_too_early_wake_nobody(trainer: Make) -> None:
     due = DueSteps()
     own = trainer(due, gap=2, duty=0.01)
     own.cpu_seconds = lambda _: 0.01
@@ -175,58 +173,20 @@ def test_steps_that_come_while_it_is_too_early_wake_nobody(
         waking()
 
     due.wake = wake
-    own.run(monkeypatch, lambda: own.train(1_000))
+    own.run(lambda: own.train(1_000))
     # Each round but the first costs a second, of 100 steps: one wake on the way, and none for each step.
     assert len(own.began) == pytest.approx(11, abs=1)
     assert len(wakes) <= len(own.began)
 
 
-def test_without_a_gap_they_follow_each_other(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gap_they_follow_each_other(trainer: Make) -> None:
     own = trainer(duty=1.0)
-    own.run(monkeypatch, lambda: own.train(100))
+    own.run(lambda: own.train(100))
     assert len(own.began) == pytest.approx(100 * STEP_SECONDS / ROUND_SECONDS, rel=0.01)
 
 
-def test_no_round_begins_sooner_than_the_duty_cycle_allows(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = trainer(gap=1, duty=0.01)
-    own.cpu_seconds = lambda _: 0.001
-    own.run(monkeypatch, lambda: own.train(200))
-    # The first round costs nothing; each other one 0.1 s, which is 10 iterations.
-    assert own.began[:2] == [0, 1]
-    assert set(gaps(own)[1:]) <= {10, 11}
-
-
-def test_an_expensive_round_makes_no_large_gap(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def longest(**settings: Any) -> int:
-        own = trainer(duty=0.01, **settings)
-        own.cpu_seconds = lambda number: 0.02 if number in (1, 5) else 0.0002
-        own.run(monkeypatch, lambda: own.train(600))
-        return max(gaps(own))
-
-    assert longest(gap=4) == 4
-    assert longest() >= 200, "the control"
-
-
-def test_rounds_are_dense_at_the_start(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = trainer(gap=5, duty=1.0, start_iterations=50)
-    own.run(monkeypatch, lambda: own.train(100))
-    found = gaps(own)
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (1, 5)
-
-
 @pytest.mark.parametrize("told", [False, True])
-def test_without_an_iteration_rounds_go_on_by_time(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, told: bool
-) -> None:
+def test_without_an_iteration_rounds_go_on_by_time(trainer: Make, told: bool) -> None:
     own = trainer(DueSteps() if told else None, gap=50, duty=1.0)
 
     async def work() -> None:
@@ -234,14 +194,12 @@ def test_without_an_iteration_rounds_go_on_by_time(
         assert own.began == [0]
         await asyncio.sleep(5.5 * STALLED_SECONDS)
 
-    own.run(monkeypatch, work)
+    own.run(work)
     # One of what it had trained, and then one a second.
     assert own.began == [0, *[10] * 5]
 
 
-def test_a_round_that_another_trainer_waits_for_begins(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_that_another_trainer_waits_for_begins(trainer: Make) -> None:
     own = trainer(gap=50, duty=1.0)
 
     async def work() -> None:
@@ -253,32 +211,26 @@ def test_a_round_that_another_trainer_waits_for_begins(
         own.transport.awaited = False
         await own.train(20)
 
-    own.run(monkeypatch, work)
+    own.run(work)
     assert own.began == [0, 10]
 
 
-def test_an_incomplete_round_is_tried_again_soon(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_incomplete_round_is_tried_again_soon(trainer: Make) -> None:
     own = trainer(gap=50, duty=1.0)
     own.complete = lambda number: number != 2
-    own.run(monkeypatch, lambda: own.train(110))
+    own.run(lambda: own.train(110))
     assert own.began[:2] == [0, 50]
     assert 50 < own.began[2] <= 56
     assert own.began[3] == own.began[2] + 50
 
 
-def test_it_ends_in_the_middle_of_a_round(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_in_the_middle_of_a_round(trainer: Make) -> None:
     own = trainer(gap=1, duty=1.0)
-    own.run(monkeypatch, lambda: asyncio.sleep(ROUND_SECONDS / 2))
+    own.run(lambda: asyncio.sleep(ROUND_SECONDS / 2))
     assert (own.began, own.ended, own.closed) == ([0], 0, True)
 
 
-def test_rounds_that_never_wait_do_not_hold_the_loop(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_that_never_wait_do_not_hold_the_loop(trainer: Make) -> None:
     own = trainer(duty=1.0)
 
     async def at_once(*_: Any) -> bool:
@@ -291,36 +243,29 @@ def test_rounds_that_never_wait_do_not_hold_the_loop(
             await asyncio.sleep(0)
 
     own.shadow._algorithm = cast("Algorithm", SimpleNamespace(round=at_once))
-    own.run(monkeypatch, work)
+    own.run(work)
     assert own.began
     assert own.closed
 
 
-def test_what_is_told_before_there_are_peers_is_not_lost(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_told_before_there_are_peers_is_not_lost(trainer: Make) -> None:
     own = trainer(duty=1.0)
     reported: list[ZmqPeers] = []
     own.shadow.call_with_peers(reported.append)
-    own.run(monkeypatch, lambda: asyncio.sleep(ROUND_SECONDS))
+    own.run(lambda: asyncio.sleep(ROUND_SECONDS))
     assert [peers.transport for peers in reported] == [own.transport]
 
 
-def test_who_gives_up_before_there_are_peers_leaves_them_to_be_closed(
-    trainer: Callable[..., Trainer],
-) -> None:
+@run_by(run_in_virtual_time)
+async def test_who_gives_up_before_there_are_peers_leaves_them_to_be_closed(trainer: Make) -> None:
     """An open socket would keep the context of a trainer that is interrupted at its start from ending."""
     own = trainer(duty=1.0)
-
-    async def work() -> None:
-        waiting = asyncio.ensure_future(own.shadow.wait_idle())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        main = asyncio.ensure_future(own.shadow._until_stopped())
-        await own.shadow.wait_idle()
-        own.shadow.stop()
-        await main
-
-    run_in_virtual_time(work())
+    waiting = asyncio.ensure_future(own.shadow.wait_idle())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    main = asyncio.ensure_future(own.shadow._until_stopped())
+    await own.shadow.wait_idle()
+    own.shadow.stop()
+    await main
     assert own.closed

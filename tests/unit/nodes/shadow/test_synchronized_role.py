@@ -18,15 +18,12 @@ class Told:
         self.shadow = self
 
     def start(self) -> None:
-        """Nothing to start."""
         self.what.append(("start", ""))
 
     def mark_lost(self, token: str) -> None:
-        """A sync node is gone."""
         self.what.append(("sync", token))
 
     def drop_trainer(self, token: str, *, left: bool) -> None:
-        """A trainer is gone."""
         self.what.append(("trainer that left" if left else "trainer", token))
 
 

@@ -15,6 +15,7 @@ from shadowsync.nodes.shadow.zmq_peers import ConnectionConfig
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.wire.control.orders import GroupView, MemberInfo
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.sync.peer_transports import Remembering
 
 NUMEL = 100
@@ -26,7 +27,8 @@ def _member(role: str, index: int, endpoint: str) -> MemberInfo:
 
 
 @pytest.mark.parametrize("failing", ["sync-1", "trainer-2"])
-def test_what_was_opened_is_closed_if_the_rest_cannot_be(
+@run_by(asyncio.run)
+async def test_what_was_opened_is_closed_if_the_rest_cannot_be(
     failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An open socket keeps the context from being terminated, and so the node from ending."""
@@ -63,11 +65,8 @@ def test_what_was_opened_is_closed_if_the_rest_cannot_be(
     config = ConnectionConfig(context, algorithm, syncs, trainers, 0, "token")
     callbacks = PeerCallbacks(lambda *_: None, lambda: None, lambda: None)
 
-    async def body() -> None:
-        with pytest.raises(zmq.ZMQError):
-            config.open(of_trainer, "shadow", listener, GroupView(1, (0, 1, 2)), callbacks)
-
-    asyncio.run(body())
+    with pytest.raises(zmq.ZMQError):
+        config.open(of_trainer, "shadow", listener, GroupView(1, (0, 1, 2)), callbacks)
     assert listener.listener.socket.closed
     assert len(opened) >= 1
     assert [one for one in opened if not one.socket.closed] == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,11 +17,14 @@ from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.tests.support.coroutines import run_by
-from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS
+from shadowsync.tests.support.expected import present
+from shadowsync.tests.support.real_time import run_in_real_time
+
+Make = Callable[..., Emulation]
 
 
 @pytest.fixture
-def emulation() -> Callable[..., Emulation]:
+def emulation() -> Make:
     """For a job of two trainers and two sync nodes, with these settings of the network."""
 
     def make(**network: Any) -> Emulation:
@@ -35,20 +39,14 @@ def emulation() -> Callable[..., Emulation]:
     return make
 
 
-def during(
-    own: Emulation, work: Callable[[], Coroutine[Any, Any, None]], starter: SpawnStarter | None = None
-) -> None:
-    """Does something while the network is in place, and always takes it away."""
-
-    async def main() -> None:
-        async with asyncio.timeout(2 * ENOUGH_SECONDS):
-            await own.start(starter or SpawnStarter())
-            try:
-                await work()
-            finally:
-                await own.stop()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def in_place(own: Emulation, starter: SpawnStarter | None = None) -> AsyncIterator[None]:
+    """While the network is in place, which is always taken away."""
+    await own.start(starter or SpawnStarter())
+    try:
+        yield
+    finally:
+        await own.stop()
 
 
 def options(own: Emulation, role: str, index: int = 0) -> dict[str, str]:
@@ -56,23 +54,21 @@ def options(own: Emulation, role: str, index: int = 0) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def test_without_a_slow_network_there_is_nothing(emulation: Callable[..., Emulation]) -> None:
+@run_by(run_in_real_time)
+async def test_without_a_slow_network_there_is_nothing(emulation: Make) -> None:
     own = emulation(bind="10.0.0.1", advertise="host")
-
-    async def work() -> None:
+    async with in_place(own):
         assert options(own, "sync") == {"--bind": "10.0.0.1", "--advertise": "host"}
         assert own.relay is None
         assert own.token("sync", 0) != own.token("sync", 0)
-
-    during(own, work)
     assert own.report_entry() is None
     assert own.failure() is None
 
 
-def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., Emulation]) -> None:
+@run_by(run_in_real_time)
+async def test_those_who_synchronize_listen_behind_the_relay(emulation: Make) -> None:
     own = emulation(delay="5ms")
-
-    async def work() -> None:
+    async with in_place(own):
         reported = set()
         for role in ("trainer", "sync"):
             for index in (0, 1):
@@ -85,13 +81,9 @@ def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., 
         assert all(endpoint.startswith("ipc://@shadowsync-") for endpoint in reported)
         for role in ("coordinator", "reader", "embedding"):
             assert options(own, role) == {"--bind": "127.0.0.1"}, "the control"
-
-    during(own, work)
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert (note.means, note.delay_seconds, note.links) == ("relay", 0.005, "sync")
-    assert note.relay_cpu_seconds is not None
-    assert note.relay_cpu_seconds > 0
+    assert present(note.relay_cpu_seconds) > 0
     assert note.relay_bytes == 0
     assert own.failure() is None
 
@@ -115,46 +107,38 @@ class RecordingStarter(SpawnStarter):
         ({"delay": "0.2s", "bandwidth": "20mbit", "delay_links": "all"}, (0.2, 2.5e6)),
     ],
 )
-def test_the_relay_is_told_the_delay_and_the_rate(
-    emulation: Callable[..., Emulation], network: dict[str, str], reported: tuple[float, float | None]
+@run_by(run_in_real_time)
+async def test_the_relay_is_told_the_delay_and_the_rate(
+    emulation: Make, network: dict[str, str], reported: tuple[float, float | None]
 ) -> None:
     """And no others are in the report."""
     own, starter = emulation(**network), RecordingStarter()
-
-    async def work() -> None:
+    async with in_place(own, starter):
         (arguments,) = starter.arguments
         spec = json.loads(arguments[-1])
         assert (spec["delay_seconds"], spec["bytes_per_second"]) == reported
-
-    during(own, work, starter)
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert (note.delay_seconds, note.bytes_per_second) == reported
 
 
-def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) -> None:
+@run_by(run_in_real_time)
+async def test_all_links_are_those_of_every_node(emulation: Make) -> None:
     own = emulation(bandwidth="8mbit", delay_links="all")
-
-    async def work() -> None:
+    async with in_place(own):
         for role in ("coordinator", "reader", "embedding", "trainer", "sync"):
             assert options(own, role)["--advertise"].startswith("ipc://@")
-
-    during(own, work)
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert (note.bytes_per_second, note.links) == (1e6, "all")
 
 
-def test_tcp_is_relayed_to_ports_of_its_own(emulation: Callable[..., Emulation]) -> None:
+@run_by(run_in_real_time)
+async def test_tcp_is_relayed_to_ports_of_its_own(emulation: Make) -> None:
     own = emulation(delay="5ms", transport="tcp", bind="0.0.0.0")
-
-    async def work() -> None:
+    async with in_place(own):
         ends = [options(own, role, at)[key] for role in ("trainer", "sync") for at in (0, 1) for key in KEYS]
         hosts = {end.removeprefix("tcp://").rpartition(":")[0] for end in ends}
         assert hosts == {"127.0.0.1"}
         assert len({end.rpartition(":")[2] for end in ends}) == 8
-
-    during(own, work)
 
 
 KEYS = ("--bind", "--advertise")
@@ -175,20 +159,17 @@ async def test_a_relay_has_as_long_to_start_as_the_job() -> None:
         await own._endpoints()
 
 
-def test_a_relay_that_dies_is_told(emulation: Callable[..., Emulation]) -> None:
+@run_by(run_in_real_time)
+async def test_a_relay_that_dies_is_told(emulation: Make) -> None:
     own = emulation(delay="5ms")
-
-    async def work() -> None:
+    async with in_place(own):
         assert own.relay is not None
         assert own.failure() is None, "the control"
         own.relay.signal(signal.SIGKILL)
         await own.relay.ended.wait()
-
-    during(own, work)
     assert own.failure() == (
         ExitCode.STOPPED_BY_DEATH,
         "the relay of the slow network died (killed by SIGKILL)",
     )
-    note = own.report_entry()
-    assert note is not None
+    note = present(own.report_entry())
     assert note.relay_cpu_seconds is None

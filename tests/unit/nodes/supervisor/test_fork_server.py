@@ -30,11 +30,14 @@ from shadowsync.nodes.supervisor.starter import (
     start_method,
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import is_alive, until, wait_until
 from torch.backends import mkl
 
 Work = Callable[[Starter], Coroutine[Any, Any, Any]]
 With = Callable[[Work], Any]
+Script = Callable[[str], list[str]]
+Supervisor = Callable[[str], subprocess.Popen[str]]
 STARTERS = pytest.mark.parametrize("with_starter", [ForkStarter, SpawnStarter], indirect=True)
 
 
@@ -59,7 +62,6 @@ class Lasting:
         self._starters.pop(kind).close()
 
     def close(self) -> None:
-        """End all."""
         for kind in list(self._starters):
             self.end(kind)
 
@@ -78,7 +80,7 @@ def with_starter(lasting: Lasting, request: pytest.FixtureRequest) -> With:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], list[str]]:
+def script(tmp_path: Path) -> Script:
     """Arguments of an interpreter that runs a text."""
 
     def write(text: str) -> list[str]:
@@ -112,9 +114,7 @@ async def ended(starter: Starter, arguments: list[str], number: int = 0) -> Chil
         ("import os; os.abort()", -signal.SIGABRT),
     ],
 )
-def test_an_end_has_its_code(
-    with_starter: With, script: Callable[[str], list[str]], text: str, code: int
-) -> None:
+def test_an_end_has_its_code(with_starter: With, script: Script, text: str, code: int) -> None:
     child = with_starter(lambda starter: ended(starter, script(text)))
     assert child.code == code
     assert ("ZeroDivisionError: division by zero" in child.lines) == (text == "1 / 0")
@@ -123,14 +123,14 @@ def test_an_end_has_its_code(
 
 @STARTERS
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_death_has_its_signal(with_starter: With, script: Callable[[str], list[str]], number: int) -> None:
+def test_a_death_has_its_signal(with_starter: With, script: Script, number: int) -> None:
     text = "import signal; print('here', flush=True); signal.pause()"
     child = with_starter(lambda starter: ended(starter, script(text), number))
     assert child.code == -number
 
 
 @STARTERS
-def test_a_process_is_as_a_new_one(with_starter: With, script: Callable[[str], list[str]]) -> None:
+def test_a_process_is_as_a_new_one(with_starter: With, script: Script) -> None:
     """Session, threads of arithmetic, signals, arguments, command line, descriptors, random numbers."""
     arguments = script(
         """
@@ -191,7 +191,7 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     """A process that has children forked; its temporary folder has a name that is too long for a socket."""
     text = "import sys; sys.stdin.read(); open('orphaned', 'a').write('.')"
     (tmp_path / "child.py").write_text(text, encoding="utf-8")
@@ -218,13 +218,12 @@ def supervisor(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]
 
 
 def says(process: subprocess.Popen[str]) -> str:
-    """Its next line."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def test_its_input_ends_with_the_supervisor_and_the_server_too(
-    supervisor: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+    supervisor: Supervisor, tmp_path: Path
 ) -> None:
     """A killed supervisor: the server ends at once, and what it forked sees the end of its input."""
     process = supervisor("late")
@@ -239,7 +238,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(
 
 @pytest.mark.parametrize("moment", ["asked", "importing"])
 def test_nothing_is_left_of_a_supervisor_that_was_killed_as_it_started(
-    supervisor: Callable[[str], subprocess.Popen[str]], tmp_path: Path, moment: str
+    supervisor: Supervisor, tmp_path: Path, moment: str
 ) -> None:
     """Its servers still import, and have been asked for a process or not; they learn of it afterwards."""
     process = supervisor("early")
@@ -278,9 +277,7 @@ def test_a_starter_that_is_closed_before_it_has_imported_leaves_nothing() -> Non
 
 
 @pytest.mark.parametrize("with_starter", [ForkStarter], indirect=True)
-def test_the_light_server_has_no_torch_and_the_other_one_has(
-    with_starter: With, script: Callable[[str], list[str]]
-) -> None:
+def test_the_light_server_has_no_torch_and_the_other_one_has(with_starter: With, script: Script) -> None:
     text = "print('libtorch' in open('/proc/self/maps').read(), 'torch' in __import__('sys').modules)"
 
     async def work(starter: Starter) -> list[str]:
@@ -352,15 +349,14 @@ def test_both_servers_show_a_short_command_line() -> None:
         assert [os.getsid(pid) for pid in pids] == pids, "a terminal's Ctrl-C is not for them"
 
 
-def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[str], list[str]]) -> None:
+def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Script) -> None:
     """It is the last in this file that needs the one that lasts."""
 
     async def work(starter: Starter) -> tuple[int | None, str]:
         assert isinstance(starter, ForkStarter)
         text = "import signal; print('here', flush=True); signal.pause()"
         child = Child("role", 0, "token", await starter.start(script(text), torch=True))
-        server = psutil.Process(child.pid).parent()
-        assert server is not None
+        server = present(psutil.Process(child.pid).parent())
         server.kill()
         await child.ended.wait()
         await child.close()
@@ -377,9 +373,7 @@ def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[st
     assert "start the job again" in text
 
 
-def test_many_starts_leave_no_descriptor_and_no_zombie(
-    lasting: Lasting, script: Callable[[str], list[str]]
-) -> None:
+def test_many_starts_leave_no_descriptor_and_no_zombie(lasting: Lasting, script: Script) -> None:
     arguments = script("import sys; sys.stdin.read()")
 
     def counts() -> list[tuple[int, int]]:
@@ -410,9 +404,7 @@ def test_many_starts_leave_no_descriptor_and_no_zombie(
     wait_until(no_more_than_before, "nothing is left")
 
 
-def test_a_start_that_is_given_up_leaves_nothing(
-    lasting: Lasting, script: Callable[[str], list[str]], tmp_path: Path
-) -> None:
+def test_a_start_that_is_given_up_leaves_nothing(lasting: Lasting, script: Script, tmp_path: Path) -> None:
     """Its process is forked all the same, and ends as its input does."""
     done = tmp_path / "done"
     arguments = script(f"import sys; sys.stdin.read(); open({str(done)!r}, 'w')")
@@ -441,11 +433,7 @@ THREAD = "import threading; threading.Thread(target=threading.Event().wait, daem
 
 @pytest.mark.parametrize(("text", "refused"), [(THREAD, True), ("", False)], ids=["a thread", "none"])
 def test_a_server_with_a_thread_refuses(
-    script: Callable[[str], list[str]],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    text: str,
-    refused: bool,
+    script: Script, tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, refused: bool
 ) -> None:
     """It says why; without the thread it forks, which is the control."""
     (tmp_path / "imported.py").write_text(text, encoding="utf-8")
@@ -548,8 +536,7 @@ def test_the_method_is_chosen_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("module", ENTRY_POINTS)
 def test_what_is_started_as_a_program_exists(module: str) -> None:
-    found = importlib.util.find_spec(module)
-    assert found is not None
+    found = present(importlib.util.find_spec(module))
     assert found.origin is not None
     assert 'if __name__ == "__main__":' in Path(found.origin).read_text(encoding="utf-8")
     assert python(module, "one")[1:] == ["-P", "-m", module, "one"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 
 import numpy as np
 import pytest
@@ -25,11 +26,10 @@ from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.real_time import run_in_real_time
 from shadowsync.tests.support.sync.center_messages import exchange_of
 from shadowsync.tests.support.sync.fake_center import FakeCenter, Leaving, as_it_is
+from shadowsync.tests.support.sync.fake_link import ENOUGH_SECONDS, fake_link
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Start = Callable[..., list[tuple[CenterService, MemberInfo]]]
-Work = Callable[[CenterClient, FakeCenter], Awaitable[None]]
-ENOUGH_SECONDS = 60.0
 NUMEL, CHUNK = 320, 128
 LOSSY = [name for name in sorted(CODECS) if make_codec(name).lossy]
 OPTIONS = CodecOptions(int8_block=64, topk_fraction=0.1)
@@ -49,28 +49,29 @@ def make_link(
     members: Sequence[MemberInfo],
     codecs: LinkCodecs,
     numel: int = NUMEL,
-    timeout: float = ENOUGH_SECONDS,
+    chunk_bytes: int = 4 * CHUNK,
 ) -> CenterClient:
     return CenterClient(
-        context, members, numel, "a/shadow", chunk_bytes=4 * CHUNK, timeout_seconds=timeout, codecs=codecs
+        context,
+        members,
+        numel,
+        "a/shadow",
+        chunk_bytes=chunk_bytes,
+        timeout_seconds=ENOUGH_SECONDS,
+        codecs=codecs,
     )
 
 
-def with_fake(context: Context, codecs: LinkCodecs, work: Work, timeout: float = ENOUGH_SECONDS) -> None:
-    """Runs `work` in virtual time with a link to a fake node that has the first value: all zeros."""
-
-    async def main() -> None:
-        fake = FakeCenter(context, RULE, codecs=codecs)
-        link = make_link(context, [fake.member], codecs, timeout=timeout)
-        try:
-            await link.seed(torch.zeros(NUMEL))
-            fake.heard.clear()
-            await asyncio.wait_for(work(link, fake), ENOUGH_SECONDS)
-        finally:
-            link.close()
-            await fake.close()
-
-    run_in_virtual_time(main())
+@asynccontextmanager
+async def linked(
+    context: Context, codecs: LinkCodecs, timeout_seconds: float = ENOUGH_SECONDS
+) -> AsyncIterator[tuple[CenterClient, FakeCenter]]:
+    """A link to a fake node that has the first value: all zeros."""
+    async with fake_link(context, RULE, NUMEL, CHUNK, timeout_seconds=timeout_seconds, codecs=codecs) as (
+        link,
+        (fake,),
+    ):
+        yield link, fake
 
 
 def references(fake: FakeCenter) -> list[int]:
@@ -88,8 +89,7 @@ async def test_the_center_and_a_replica_that_stays_meet(
     """What each way loses is made up for; the first values and what is read are exact."""
     codecs = pair(name, name)
     members = [member for _, member in sync_nodes(2, 0.5, codecs)]
-    link = make_link(context, members, codecs)
-    try:
+    with closing(make_link(context, members, codecs)) as link:
         first, target, received = vector(0), vector(1), torch.zeros(NUMEL)
         await link.seed(first)
         torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
@@ -101,24 +101,13 @@ async def test_the_center_and_a_replica_that_stays_meet(
         torch.testing.assert_close(center, target, rtol=0, atol=1e-5)
         # What the answers say together is how far the center went, but for what is still owed.
         torch.testing.assert_close(received, center - first, rtol=0, atol=0.02)
-    finally:
-        link.close()
 
 
 @run_by(run_in_real_time)
 async def test_as_many_bytes_fewer_enter_the_sockets(context: Context, sync_nodes: Start) -> None:
     codecs, numel, least = LinkCodecs(make_codec("int8"), make_codec("int8")), 100_000, 3.5
     ((service, member),) = sync_nodes(1, 0.5, codecs)
-    link = CenterClient(
-        context,
-        [member],
-        numel,
-        "a/shadow",
-        chunk_bytes=1 << 17,
-        timeout_seconds=ENOUGH_SECONDS,
-        codecs=codecs,
-    )
-    try:
+    with closing(make_link(context, [member], codecs, numel, 1 << 17)) as link:
         await link.seed(torch.zeros(numel))
         seeded = link.sent_bytes
         for number in range(40):
@@ -132,36 +121,32 @@ async def test_as_many_bytes_fewer_enter_the_sockets(context: Context, sync_node
         # And one chunk to work with.
         assert counts["reference_bytes"] == 4 * numel + (1 << 17)
         assert service.metrics()["reference_bytes"] == 8 * numel
-    finally:
-        link.close()
 
 
-def deltas_of_five(context: Context, codecs: LinkCodecs, *, losing: bool) -> list[torch.Tensor]:
+async def deltas_of_five(context: Context, codecs: LinkCodecs, *, losing: bool) -> list[torch.Tensor]:
     """What five exchanges answer, and the center then; `losing` each answer of the third one once."""
     lost: set[int] = set()
-    received: list[torch.Tensor] = []
 
     def first_time_lost(reply: CenterValues) -> Leaving:
         leaves = reply.start in lost
         lost.add(reply.start)
         return [reply] if leaves else []
 
-    async def work(link: CenterClient, fake: FakeCenter) -> None:
+    async with linked(context, codecs, 1.0 if losing else ENOUGH_SECONDS) as (link, fake):
+        received = []
         for number in range(1, 6):
             fake.leaving = first_time_lost if losing and number == 3 else as_it_is
             received.append(await link.exchange(link.slices[0], vector(number)))
         assert (fake.state.applied_slices, fake.state.repeated_chunks) == (5, 3 if losing else 0)
-        received.append(await link.read_all())
-
-    with_fake(context, codecs, work, timeout=1.0 if losing else ENOUGH_SECONDS)
-    return received
+        return [*received, await link.read_all()]
 
 
 @pytest.mark.parametrize("up", ["float32", "int8", "topk"])
-def test_a_lost_answer_moves_nothing_twice(context: Context, up: str) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_lost_answer_moves_nothing_twice(context: Context, up: str) -> None:
     codecs = pair(up, "int8")
-    expected = deltas_of_five(context, codecs, losing=False)
-    for one, other in zip(deltas_of_five(context, codecs, losing=True), expected, strict=True):
+    expected = await deltas_of_five(context, codecs, losing=False)
+    for one, other in zip(await deltas_of_five(context, codecs, losing=True), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
@@ -212,8 +197,11 @@ def test_the_order_of_chunks_and_repeats_change_nothing(
     assert changed_by(codecs, orders, size, length) == plain
 
 
-def test_after_a_timeout_the_next_exchange_is_float32_and_the_one_after_is_not(context: Context) -> None:
-    async def work(link: CenterClient, fake: FakeCenter) -> None:
+@run_by(run_in_virtual_time)
+async def test_after_a_timeout_the_next_exchange_is_float32_and_the_one_after_is_not(
+    context: Context,
+) -> None:
+    async with linked(context, pair("int8", "int8"), 0.4) as (link, fake):
         (part,) = link.slices
         await link.exchange(part, vector(1))
         await link.exchange(part, vector(2))
@@ -235,11 +223,11 @@ def test_after_a_timeout_the_next_exchange_is_float32_and_the_one_after_is_not(c
         await link.exchange(part, vector(5))
         assert references(fake) == [6] * 3
 
-    with_fake(context, pair("int8", "int8"), work, timeout=0.4)
 
-
-def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(context: Context) -> None:
-    async def work(link: CenterClient, fake: FakeCenter) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(context: Context) -> None:
+    # The timeout is far longer than the test may take.
+    async with linked(context, pair("int8", "int8"), 600.0) as (link, fake):
         (part,) = link.slices
         await link.exchange(part, vector(1))
         assert fake.state.reference_bytes == 2 * 4 * NUMEL
@@ -253,12 +241,10 @@ def test_a_node_that_forgot_refuses_at_once_and_the_next_exchange_starts_anew(co
         after = await link.read_all()
         torch.testing.assert_close(after, center + 0.5 * (vector(3) - center), rtol=0, atol=1e-6)
 
-    # The timeout is far longer than the test may take.
-    with_fake(context, pair("int8", "int8"), work, timeout=600.0)
 
-
-def test_a_cancelled_exchange_leaves_no_reference(context: Context) -> None:
-    async def work(link: CenterClient, fake: FakeCenter) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_cancelled_exchange_leaves_no_reference(context: Context) -> None:
+    async with linked(context, pair("int8", "float32")) as (link, fake):
         (part,) = link.slices
         await link.exchange(part, vector(1))
         fake.leaving = lambda _: []
@@ -271,11 +257,10 @@ def test_a_cancelled_exchange_leaves_no_reference(context: Context) -> None:
         await link.exchange(part, vector(3))
         assert references(fake) == [0] * 3
 
-    with_fake(context, pair("int8", "float32"), work)
 
-
-def test_a_replica_that_diverged_is_refused_and_the_next_one_is_not(context: Context) -> None:
-    async def work(link: CenterClient, fake: FakeCenter) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_replica_that_diverged_is_refused_and_the_next_one_is_not(context: Context) -> None:
+    async with linked(context, pair("int8", "int8")) as (link, fake):
         (part,) = link.slices
         await link.exchange(part, vector(1))
         center = await link.read_all()
@@ -289,11 +274,10 @@ def test_a_replica_that_diverged_is_refused_and_the_next_one_is_not(context: Con
         assert torch.isfinite(await link.read_all()).all()
         assert fake.state.applied_slices == 2
 
-    with_fake(context, pair("int8", "int8"), work)
 
-
-def test_a_payload_that_is_none_is_refused_and_the_center_stays(context: Context) -> None:
-    async def work(link: CenterClient, fake: FakeCenter) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_payload_that_is_none_is_refused_and_the_center_stays(context: Context) -> None:
+    async with linked(context, pair("int8", "int8")) as (link, fake):
         (part,) = link.slices
         await link.exchange(part, vector(1))
         center = await link.read_all()
@@ -308,11 +292,10 @@ def test_a_payload_that_is_none_is_refused_and_the_center_stays(context: Context
         torch.testing.assert_close(await link.read_all(), moved, rtol=0, atol=0)
         assert fake.state.applied_slices == 2
 
-    with_fake(context, pair("int8", "int8"), work)
 
-
-def test_an_answer_that_cannot_be_decoded_is_asked_for_again(context: Context) -> None:
-    async def work(link: CenterClient, fake: FakeCenter) -> None:
+@run_by(run_in_virtual_time)
+async def test_an_answer_that_cannot_be_decoded_is_asked_for_again(context: Context) -> None:
+    async with linked(context, pair("float32", "int8"), 1.0) as (link, fake):
         wrong = [True]
 
         def leaving(reply: CenterValues) -> Leaving:
@@ -325,5 +308,3 @@ def test_an_answer_that_cannot_be_decoded_is_asked_for_again(context: Context) -
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
         torch.testing.assert_close(delta, torch.full((NUMEL,), 0.5), rtol=0, atol=1e-6)
         assert link.refused_messages == 1
-
-    with_fake(context, pair("float32", "int8"), work, timeout=1.0)

@@ -18,6 +18,8 @@ from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.center_messages import CenterContribution, CenterSeed
 from shadowsync.sync_algos.decoupled import Decoupled, DecoupledOptions
+from shadowsync.tests.support.data.plain_job import plain_job
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.sync.center_messages import floats
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
@@ -54,7 +56,6 @@ class Cut:
 
     @property
     def values(self) -> Float32Array:
-        """The whole center."""
         return np.concatenate([state.values.numpy() for state in self.slices if state.values is not None])
 
     def memories(self) -> list[CenterMemory]:
@@ -68,15 +69,8 @@ class Cut:
 
 def job(folder: Path, algorithm: str = "decoupled", *, resume: bool = True) -> Job:
     """A job that goes on with what is in the folder."""
-    return Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
-            "model": {"table_rows": 10, "embedding_dim": 4},
-            "trainer": {"count": 2},
-            "sync": {"algorithm": algorithm},
-            "start": {"checkpoint": str(folder), "resume": resume},
-        }
-    )
+    start = {"checkpoint": str(folder), "resume": resume}
+    return plain_job(1, 1, trainer={"count": 2}, sync={"algorithm": algorithm}, start=start)
 
 
 def save(folder: Path, cut: Cut, *, with_state: bool = True, algorithm: str = "decoupled") -> None:
@@ -99,8 +93,7 @@ def gone_on(folder: Path, before: Cut, *bounds: int) -> Cut:
     """Another center that begins with the values and the saved state of one before."""
     after = Cut(*bounds, first=before.values)
     for part, state in zip(after.parts, after.slices, strict=True):
-        memory = read_center_state(job(folder), NAMES, part.start, part.stop)
-        assert memory is not None
+        memory = present(read_center_state(job(folder), NAMES, part.start, part.stop))
         assert state.merges is not None
         state.merges.remember(memory)
     return after
@@ -147,8 +140,7 @@ def test_a_slice_without_a_merge_has_zeros_and_counts_as_the_others(
     cut.slices.append(idle)
     cut.parts.append(part)
     save(tmp_path, cut)
-    memory = read_center_state(job(tmp_path), NAMES, 0, LENGTH)
-    assert memory is not None
+    memory = present(read_center_state(job(tmp_path), NAMES, 0, LENGTH))
     assert memory.merges == 1
     assert not memory.tensors["momentum"][45:].any()
     assert memory.tensors["momentum"][:45].any()

@@ -5,24 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.pipeline.wire.center_messages import CenterRead, CenterSeed
+from shadowsync.pipeline.wire.center_messages import CenterSeed
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.sync.center_messages import START, chunks, exchange_of, floats, whole
 
 
 def unseeded() -> CenterState:
     return CenterState(EASGD(ElasticOptions()).center_rule)
-
-
-def test_before_its_first_value_there_is_no_center() -> None:
-    state = unseeded()
-    assert not state.ready
-    for call in (
-        lambda: state.read(CenterRead(1, 0, 4)),
-        lambda: state.exchange(b"a/shadow", exchange_of(1, 0, floats(4, 1))),
-    ):
-        with pytest.raises(ValueError, match="no initial value yet"):
-            call()
 
 
 def test_the_first_value_comes_in_chunks_and_only_once() -> None:

@@ -73,43 +73,42 @@ async def test_records_are_told_together() -> None:
     assert sender.due(sent - FLUSH_SECONDS)
 
 
-def test_each_record_is_told_and_confirmed_once() -> None:
-    async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        sender = _ack_sender(coordinator, confirmed)
-        running = asyncio.ensure_future(sender.run())
-        records = [_record(number) for number in range(1, 31)]
-        for record in records:
-            sender.put(record)
-            await asyncio.sleep(0)
-        assert [await confirmed.get() for _ in records] == records
-        running.cancel()
-        assert confirmed.empty()
-        assert [id for sent in coordinator.sent for id in sent] == [tuple(record.id) for record in records]
-        assert sender.confirmed_examples == 150
-
-    run_in_virtual_time(asyncio.wait_for(scenario(), 60.0))
+@run_by(run_in_virtual_time)
+async def test_each_record_is_told_and_confirmed_once() -> None:
+    coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
+    sender = _ack_sender(coordinator, confirmed)
+    running = asyncio.ensure_future(sender.run())
+    records = [_record(number) for number in range(1, 31)]
+    for record in records:
+        sender.put(record)
+        await asyncio.sleep(0)
+    assert [await confirmed.get() for _ in records] == records
+    running.cancel()
+    assert confirmed.empty()
+    assert [id for sent in coordinator.sent for id in sent] == [tuple(record.id) for record in records]
+    assert sender.confirmed_examples == 150
 
 
-def test_the_records_after_the_first_wait() -> None:
+@run_by(run_in_virtual_time)
+async def test_the_records_after_the_first_wait() -> None:
     """Fewer than are worth a message are told only when time has passed, and not each by itself."""
 
-    async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        sender = _ack_sender(coordinator, confirmed)
-        running = asyncio.ensure_future(sender.run())
-        sender.put(_record(1))
-        await confirmed.get()
-        first = now()
-        sender.put(_record(2))
-        await confirmed.get()
-        assert FLUSH_SECONDS <= now() - first < 2 * FLUSH_SECONDS
-        running.cancel()
-
-    run_in_virtual_time(asyncio.wait_for(scenario(), 60.0))
+    coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
+    sender = _ack_sender(coordinator, confirmed)
+    running = asyncio.ensure_future(sender.run())
+    sender.put(_record(1))
+    await confirmed.get()
+    first = now()
+    sender.put(_record(2))
+    await confirmed.get()
+    assert FLUSH_SECONDS <= now() - first < 2 * FLUSH_SECONDS
+    running.cancel()
 
 
-def test_a_batch_that_ends_while_others_are_told_has_no_negative_age(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_in_virtual_time)
+async def test_a_batch_that_ends_while_others_are_told_has_no_negative_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The coordinator would refuse it, and the trainer fail."""
     ticks = itertools.count()
     monkeypatch.setattr(acknowledgements, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
@@ -123,15 +122,12 @@ def test_a_batch_that_ends_while_others_are_told_has_no_negative_age(monkeypatch
                 self.put(replace(_record(2), finished_at=float(next(ticks))))
             return is_due
 
-    async def scenario() -> None:
-        coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        sender = Interrupted(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0, 60.0)
-        running = asyncio.ensure_future(sender.run())
-        sender.put(replace(_record(1), finished_at=float(next(ticks))))
-        for _ in range(2):
-            await confirmed.get()
-        running.cancel()
-        assert len(coordinator.ages) == 2
-        assert min(coordinator.ages) > 0
-
-    run_in_virtual_time(asyncio.wait_for(scenario(), 60.0))
+    coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
+    sender = Interrupted(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0, 60.0)
+    running = asyncio.ensure_future(sender.run())
+    sender.put(replace(_record(1), finished_at=float(next(ticks))))
+    for _ in range(2):
+        await confirmed.get()
+    running.cancel()
+    assert len(coordinator.ages) == 2
+    assert min(coordinator.ages) > 0

@@ -14,10 +14,10 @@ import torch
 from shadowsync.nodes.trainer.checkpoint import TrainerCheckpoint, TrainerSnapshot
 from shadowsync.pipeline.checkpoint.store import addresses
 from shadowsync.pipeline.checkpoint.store.yielding import ThreadTimes, Yielding
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
 from shadowsync.sync_algos.catalog.registry import make_algorithm
+from shadowsync.tests.support.data.plain_job import plain_job
 from shadowsync.tests.support.tables.shared import build_shared
 
 REPLICA, OPTIMIZER, CENTER, NOTHING = "the replica", "the optimizer", "the center", "nothing"
@@ -25,12 +25,7 @@ REPLICA, OPTIMIZER, CENTER, NOTHING = "the replica", "the optimizer", "the cente
 
 def written(folder: Path, unsound: str, *, dense: bool, running: bool, yields: bool = False) -> set[str]:
     """The roles of the files that a trainer writes where one thing has a number that is not finite."""
-    job = Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 2, "categorical_features": 2},
-            "model": {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [4]},
-        }
-    )
+    job = plain_job(2, 2, model={"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [4]})
     shared, algorithm = build_shared(job), make_algorithm("easgd", {})
     algorithm.start(shared.replica)
     # So large that their sum is infinite in float32, and each of them finite.

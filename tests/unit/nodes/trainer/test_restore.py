@@ -39,21 +39,18 @@ from shadowsync.pipeline.config.model import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
+from shadowsync.tests.support.data.plain_job import plain_job
+from shadowsync.tests.support.expected import present
+from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 from shadowsync.tests.support.tables.shared import build_shared
 
 MODEL = 7.0
 
 
 def make_job(algorithm: str = "bmuf", top: int = 8, **start: object) -> Job:
-    return Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 2, "categorical_features": 2},
-            "model": {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [top]},
-            "trainer": {"count": 2},
-            "sync": {"algorithm": algorithm, "nodes": 0},
-            "start": start,
-        }
-    )
+    model = {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [top]}
+    sync = {"algorithm": algorithm, "nodes": 0}
+    return plain_job(2, 2, model=model, trainer={"count": 2}, sync=sync, start=start)
 
 
 def filled(job: Job, value: float) -> TrainerSnapshot:
@@ -65,6 +62,11 @@ def filled(job: Job, value: float) -> TrainerSnapshot:
     shared.optimizer.state["step"].fill_(3.0)
     algorithm.start(shared.replica)
     return TrainerSnapshot.take(shared, algorithm)
+
+
+def manifest_of(job: Job, files: list[FileEntry]) -> CheckpointManifest:
+    given = {"job": job.model_dump(mode="json"), "examples_trained": 1}
+    return manifest_of_files(files).model_copy(update=given)
 
 
 @pytest.fixture
@@ -80,13 +82,7 @@ def run(tmp_path: Path) -> Path:
     files += write_algorithm(partial, state)
     layout = build_shared(job).layout
     files += write_dense(partial, layout, torch.full((layout.numel,), MODEL), "global")
-    commit(
-        partial,
-        CheckpointManifest(
-            created_at="", run="run", job=job.model_dump(mode="json"), job_digest="", model="m",
-            examples_trained=1, files=files, plan={}, ledger={},
-        ),
-    )  # fmt: skip
+    commit(partial, manifest_of(job, files))
     return tmp_path / "run"
 
 
@@ -169,8 +165,7 @@ def test_under_another_algorithm_all_start_from_the_model(run: Path) -> None:
 def test_a_new_run_takes_parameters_alone_by_name_and_shape(run: Path) -> None:
     shared = build_shared(make_job(top=16, checkpoint=str(run)))
     before = shared.replica.flat.clone()
-    restored = restore_trainer(shared, 0)
-    assert restored is not None
+    restored = present(restore_trainer(shared, 0))
     assert restored.taken
     assert restored.fresh
     first = {span.name: view.clone() for span, view in shared.layout.views(before)}
@@ -186,8 +181,7 @@ def test_a_new_run_takes_parameters_alone_by_name_and_shape(run: Path) -> None:
 def test_nothing_or_all(run: Path) -> None:
     shared = build_shared(make_job(checkpoint=str(run), dense="none"))
     before = shared.replica.flat.clone()
-    restored = restore_trainer(shared, 0)
-    assert restored is not None
+    restored = present(restore_trainer(shared, 0))
     assert torch.equal(shared.replica.flat, before)
     assert torch.equal(restored.model, before)
     shared = build_shared(make_job(checkpoint=str(run), dense="all"))
@@ -204,16 +198,8 @@ CHUNK = 7
 
 
 def _trainer(optimizer: str = "adagrad", **sync: str) -> TrainerContext:
-    return build_shared(
-        Job.model_validate(
-            {
-                "data": {"format": "parquet", "path": ["x"], "dense_features": 2, "categorical_features": 2},
-                "model": {"embedding_dim": 4, "table_rows": 10, "bottom": [4], "top": [8]},
-                "trainer": {"optimizer": optimizer},
-                "sync": sync,
-            }
-        )
-    )
+    changes = {"trainer": {"optimizer": optimizer}, "sync": sync}
+    return build_shared(Job.model_validate(make_job().model_dump() | changes))
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "sgd"])
@@ -281,13 +267,7 @@ def test_steps_that_a_parameter_missed(tmp_path: Path) -> None:
     partial = begin(tmp_path / "run")
     files = write_trainer(partial, 0, snapshot)
     files += write_dense(partial, source.layout, snapshot.replica, "global")
-    commit(
-        partial,
-        CheckpointManifest(
-            created_at="", run="run", job=source.job.model_dump(mode="json"), job_digest="", model="m",
-            examples_trained=1, files=files, plan={}, ledger={},
-        ),
-    )  # fmt: skip
+    commit(partial, manifest_of(source.job, files))
     job |= {"start": {"checkpoint": str(tmp_path / "run"), "resume": True}}
     resumed = build_shared(Job.model_validate(job, strict=False))
     resumed.optimizer.state["missed"].fill_(7.0)

@@ -19,18 +19,15 @@ from shadowsync.nodes.worker import captured_steps
 from shadowsync.nodes.worker.captured_steps import EAGER_STEPS, MOST_GRAPHS
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.embedding.lookup.request import LookupPlan
-from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_graph import captured
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.steps import Drawn, Trained, as_eagerly, assert_equal, drawn_batch, train
 from shadowsync.tests.unit.nodes.worker import test_sequence_step as sequences
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 BATCH, DENSE, TABLES, ROWS, COUNT = 16, 3, 4, 11, 9
-Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]
 
 
 class Reads(nn.Module):
@@ -41,7 +38,6 @@ class Reads(nn.Module):
         self.linear = nn.Linear(dense_features + sum(embedding_dims), 1)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits * (1.0 if float(dense.detach().sum()) > 0 else 0.5)
 
@@ -50,7 +46,6 @@ class Remembers(Reads):
     """Its forward pass depends on a number of Python, which a graph does not see changing."""
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         self.passes = getattr(self, "passes", 0) + 1
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits * self.passes
@@ -60,7 +55,6 @@ class Draws(Reads):
     """Drops out half of its input."""
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         inputs = nn.functional.dropout(torch.cat([dense, *embeddings], dim=1), training=self.training)
         logits: torch.Tensor = self.linear(inputs).squeeze(1)
         return logits
@@ -85,77 +79,18 @@ def own(model: type[nn.Module]) -> dict[str, Any]:
 
 
 def drawn(shared: TrainerContext, number: int, *, weighted: bool = False, batch: int = BATCH) -> Drawn:
-    generator = np.random.default_rng(number)
-    delivery = Delivery(
-        sequence=number,
-        pass_number=0,
-        id=BatchId(0, 0, number, 1),
-        labels=(generator.random(batch) < 0.4).astype(np.float32),
-        dense=generator.normal(0, 1, (batch, DENSE)).astype(np.float32),
-        rows=generator.integers(0, ROWS, (TABLES, batch), dtype=np.int32),
-        weights=generator.exponential(1.0, batch if weighted else 0).astype(np.float32),
-    )
-    requests = shared.router.requests(delivery.rows)
-    return delivery, requests, [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+    return drawn_batch(shared, number, batch, weighted=weighted)
 
 
-@dataclasses.dataclass
-class Trained:
-    """Losses and gradients of each batch, weights and state at the end, and what a user was told."""
-
-    losses: list[float]
-    gradients: list[list[Float32Array]]
-    flat: torch.Tensor
-    state: dict[str, torch.Tensor]
-    captured: int
-    events: list[str]
+def batches(shared: TrainerContext) -> list[Drawn]:
+    return [drawn(shared, number) for number in range(COUNT)]
 
 
-def train(shared: TrainerContext, batches: list[Drawn]) -> Trained:
-    """Two steps are launched before the first is finished, as a worker does."""
-    events: list[str] = []
-    stepper = Stepper(shared, events.append)
-    launched, losses, gradients = [], [], []
-    for batch in [*batches, None]:
-        if batch is not None:
-            launched.append(stepper.stage(*batch))
-            stepper.launch(launched[-1])
-            shared.examples[0] += len(batch[0].labels)
-        while len(launched) > (0 if batch is None else stepper.ahead):
-            loss, parts = stepper.finish(launched.pop(0))
-            losses.append(loss)
-            gradients.append([part.copy() for part in parts])
-    return Trained(
-        losses, gradients, shared.replica.flat, shared.optimizer.state, stepper.captured_steps, events
-    )
-
-
-def eager(shared: TrainerContext, batches: list[Drawn]) -> Trained:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(captured_steps, "EAGER_STEPS", 1000)
-        trained = train(shared, batches)
-    assert not trained.captured
-    return trained
-
-
-def assert_equal(one: Trained, other: Trained) -> None:
-    """To the bit."""
-    assert one.losses == other.losses
-    for mine, yours in zip(one.gradients, other.gradients, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(mine, yours, strict=True))
-    assert torch.equal(one.flat, other.flat)
-    assert all(torch.equal(value, other.state[name]) for name, value in one.state.items())
-
-
-def trained_as_eagerly(job: Job, batches_of: Callable[[TrainerContext], list[Drawn]]) -> Trained:
+def captured_as_eagerly(job: Job, batches_of: Callable[[TrainerContext], list[Drawn]] = batches) -> Trained:
     """What captured steps give, all but the first ones of the COUNT batches: what eager ones do."""
-    results = []
-    for run in (eager, train):
-        shared = on_fake_device(build_shared(job))
-        results.append(run(shared, batches_of(shared)))
-    assert_equal(*results)
-    assert (results[1].captured, results[1].events) == (COUNT - EAGER_STEPS, [])
-    return results[1]
+    trained = as_eagerly(job, batches_of)
+    assert (trained.captured, trained.events) == (COUNT - EAGER_STEPS, [])
+    return trained
 
 
 def assert_near_host(job: Job, batches_of: Callable[[TrainerContext], list[Drawn]], device: Trained) -> None:
@@ -181,13 +116,10 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("settings", list(JOBS))
 def test_captured_steps_are_eager_ones(settings: str, weighted: bool) -> None:
     job = job_of(**JOBS[settings])
-
-    def batches(shared: TrainerContext) -> list[Drawn]:
-        return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
-
-    trained = trained_as_eagerly(job, batches)
-    untrained = build_shared(job).replica.flat
-    assert not torch.equal(untrained, trained.flat), "the control"
+    trained = captured_as_eagerly(
+        job, lambda shared: [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
+    )
+    assert not torch.equal(build_shared(job).replica.flat, trained.flat), "the control"
 
 
 @pytest.mark.parametrize(
@@ -195,26 +127,19 @@ def test_captured_steps_are_eager_ones(settings: str, weighted: bool) -> None:
     ["autoint", "dcn_v2", "deepfm", "dlrm", "finalmlp", "mmoe", "ple", "shared_bottom", "wide_deep"],
 )
 def test_models_are_captured(name: str) -> None:
-    results = []
-    for run in (eager, train):
-        shared = on_fake_device(build_shared(job_of({"name": name})))
-        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
-    assert_equal(*results)
-    assert results[1].captured == COUNT - EAGER_STEPS
+    captured_as_eagerly(job_of({"name": name}))
 
 
 def test_sequences_have_a_graph_for_each_power_of_two() -> None:
-    results = []
-    for run in (eager, train):
-        shared = sequences.context(on_device=True)
-        results.append(run(shared, [sequences.drawn(shared, number) for number in range(4 * COUNT)]))
-    assert_equal(*results)
-    assert results[1].captured > 2 * COUNT
+    trained = as_eagerly(
+        sequences.job_of(), lambda shared: [sequences.drawn(shared, at) for at in range(4 * COUNT)]
+    )
+    assert trained.captured > 2 * COUNT
 
 
 def test_a_model_that_draws_random_numbers_is_captured() -> None:
-    shared = on_fake_device(build_shared(job_of(own(Draws))))
-    trained = train(shared, [drawn(shared, number) for number in range(COUNT)])
+    shared = build_shared(job_of(own(Draws)), on_device=True)
+    trained = train(shared, batches(shared))
     assert (trained.captured, trained.events) == (COUNT - EAGER_STEPS, [])
 
 
@@ -224,14 +149,10 @@ def test_a_model_that_draws_random_numbers_is_captured() -> None:
 def test_a_model_that_no_graph_can_hold_trains_eagerly_and_the_user_is_told_once(
     model: type[nn.Module], reason: str
 ) -> None:
-    results = []
-    for run in (eager, train):
-        shared = on_fake_device(build_shared(job_of(own(model))))
-        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
-    assert_equal(*results)
-    (event,) = results[1].events
+    trained = as_eagerly(job_of(own(model)), batches)
+    (event,) = trained.events
     assert reason in event
-    assert results[1].captured == 0
+    assert trained.captured == 0
 
 
 def test_a_graph_without_memory_leaves_steps_eager(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,26 +160,22 @@ def test_a_graph_without_memory_leaves_steps_eager(monkeypatch: pytest.MonkeyPat
         raise torch.cuda.OutOfMemoryError("tried to allocate 1 GiB")
 
     monkeypatch.setattr(FakeStreams, "graph", full)
-    shared = on_fake_device(build_shared(job_of()))
-    trained = train(shared, [drawn(shared, number) for number in range(COUNT)])
+    trained = as_eagerly(job_of(), batches)
     assert trained.captured == 0
     assert "tried to allocate 1 GiB" in trained.events[0]
-    monkeypatch.undo()
-    again = on_fake_device(build_shared(job_of()))
-    assert_equal(trained, eager(again, [drawn(again, number) for number in range(COUNT)]))
 
 
 @pytest.mark.parametrize("settings", ["sgd", "adagrad", "adam", "adamw"])
 def test_a_bad_batch_changes_nothing_in_a_captured_step(settings: str) -> None:
     results = []
     for bad in (True, False):
-        shared = on_fake_device(build_shared(job_of(**JOBS[settings])))
-        batches = [drawn(shared, number) for number in range(COUNT)]
+        shared = build_shared(job_of(**JOBS[settings]), on_device=True)
+        given = batches(shared)
         if bad:
             worse = drawn(shared, 100)
             worse[0].dense[2, 1] = np.nan
-            batches.insert(6, worse)
-        results.append(train(shared, batches))
+            given.insert(6, worse)
+        results.append(train(shared, given))
     with_bad, without = results
     assert with_bad.captured == without.captured + 1
     assert (with_bad.losses.pop(6), with_bad.gradients.pop(6)) == (0.0, [])
@@ -269,41 +186,35 @@ def test_a_bad_batch_changes_nothing_in_a_captured_step(settings: str) -> None:
 
 
 def test_a_bad_batch_at_the_time_of_the_capture_only_puts_it_off() -> None:
-    shared = on_fake_device(build_shared(job_of()))
-    batches = [drawn(shared, number) for number in range(3 * COUNT)]
-    batches[EAGER_STEPS][0].dense[2, 1] = np.nan
-    trained = train(shared, batches)
+    shared = build_shared(job_of(), on_device=True)
+    given = [drawn(shared, number) for number in range(3 * COUNT)]
+    given[EAGER_STEPS][0].dense[2, 1] = np.nan
+    trained = train(shared, given)
     assert trained.events == []
     assert trained.captured == 3 * COUNT - 2 * EAGER_STEPS - 1
 
 
 def test_a_replay_makes_no_update_and_is_followed_by_captured_steps() -> None:
-    results = []
-    for run in (eager, train):
-        shared = on_fake_device(build_shared(job_of()))
-        batches = [drawn(shared, number) for number in range(COUNT)]
-        again, requests, replies = batches[6]
-        batches[6] = (dataclasses.replace(again, replay=True), requests, replies)
-        results.append(run(shared, batches))
-    assert_equal(*results)
-    assert results[1].captured == COUNT - EAGER_STEPS - 1
+    def one_again(shared: TrainerContext) -> list[Drawn]:
+        made = batches(shared)
+        made[6] = (dataclasses.replace(made[6][0], replay=True), *made[6][1:])
+        return made
+
+    assert as_eagerly(job_of(), one_again).captured == COUNT - EAGER_STEPS - 1
 
 
 def test_a_shorter_batch_is_eager() -> None:
-    results = []
-    for run in (eager, train):
-        shared = on_fake_device(build_shared(job_of()))
-        batches = [drawn(shared, number, batch=5 if number == 7 else BATCH) for number in range(COUNT)]
-        results.append(run(shared, batches))
-    assert_equal(*results)
-    assert results[1].captured == COUNT - EAGER_STEPS - 1
+    def one_shorter(shared: TrainerContext) -> list[Drawn]:
+        return [drawn(shared, number, batch=5 if number == 7 else BATCH) for number in range(COUNT)]
+
+    assert as_eagerly(job_of(), one_shorter).captured == COUNT - EAGER_STEPS - 1
 
 
 def test_there_are_so_many_graphs_and_no_more() -> None:
-    shared = on_fake_device(build_shared(job_of()))
+    shared = build_shared(job_of(), on_device=True)
     sizes = range(BATCH, BATCH + MOST_GRAPHS + 2)
-    batches = [drawn(shared, number, batch=size) for size in sizes for number in range(EAGER_STEPS + 1)]
-    assert train(shared, batches).captured == MOST_GRAPHS
+    given = [drawn(shared, number, batch=size) for size in sizes for number in range(EAGER_STEPS + 1)]
+    assert train(shared, given).captured == MOST_GRAPHS
 
 
 @pytest.mark.parametrize("distinct", [False, True])
@@ -312,11 +223,9 @@ def test_locked_memory_goes_to_the_device_from_where_it_is(distinct: bool) -> No
     for is_locked in (False, True):
         streams = FakeStreams()
         shared = on_fake_device(build_shared(job), streams)
-        batches = [drawn(shared, number) for number in range(COUNT)]
-        locks = [
-            shared.device.page_lock(reply) for _, _, replies in batches for reply in replies if is_locked
-        ]
-        results.append(train(shared, batches))
+        given = batches(shared)
+        locks = [shared.device.page_lock(reply) for _, _, replies in given for reply in replies if is_locked]
+        results.append(train(shared, given))
         copies.append(sum(line.startswith("copy") for line in streams.log))
         del locks
     assert_equal(*results)
@@ -346,7 +255,7 @@ def operations(tables: int, *, eager_only: bool) -> tuple[int, int]:
             patch.setattr(captured_steps, "EAGER_STEPS", 1000)
         # What a device does by itself when it replays is no operation of the host.
         patch.setattr(FakeStreams, "graph", lambda *given: _quietly(captured(given[2])))
-        shared = on_fake_device(build_shared(job_of(clip_norm=1.0)))
+        shared = build_shared(job_of(clip_norm=1.0), on_device=True)
         stepper = Stepper(shared)
         for number in range(2 * EAGER_STEPS):
             stepper.train(*drawn(shared, number))
@@ -381,7 +290,7 @@ def test_padded_rows_get_no_gradient_and_cost_no_other_its_own() -> None:
     results = []
     for distinct in (True, False):
         job = job_of(distinct_rows=distinct)
-        padded, plain = on_fake_device(build_shared(job)), build_shared(job)
+        padded, plain = build_shared(job, on_device=True), build_shared(job)
         gradients = []
         for shared in (padded, plain):
             stepper = Stepper(shared)

@@ -12,15 +12,11 @@ from shadowsync.nodes.worker import captured_steps
 from shadowsync.nodes.worker.captured_steps import EAGER_STEPS
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.tables.embedding_cluster import draw_rows
-from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
-from shadowsync.tests.unit.nodes.worker import test_captured_steps as steps
-from shadowsync.tests.unit.nodes.worker.test_captured_steps import Drawn, Trained
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.steps import Drawn, Trained, as_eagerly, drawn_batch, train
 from torch import nn
 
-BATCH, DENSE, COUNT, ROWS = 24, 2, 9, 40
+BATCH, COUNT, ROWS = 24, 9, 40
 
 
 class Regression(nn.Module):
@@ -32,7 +28,6 @@ class Regression(nn.Module):
         self.offset = nn.Parameter(torch.tensor([0.25]), requires_grad=False)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits + self.offset
 
@@ -46,7 +41,6 @@ class PartlyUsed(Regression):
         self.last = nn.Parameter(torch.tensor([0.5]))
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         return super().forward(dense, embeddings) * self.last
 
 
@@ -88,47 +82,25 @@ def job_of(nodes: int, model: type[nn.Module] = Regression, **trainer: Any) -> J
     )
 
 
-def drawn(shared: TrainerContext, number: int, batch: int = BATCH) -> Drawn:
-    draw, tables = np.random.default_rng(number), shared.job.tables
-    rows = draw_rows(tables, batch, seed=number)
-    single = [column for column in shared.job.embedded_columns if not column.pooling]
-    growing = [at for at, column in enumerate(single) if column.grows]
-    delivery = Delivery(
-        sequence=number,
-        pass_number=0,
-        id=BatchId(0, 0, number, 1),
-        labels=(draw.random(batch) < 0.4).astype(np.float32),
-        dense=draw.normal(0, 1, (batch, DENSE)).astype(np.float32),
-        rows=rows.rows,
-        bag_rows=rows.bag_rows,
-        bag_lengths=rows.bag_lengths,
-        item_weights=rows.item_weights,
-        # A key has its row, so that the same node has it each time.
-        keys=rows.rows[growing].astype(np.uint64) * np.uint64(977) + np.uint64(1),
-    )
-    requests = shared.router.requests_of(delivery)
-    return delivery, requests, [draw.normal(0, 0.3, of.floats).astype(np.float32) for of in requests]
+def batches(shared: TrainerContext) -> list[Drawn]:
+    return [drawn_batch(shared, number, BATCH) for number in range(COUNT)]
 
 
-def eager_and_captured(job: Job) -> list[Trained]:
-    results = []
-    for run in (steps.eager, steps.train):
-        shared = on_fake_device(build_shared(job))
-        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
-    steps.assert_equal(*results)
-    assert results[1].events == []
-    assert results[1].captured >= COUNT - 2 * EAGER_STEPS
-    return results
+def captured_as_eagerly(job: Job) -> Trained:
+    trained = as_eagerly(job, batches)
+    assert trained.events == []
+    assert trained.captured >= COUNT - 2 * EAGER_STEPS
+    return trained
 
 
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_gradients_of_all_kinds_of_tables_are_those_of_the_cpu(nodes: int, distinct: bool) -> None:
     """One node has whole tables, of which growing ones are side by side; of three each has a part."""
-    job, results = job_of(nodes, optimizer="sgd", distinct_rows=distinct), []
-    for shared in (on_fake_device(build_shared(job)), build_shared(job)):
-        results.append(steps.train(shared, [drawn(shared, number) for number in range(COUNT)]))
-    on_device, on_cpu = results
+    job = job_of(nodes, optimizer="sgd", distinct_rows=distinct)
+    on_device, on_cpu = (
+        train(shared, batches(shared)) for shared in (build_shared(job, on_device=True), build_shared(job))
+    )
     assert on_device.captured >= COUNT - 2 * EAGER_STEPS
     for mine, yours, other in zip(
         on_device.gradients, on_cpu.gradients, on_cpu.gradients[1:] + on_cpu.gradients[:1], strict=True
@@ -143,14 +115,14 @@ def test_gradients_of_all_kinds_of_tables_are_those_of_the_cpu(nodes: int, disti
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_captured_steps_of_all_kinds_of_tables_are_eager_ones(nodes: int, distinct: bool) -> None:
-    eager_and_captured(job_of(nodes, distinct_rows=distinct))
+    captured_as_eagerly(job_of(nodes, distinct_rows=distinct))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
 def test_parameters_without_a_gradient_stay_in_captured_steps(optimizer: str, precision: str) -> None:
     job = job_of(2, PartlyUsed, optimizer=optimizer, precision=precision, weight_decay=0.01)
-    _, captured = eager_and_captured(job)
+    captured = captured_as_eagerly(job)
     shared = build_shared(job)
     before = shared.replica.flat
     for (span, mine), (_, first) in zip(
@@ -171,13 +143,13 @@ def test_parameters_without_a_gradient_stay_in_captured_steps(optimizer: str, pr
 def test_batches_that_grow_have_graphs_as_long_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of smaller batches, which no batch will have again, are none of those that there may be."""
     monkeypatch.setattr(captured_steps, "MOST_GRAPHS", 2)
-    shared = on_fake_device(build_shared(job_of(2)))
-    sizes = (8, 64, 256, 512)
-    batches = [drawn(shared, number, size) for size in sizes for number in range(COUNT)]
+    shared = build_shared(job_of(2), on_device=True)
+
     stepper = Stepper(shared)
-    for batch in batches:
-        before = stepper.captured_steps
-        stepper.train(*batch)
+    for size in (8, 64, 256, 512):
+        for number in range(COUNT):
+            before = stepper.captured_steps
+            stepper.train(*drawn_batch(shared, number, size))
     assert stepper.captured_steps > before, "the last one is captured"
     assert stepper.captured_steps > 2 * (COUNT - 2 * EAGER_STEPS)
 
@@ -195,7 +167,7 @@ def test_a_difference_that_another_worker_may_have_made_is_tried_again(
         compare(*given)
 
     monkeypatch.setattr(captured_steps, "_compare", once)
-    shared = on_fake_device(build_shared(job_of(2, workers=workers)))
-    trained = steps.train(shared, [drawn(shared, number) for number in range(2 * COUNT)])
+    shared = build_shared(job_of(2, workers=workers), on_device=True)
+    trained = train(shared, [drawn_batch(shared, number, BATCH) for number in range(2 * COUNT)])
     assert bool(trained.captured) is (workers > 1)
     assert len(trained.events) == (workers == 1)

@@ -19,8 +19,9 @@ from shadowsync.pipeline.wire.messages import Delivery, Failure, Push
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import of_type
 from shadowsync.tests.support.tables.embedding_cluster import draw_rows
-from shadowsync.tests.support.tables.shard_service import running_shard
+from shadowsync.tests.support.tables.shard_service import answer, ask, running_shard
 from shadowsync.tests.support.tables.tables import make_table
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -39,18 +40,12 @@ def shard(
     """A service with three banks, a worker's connection to it, and the codecs of both."""
     codec = str(request.param)
     codecs = LinkCodecs(make_codec(codec), make_codec(codec))
-    with running_shard(context, failures, PLAN, codecs) as (service, endpoint):
-        connection = Connection(context, endpoint, "t/0")
+    with running_shard(context, failures.append, PLAN, codecs) as (service, connection):
         yield service, connection, codecs
-        connection.close()
 
 
 def replied(client: EmbeddingClient[InFlightBatch]) -> InFlightBatch | None:
-    connection = client.connections[0]
-    assert connection.socket.poll(60_000), "nothing came"
-    message = connection.receive()
-    assert message is not None
-    return client.receive(0, message)
+    return client.receive(0, answer(client.connections[0]))
 
 
 @pytest.mark.parametrize("lr_scale", [1.0, 0.25])
@@ -93,9 +88,6 @@ def test_a_push_whose_counts_do_not_fit_is_refused(
     rows = np.zeros(3, np.int32)
     floats = np.ones(4 + 6 + 4, np.float32)
     for counts in ((), (1, 1), (1, 1, 2), (2, 2, -1)):
-        connection.send(RowCodec(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts)))
-        assert connection.socket.poll(60_000), "nothing came"
-        reply = connection.receive()
-        assert isinstance(reply, Failure)
-        assert "do not fit 3 rows in 3 banks" in reply.what
+        push = RowCodec(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts))
+        assert "do not fit 3 rows in 3 banks" in of_type(Failure, ask(connection, push)).what
     assert len(service.applied) == 0

@@ -12,25 +12,25 @@ from shadowsync.tests.support.coordinator.recording_connection import RecordedCo
 from shadowsync.tests.support.data.batches import batch_id
 from shadowsync.tests.support.tables.lookups import DIM, in_flight, plan, vectors
 
+Client = EmbeddingClient[InFlightBatch]
+Boxes = list[RecordedConnection]
+
 
 @pytest.fixture
-def boxes() -> list[RecordedConnection]:
+def boxes() -> Boxes:
     return [RecordedConnection(), RecordedConnection(), RecordedConnection()]
 
 
 @pytest.fixture
-def client(boxes: list[RecordedConnection]) -> EmbeddingClient[InFlightBatch]:
+def client(boxes: Boxes) -> Client:
     return EmbeddingClient([box.connection for box in boxes], ["embedding-0", "embedding-1", "embedding-2"])
 
 
-def test_each_node_is_asked_for_its_part_even_of_nothing(
-    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
-) -> None:
+def test_each_node_is_asked_for_its_part_even_of_nothing(client: Client, boxes: Boxes) -> None:
     one = in_flight()
     client.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
     for box, rows in zip(boxes, ([4, 5], [], [6]), strict=True):
-        (requested,) = box.take()
-        assert isinstance(requested, Lookup)
+        requested = box.only(Lookup)
         assert requested.rows.tolist() == rows
     assert (one.pending_lookups, client.outstanding, client.lookups) == (3, 3, 3)
     assert client.receive(2, vectors(3, 0.5, version=9)) is None
@@ -43,9 +43,7 @@ def test_each_node_is_asked_for_its_part_even_of_nothing(
     assert one.replies[1].shape == (0,)
 
 
-def test_a_push_carries_the_batch_and_the_lookups_version(
-    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
-) -> None:
+def test_a_push_carries_the_batch_and_the_lookups_version(client: Client, boxes: Boxes) -> None:
     one = in_flight(7)
     client.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
     client.receive(0, vectors(1, 1.0, version=3))
@@ -56,11 +54,9 @@ def test_a_push_carries_the_batch_and_the_lookups_version(
     gradients = [np.full(count * DIM, 0.25, np.float32) for count in (1, 0, 1)]
     client.push(one, gradients, 0.0)
     # A node that has none of its rows is told of the batch too: its ledger have every batch.
-    (reported,) = boxes[1].take()
-    assert isinstance(reported, Push)
+    reported = boxes[1].only(Push)
     assert (reported.request, reported.id, reported.version, reported.rows.size) == (5, batch_id(7), 5, 0)
-    (push,) = boxes[2].take()
-    assert isinstance(push, Push)
+    push = boxes[2].only(Push)
     assert (push.request, push.id, push.version) == (6, batch_id(7), 9)
     assert push.rows.tolist() == [6]
     assert push.gradients is gradients[2]
@@ -73,7 +69,7 @@ def test_a_push_carries_the_batch_and_the_lookups_version(
     assert (one.unpushed, client.outstanding) == (0, 0)
 
 
-def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient[InFlightBatch]) -> None:
+def test_an_answer_counts_once_and_from_whom_was_asked(client: Client) -> None:
     one = in_flight()
     client.look_up(one, [plan(0, 4), plan(1, 5)], 0.0)
     client.receive(1, vectors(1, 9.0))
@@ -86,9 +82,7 @@ def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient[I
     assert one.replies[0].tolist() == [1.0, 1.0]
 
 
-def test_only_what_is_overdue_is_sent_again_and_is_the_same(
-    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
-) -> None:
+def test_only_what_is_overdue_is_sent_again_and_is_the_same(client: Client, boxes: Boxes) -> None:
     early, late = in_flight(0), in_flight(1)
     client.look_up(early, [plan(0, 4), plan(1, 5)], 100.0)
     client.look_up(late, [plan(0, 6)], 102.0)
@@ -117,16 +111,14 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(
     ],
 )
 def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
-    client: EmbeddingClient[InFlightBatch], message: Failure | Vectors, why: str
+    client: Client, message: Failure | Vectors, why: str
 ) -> None:
     client.look_up(in_flight(), [plan(0, 4)], 0.0)
     with pytest.raises(LookupRefused, match=why):
         client.receive(0, message)
 
 
-def test_forgetting_lookups_keeps_pushes(
-    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
-) -> None:
+def test_forgetting_lookups_keeps_pushes(client: Client, boxes: Boxes) -> None:
     trained, waiting = in_flight(0), in_flight(1)
     client.look_up(trained, [plan(0, 4)], 0.0)
     client.receive(0, vectors(1, 1.0))
@@ -145,9 +137,7 @@ def test_forgetting_lookups_keeps_pushes(
     assert client.receive(0, Pushed(2, repeated=False)) is trained
 
 
-def test_a_lost_node_strands_what_was_pushed_to_it_once(
-    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
-) -> None:
+def test_a_lost_node_strands_what_was_pushed_to_it_once(client: Client, boxes: Boxes) -> None:
     both, other, waiting = in_flight(0), in_flight(1), in_flight(2)
     nothing = np.zeros(0, np.float32)
     one = np.zeros(DIM, np.float32)
@@ -179,9 +169,7 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(
     assert client.outstanding == 0
 
 
-def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(
-    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
-) -> None:
+def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(client: Client, boxes: Boxes) -> None:
     trained, waiting, later = in_flight(0), in_flight(1), in_flight(2)
     trained.requests, trained.versions = [plan(0, 4), plan(1), plan(2)], [0, 0, 0]
     nothing = np.zeros(0, np.float32)

@@ -18,8 +18,8 @@ from shadowsync.pipeline.models.layers.dense import THIN_ELEMENTS
 from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, JaggedSequence, with_lengths
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
-from shadowsync.tests.unit.nodes.worker import test_captured_steps as plain
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.steps import Drawn, answered, as_eagerly
 
 BATCH, ROWS, COUNT, LONGEST, LR = 16, 13, 10, 5, 0.1
 LISTS = {"kind": "multi_hot", "table": "item", "pooling": "none", "max_ids": LONGEST}
@@ -37,9 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 SKIPPED, ITEM = "skipped", "item"
 
 
-def context(
-    name: str, *, kind: str = "hashed", on_device: bool = False, top: int = 5, **trainer: Any
-) -> TrainerContext:
+def job_of(name: str, *, kind: str = "hashed", top: int = 5, **trainer: Any) -> Job:
     columns = dict(COLUMNS)
     if name == "two_tower":
         del columns["history"]
@@ -52,11 +50,10 @@ def context(
         "embedding": {"nodes": 2},
         "trainer": {"precision": "float32", "optimizer": "sgd", "lr": LR, "exact_rows": False} | trainer,
     }
-    shared = build_shared(Job.model_validate(settings))
-    return on_fake_device(shared) if on_device else shared
+    return Job.model_validate(settings)
 
 
-def drawn(shared: TrainerContext, number: int = 0) -> plain.Drawn:
+def drawn(shared: TrainerContext, number: int = 0) -> Drawn:
     """Many negatives are the query's own item, some are there twice, and some queries have none."""
     draw, job = np.random.default_rng(number), shared.job
     bags = [column.name for column in job.embedded_columns if column.pooling]
@@ -85,10 +82,7 @@ def drawn(shared: TrainerContext, number: int = 0) -> plain.Drawn:
         keys=_keys(rows) if grows else np.zeros((0, 0), np.uint64),
         bag_keys=_keys(bag_rows) if grows and bags else np.zeros(0, np.uint64),
     )
-    requests = shared.router.requests(
-        delivery.rows, delivery.bag_rows, delivery.bag_lengths, keys=delivery.keys, bag_keys=delivery.bag_keys
-    )
-    return delivery, requests, [draw.normal(0, 0.5, r.floats).astype(np.float32) for r in requests]
+    return delivery, *answered(shared, delivery, draw, 0.5)
 
 
 def _keys(rows: Any) -> Any:
@@ -103,7 +97,7 @@ def skipped_rows(job: Job, delivery: Delivery) -> list[Any]:
 
 
 def by_hand(
-    shared: TrainerContext, batch: plain.Drawn, module: Any, *, hits: bool, negatives: bool
+    shared: TrainerContext, batch: Drawn, module: Any, *, hits: bool, negatives: bool
 ) -> tuple[torch.Tensor, Any]:
     """The loss, score by score; and the embeddings, in which it has gradients."""
     delivery, requests, replies = batch
@@ -148,7 +142,7 @@ def by_hand(
 @pytest.mark.parametrize("name", list(MODELS))
 def test_a_step_is_that_of_plain_torch(name: str, kind: str, on_device: bool) -> None:
     """With the controls: without negatives, and with the query's own item among them, it is another one."""
-    shared = context(name, kind=kind, on_device=on_device)
+    shared = build_shared(job_of(name, kind=kind), on_device=on_device)
     batch, before = drawn(shared), shared.replica.flat.clone()
     _, gradients = Stepper(shared).train(*batch)
     after = shared.replica.flat.clone()
@@ -171,16 +165,14 @@ def test_a_step_is_that_of_plain_torch(name: str, kind: str, on_device: bool) ->
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["hashed", "growing"])
 def test_a_captured_step_is_an_eager_one(kind: str, precision: str) -> None:
-    results = []
-    for run in (plain.eager, plain.train):
-        shared = context("two_tower", kind=kind, on_device=True, precision=precision)
-        batches = [drawn(shared, number) for number in range(COUNT)]
-        again, requests, replies = batches[6]
-        batches[6] = dataclasses.replace(again, replay=True), requests, replies
-        results.append(run(shared, batches))
-    plain.assert_equal(*results)
-    assert (results[1].captured, results[1].events) == (COUNT - EAGER_STEPS - 1, [])
-    assert any(gradient.any() for gradients in results[1].gradients for gradient in gradients)
+    def batches(shared: TrainerContext) -> list[Drawn]:
+        made = [drawn(shared, number) for number in range(COUNT)]
+        made[6] = (dataclasses.replace(made[6][0], replay=True), *made[6][1:])
+        return made
+
+    trained = as_eagerly(job_of("two_tower", kind=kind, precision=precision), batches)
+    assert (trained.captured, trained.events) == (COUNT - EAGER_STEPS - 1, [])
+    assert any(gradient.any() for gradients in trained.gradients for gradient in gradients)
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -188,14 +180,14 @@ def test_a_step_in_bfloat16_is_near_one_in_float32(name: str) -> None:
     # Thin layers are float32 always.
     wide, rows = 1 + THIN_ELEMENTS // 3, []
     for precision in ("float32", "bfloat16"):
-        shared = context(name, top=wide, precision=precision)
+        shared = build_shared(job_of(name, top=wide, precision=precision))
         rows.append(np.concatenate(Stepper(shared).train(*drawn(shared))[1]))
     assert 0 < np.linalg.norm(rows[0] - rows[1]) < 0.05 * np.linalg.norm(rows[0])
 
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_scores_do_not_depend_on_them(name: str) -> None:
-    shared = context(name)
+    shared = build_shared(job_of(name))
     stepper, (delivery, requests, replies) = Stepper(shared), drawn(shared)
     stepper.score_with(shared.replica.flat.clone())
     delivery = dataclasses.replace(delivery, pass_number=1)

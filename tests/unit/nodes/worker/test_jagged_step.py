@@ -17,7 +17,7 @@ from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, Embedd
 from shadowsync.pipeline.models.state_check import check_stateless
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.shared import build_shared
 from torch import nn
 
 BATCH, ROWS, LONGEST, LR = 12, 30, 9, 0.05
@@ -84,8 +84,7 @@ def context(model: type[nn.Module], on_device: bool = False, **trainer: object) 
         "embedding": {"nodes": 2},
         "trainer": {"precision": "float32", "optimizer": "sgd", "lr": LR} | trainer,
     }
-    shared = build_shared(Job.model_validate(settings))
-    return on_fake_device(shared) if on_device else shared
+    return build_shared(Job.model_validate(settings), on_device=on_device)
 
 
 def delivery_of(number: int, *, empty: bool = False) -> Delivery:

@@ -15,7 +15,8 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.own.loss import DETACHED, NOT_SCALAR, LossBatch
-from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.steps import Drawn, as_eagerly, train
 from shadowsync.tests.unit.nodes.worker import test_captured_steps as plain
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
@@ -31,7 +32,6 @@ class Logits(nn.Module):
         self.linear = nn.Linear(dense_features + sum(embedding_dims), 1)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [B]."""
         logits: torch.Tensor = self.linear(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
         return logits
 
@@ -54,7 +54,6 @@ class Pairs(Logits):
     """Ranks the rows of a group: softplus of each pair's difference, and the scores are not logits."""
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
-        """A tuple with a dict."""
         return Outputs(super().forward(dense, embeddings), {"twice": 2 * dense})
 
     def loss(self, outputs: Any, batch: LossBatch) -> torch.Tensor:
@@ -66,7 +65,6 @@ class Pairs(Logits):
         return each.sum() / pairs.sum().clamp(min=1)
 
     def scores(self, outputs: Any) -> torch.Tensor:
-        """Scores [B]."""
         scores: torch.Tensor = outputs.raw - 3.0
         return scores
 
@@ -93,20 +91,14 @@ class Bad(Logits):
 
 
 class Detached(Bad):
-    """Bad."""
-
     kind = "detached"
 
 
 class Shape(Bad):
-    """Bad."""
-
     kind = "shape"
 
 
 class NaN(Bad):
-    """Bad."""
-
     kind = "nan"
 
 
@@ -117,7 +109,7 @@ def job_of(model: type[nn.Module], scores: str = "logits", loss: str = "own", **
     return Job.model_validate(tree)
 
 
-def drawn(shared: TrainerContext, number: int, *, weighted: bool = False) -> plain.Drawn:
+def drawn(shared: TrainerContext, number: int, *, weighted: bool = False) -> Drawn:
     delivery, requests, replies = plain.drawn(shared, number, weighted=weighted)
     groups = np.random.default_rng(number).integers(0, 4, (2, len(delivery.labels)), dtype=np.uint64)
     # A hash has a highest bit.
@@ -129,10 +121,10 @@ def test_the_log_loss_written_by_hand_is_that_of_shadowsync(weighted: bool) -> N
     trained = []
     for loss in ("log", "own"):
         shared = build_shared(job_of(Logits, loss=loss, clip_norm=0.1))
-        trained.append(plain.train(shared, [drawn(shared, at, weighted=weighted) for at in range(COUNT)]))
+        trained.append(train(shared, [drawn(shared, at, weighted=weighted) for at in range(COUNT)]))
     torch.testing.assert_close(trained[0].flat, trained[1].flat)
     assert trained[0].losses == pytest.approx(trained[1].losses, rel=1e-5)
-    control = plain.train(
+    control = train(
         build_shared(job_of(Logits, clip_norm=0.1)), [drawn(shared, at + 1) for at in range(COUNT)]
     )
     assert not torch.allclose(control.flat, trained[0].flat)
@@ -143,10 +135,10 @@ def test_the_log_loss_written_by_hand_is_that_of_shadowsync(weighted: bool) -> N
 def test_a_ranking_loss_is_captured(settings: str, weighted: bool) -> None:
     job = job_of(Pairs, "own", **plain.JOBS[settings])
 
-    def batches(shared: TrainerContext) -> list[plain.Drawn]:
+    def batches(shared: TrainerContext) -> list[Drawn]:
         return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
 
-    trained = plain.trained_as_eagerly(job, batches)
+    trained = plain.captured_as_eagerly(job, batches)
     # There is no log loss of such scores.
     assert trained.losses == [0.0] * COUNT
     assert any(gradient.any() for gradients in trained.gradients for gradient in gradients)
@@ -156,14 +148,12 @@ def test_a_ranking_loss_is_captured(settings: str, weighted: bool) -> None:
 
 
 def test_a_loss_that_no_graph_can_hold_trains_eagerly_and_the_user_is_told_once() -> None:
-    results = []
-    for run in (plain.eager, plain.train):
-        shared = on_fake_device(build_shared(job_of(Reads, "own")))
-        results.append(run(shared, [drawn(shared, number) for number in range(COUNT)]))
-    plain.assert_equal(*results)
-    (event,) = results[1].events
+    trained = as_eagerly(
+        job_of(Reads, "own"), lambda shared: [drawn(shared, number) for number in range(COUNT)]
+    )
+    (event,) = trained.events
     assert "_local_scalar_dense" in event
-    assert results[1].captured == 0
+    assert trained.captured == 0
 
 
 def test_groups_are_what_the_loss_is_of() -> None:
@@ -176,7 +166,7 @@ def test_groups_are_what_the_loss_is_of() -> None:
             for delivery, _, _ in batches:
                 delivery.groups[:] = np.arange(1, 1 + len(delivery.labels), dtype=np.uint64)
         before = shared.replica.flat.clone()
-        plain.train(shared, batches)
+        train(shared, batches)
         flats.append(torch.equal(before, shared.replica.flat))
     assert flats == [False, True]
 
@@ -202,9 +192,7 @@ def test_scores_are_those_of_the_method() -> None:
 )
 def test_a_batch_whose_loss_cannot_be_minimized_is_left_out(model: type[nn.Module], why: str) -> None:
     for device in (False, True):
-        shared = build_shared(job_of(model))
-        if device:
-            shared = on_fake_device(shared)
+        shared = build_shared(job_of(model), on_device=device)
         stepper, before = Stepper(shared), shared.replica.flat.clone()
         step = stepper.stage(*drawn(shared, 0))
         stepper.launch(step)
@@ -234,7 +222,6 @@ class ByWeight(Pairs):
     loss = Logits.loss
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
-        """Logits [B]."""
         return super().forward(dense, embeddings).raw
 
 
@@ -246,8 +233,7 @@ def test_positions_of_rows_reach_the_loss(on_device: bool) -> None:
         tree = job_of(model, "logits" if model is ByWeight else "own").model_dump(mode="json", by_alias=True)
         columns = tree["data"]["columns"]
         tree["data"]["columns"] = {"place": {"kind": "row_number"}, **columns}
-        shared = build_shared(Job.model_validate(tree))
-        shared = on_fake_device(shared) if on_device else shared
+        shared = build_shared(Job.model_validate(tree), on_device=on_device)
         batches = []
         for number in range(COUNT):
             delivery, requests, replies = drawn(shared, number)
@@ -258,7 +244,7 @@ def test_positions_of_rows_reach_the_loss(on_device: bool) -> None:
                 delivery, groups=groups, weights=weights, replay=number == COUNT - 2
             )
             batches.append((changed, requests, replies))
-        trained.append(plain.train(shared, batches))
+        trained.append(train(shared, batches))
     for result, other in ((trained[0], trained[1]), (trained[2], trained[1])):
         same = torch.allclose(result.flat, other.flat, rtol=1e-4, atol=1e-5)
         assert same == (result is trained[0])

@@ -37,8 +37,7 @@ class Trainer:
         """A batch whose lookup is sent, and the number of that request."""
         batch = in_flight(number)
         client.look_up(batch, [plan(0, *rows)], 0.0, exact=True)
-        (sent,) = self.box.take()
-        assert isinstance(sent, Lookup)
+        sent = self.box.only(Lookup)
         assert sent.with_state
         return batch, sent.request
 
@@ -46,9 +45,7 @@ class Trainer:
         """The push of a batch whose rows are complete."""
         client.complete(batch)
         client.push(batch, [np.repeat(np.array(gradients, np.float32), DIM)], 0.0)
-        (sent,) = self.box.take()
-        assert isinstance(sent, Push)
-        return sent
+        return self.box.only(Push)
 
 
 def test_a_batch_has_what_its_worker_and_others_pushed_meanwhile() -> None:
@@ -74,8 +71,7 @@ def test_a_batch_has_what_its_worker_and_others_pushed_meanwhile() -> None:
     assert third.replies[0].tolist() == [0.0] * DIM
     scored = in_flight(9, pass_number=1)
     one.look_up(scored, [plan(0, 5)], 0.0)
-    (sent,) = trainer.box.take()
-    assert isinstance(sent, Lookup)
+    sent = trainer.box.only(Lookup)
     assert not sent.with_state
     one.receive(0, vectors(sent.request, 2.0))
     one.complete(scored)
@@ -139,8 +135,7 @@ def test_gradients_are_kept_with_their_push_without_a_copy() -> None:
     ended = weakref.ref(gradients)
     client.push(batch, [gradients], 0.0)
     del gradients
-    (push,) = trainer.box.take()
-    assert isinstance(push, Push)
+    push = trainer.box.only(Push)
     client.receive(0, Pushed(push.request, repeated=False))
     del push
     client.receive(0, vectors(asked_earlier, 2.0))
@@ -228,8 +223,7 @@ def test_a_batch_that_is_pushed_waits_for_no_rows() -> None:
     batch, asked = trainer.looked_up(client, 0, 4)
     client.receive(0, vectors(asked, 1.0))
     client.push(batch, [np.ones(DIM, np.float32)], 0.0)
-    (push,) = trainer.box.take()
-    assert isinstance(push, Push)
+    push = trainer.box.only(Push)
     client.complete(batch)
     client.receive(0, Pushed(push.request, repeated=False))
     assert len(trainer.rows) == 0

@@ -67,7 +67,6 @@ class OneWorker:
         return speed
 
     def step(self, steps: int) -> None:
-        """Train so many batches."""
         for _ in range(steps):
             self._step()
 

@@ -10,31 +10,17 @@ import zmq
 from shadowsync.nodes.embedding.server import ShardService
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
-from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.codecs.formats import STATELESS, CodecError, LinkCodecs, make_codec
-from shadowsync.pipeline.embedding.lookup.request import (
-    NO_BAG_LENGTHS,
-    NO_KEYS,
-    BankLookup,
-    BankShare,
-    LookupPlan,
-    count_floats,
-)
+from shadowsync.pipeline.embedding.lookup.request import count_floats
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.pipeline.wire.messages import (
-    CodedPush,
-    CodedVectors,
-    Delivery,
-    Failure,
-    Lookup,
-    Push,
-    Pushed,
-    Vectors,
-)
+from shadowsync.pipeline.wire.messages import CodedPush, CodedVectors, Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.row_codec import RowCodec
 from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.coordinator.recording_connection import RecordedConnection
+from shadowsync.tests.support.expected import of_type
+from shadowsync.tests.support.tables.lookups import in_flight, plan
 from shadowsync.tests.support.tables.shard_service import ask, running_shard
 from shadowsync.tests.support.tables.tables import make_tables
 
@@ -62,15 +48,13 @@ def test_both_ways_are_as_near_as_the_codec_is(name: str, rows: int) -> None:
     both, values = coding(name, name), floats(rows)
     sent = both.outgoing(push(rows, values))
     assert isinstance(sent, Push if name == "float32" else CodedPush)
-    got = both.incoming(sent)
-    assert isinstance(got, Push)
+    got = of_type(Push, both.incoming(sent))
     assert (got.request, got.id, got.version, got.rows.tolist()) == (7, BATCH, 3, list(range(rows)))
     assert (got.lr_scale, got.counts) == (0.5, ())
     np.testing.assert_allclose(got.gradients, values, rtol=1 / 256)
     replied = both.outgoing(Vectors(8, 5, values))
     assert isinstance(replied, Vectors if name == "float32" else CodedVectors)
-    back = both.incoming(replied)
-    assert isinstance(back, Vectors)
+    back = of_type(Vectors, both.incoming(replied))
     assert (back.request, back.version, back.values.shape) == (8, 5, (rows * DIM,))
     assert back.values.tobytes() == got.gradients.tobytes()
     assert (back.values.tobytes() == values.tobytes()) == (name == "float32" or rows == 0)
@@ -86,8 +70,7 @@ def test_each_way_has_its_own_codec_and_other_messages_pass() -> None:
 
 @pytest.mark.parametrize("elements", [-1, 1, 9, 2**40])
 def test_a_payload_of_other_elements_is_refused(elements: int) -> None:
-    good = coding("float32", "bfloat16").outgoing(Vectors(1, 0, floats(2)))
-    assert isinstance(good, CodedVectors)
+    good = of_type(CodedVectors, coding("float32", "bfloat16").outgoing(Vectors(1, 0, floats(2))))
     bad = CodedVectors(1, 0, elements, good.payload)
     with pytest.raises(CodecError):
         coding("float32", "bfloat16").incoming(bad)
@@ -101,31 +84,29 @@ def rows_of(store: ShardStore) -> Float32Array:
 
 
 @pytest.fixture
-def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, str]]:
-    """A running service with plain SGD that speaks bfloat16 both ways, and its endpoint."""
+def shard(context: Context, failures: list[BaseException]) -> Iterator[tuple[ShardService, Connection]]:
+    """A running service with plain SGD that speaks bfloat16 both ways, and a connection to it."""
     plan = TablePlan.make(make_tables([ROWS], DIM, lr=LR), 1)
     codecs = LinkCodecs(make_codec("bfloat16"), make_codec("bfloat16"))
-    with running_shard(context, failures, plan, codecs) as made:
+    with running_shard(context, failures.append, plan, codecs) as made:
         yield made
 
 
 @pytest.fixture
-def worker(context: Context, shard: tuple[ShardService, str]) -> Iterator[Connection]:
-    connection = Connection(context, shard[1], "t/0")
-    yield connection
-    connection.close()
+def worker(shard: tuple[ShardService, Connection]) -> Connection:
+    return shard[1]
 
 
-def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], worker: Connection) -> None:
+def test_a_shard_answers_and_applies_by_codec(
+    shard: tuple[ShardService, Connection], worker: Connection
+) -> None:
     both = coding("bfloat16", "bfloat16")
     rows = np.array([3, 9], np.int32)
     weights = rows_of(shard[0].store)
     before = np.array(weights[rows], np.float32)
-    reply = ask(worker, Lookup(1, rows))
-    assert isinstance(reply, CodedVectors)
+    reply = of_type(CodedVectors, ask(worker, Lookup(1, rows)))
     assert reply.payload.nbytes == 2 * 2 * DIM
-    read = both.incoming(reply)
-    assert isinstance(read, Vectors)
+    read = of_type(Vectors, both.incoming(reply))
     np.testing.assert_allclose(read.values, before.reshape(-1), rtol=1 / 256)
     assert not np.array_equal(read.values, before.reshape(-1))
     gradients = np.full(2 * DIM, 1.001, np.float32)
@@ -137,31 +118,26 @@ def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], w
     assert again == Pushed(3, repeated=True)
 
 
-def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], worker: Connection) -> None:
+def test_a_push_that_cannot_be_read_is_refused(
+    shard: tuple[ShardService, Connection], worker: Connection
+) -> None:
     before = np.array(rows_of(shard[0].store), np.float32)
     rows = np.array([3, 9], np.int32)
-    reply = ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
-    assert isinstance(reply, Failure)
+    reply = of_type(Failure, ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8))))
     assert reply.request == 2
     assert "the payload for 8 elements has 15 bytes" in reply.what
     np.testing.assert_array_equal(rows_of(shard[0].store), before)
 
 
-def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
-    client = EmbeddingClient[InFlightBatch](
-        [worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16"))
-    )
-    one = np.zeros((1, 1), np.float32)
-    delivery = Delivery(1, 0, BATCH, one[0], one, np.zeros((1, 1), np.int32))
-    batch = InFlightBatch(ReaderClient("reader-0", worker, 4), delivery)
-    rows = np.array([4], np.int32)
-    bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
-    request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS, NO_KEYS)
-    client.look_up(batch, [request], 0.0)
+def test_lines_refuse_vectors_that_cannot_be_read() -> None:
+    codecs, box = LinkCodecs(down=make_codec("bfloat16")), RecordedConnection()
+    client = EmbeddingClient[InFlightBatch]([box.connection], ["embedding-0"], codecs)
+    batch = in_flight()
+    client.look_up(batch, [plan(0, 4, 5)], 0.0)
     said = "embedding-0: its answer cannot be decoded: bfloat16: the payload for 4 elements has 3 bytes"
     with pytest.raises(LookupRefused, match=said):
-        client.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
-    good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
+        client.receive(0, CodedVectors(1, 0, 4, np.zeros(3, np.uint8)))
+    good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(4, 0.5, np.float32)))
     assert client.receive(0, good) is None
-    assert batch.replies[0].tolist() == [0.5] * DIM
+    assert batch.replies[0].tolist() == [0.5] * 4
     assert batch.versions == [6]

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
-from shadowsync.nodes.worker.step import Step, Stepper
+from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers.sequences import with_lengths
-from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.steps import Drawn, drawn_batch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 BATCH, ROWS, LR = 12, 30, 0.05
@@ -29,7 +27,7 @@ COLUMNS = {
 }
 
 
-def context(on_device: bool = False, **trainer: object) -> TrainerContext:
+def job_of(**trainer: object) -> Job:
     settings = {
         "data": {"format": "csv", "path": ["x"], "columns": COLUMNS},
         "model": {
@@ -43,47 +41,19 @@ def context(on_device: bool = False, **trainer: object) -> TrainerContext:
         "embedding": {"nodes": 2},
         "trainer": {"precision": "float32", "optimizer": "sgd", "lr": LR} | trainer,
     }
-    shared = build_shared(Job.model_validate(settings))
-    return on_fake_device(shared) if on_device else shared
-
-
-Drawn = tuple[Delivery, list[LookupPlan], list[Float32Array]]
-
-
-def staged(shared: TrainerContext, stepper: Stepper) -> Step:
-    return stepper.stage(*drawn(shared))
+    return Job.model_validate(settings)
 
 
 def drawn(shared: TrainerContext, number: int = 1) -> Drawn:
-    draw = np.random.default_rng(number)
-    lengths = draw.integers(0, 5, (2, BATCH), dtype=np.int32)
-    lengths[0, :2] = (0, 4)
-    items = int(lengths.sum())
-    delivery = Delivery(
-        sequence=1,
-        pass_number=0,
-        id=BatchId(0, 0, 1, 1),
-        labels=(draw.random(BATCH) < 0.4).astype(np.float32),
-        dense=draw.normal(0, 1, (BATCH, 1)).astype(np.float32),
-        rows=draw.integers(0, ROWS, (1, BATCH), dtype=np.int32),
-        bag_rows=draw.integers(0, ROWS, items, dtype=np.int32),
-        bag_lengths=lengths,
-        item_weights=draw.exponential(1.0, items).astype(np.float32),
-    )
-    requests = shared.router.requests(
-        delivery.rows, delivery.bag_rows, delivery.bag_lengths, delivery.item_weights
-    )
-    replies = [draw.normal(0, 1.5, request.floats).astype(np.float32) for request in requests]
-    return delivery, requests, replies
+    return drawn_batch(shared, number, BATCH, spread=1.5)
 
 
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("distinct", [False, True])
 def test_a_step_is_that_of_plain_torch(on_device: bool, distinct: bool) -> None:
-    shared = context(on_device, distinct_rows=distinct)
+    shared = build_shared(job_of(distinct_rows=distinct), on_device=on_device)
     stepper = Stepper(shared)
-    step = staged(shared, stepper)
-    delivery, requests, replies = drawn(shared)
+    step, (delivery, requests, replies) = stepper.stage(*drawn(shared)), drawn(shared)
     by_hand = shared.router.assemble(requests, replies)
     module = copy.deepcopy(shared.template)
     shared.layout.attach(module, shared.replica.flat.clone())
@@ -109,9 +79,9 @@ def test_a_step_is_that_of_plain_torch(on_device: bool, distinct: bool) -> None:
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_scores_are_those_of_a_step(on_device: bool) -> None:
-    shared = context(on_device)
+    shared = build_shared(job_of(), on_device=on_device)
     stepper = Stepper(shared)
-    step, sums, progressive = staged(shared, stepper), PassSums(), QualitySums()
+    step, sums, progressive = stepper.stage(*drawn(shared)), PassSums(), QualitySums()
     stepper.score_with(shared.replica.flat.clone())
     stepper.score(*drawn(shared), sums)
     stepper.launch(step)

@@ -13,13 +13,15 @@ from shadowsync.nodes.worker.batches import BatchAck
 from shadowsync.nodes.worker.computation import LOSS_NOT_FINITE
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers.dense import mean_log_loss
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.steps import answered
 
 BATCH, DENSE, DIM, ROWS = 16, 3, 2, 11
 
@@ -54,10 +56,8 @@ def delivery_of(number: int, labels: int = 2, *, weighted: bool = False) -> Deli
     )
 
 
-def replies_of(shared: TrainerContext, delivery: Delivery) -> tuple[list[Any], list[Float32Array]]:
-    generator = np.random.default_rng(delivery.sequence)
-    requests = list(shared.router.requests(delivery.rows))
-    return requests, [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+def replies_of(shared: TrainerContext, delivery: Delivery) -> tuple[list[LookupPlan], list[Float32Array]]:
+    return answered(shared, delivery, np.random.default_rng(delivery.sequence))
 
 
 def trained(
@@ -81,7 +81,7 @@ def trained(
 def test_a_device_gives_what_the_cpu_gives(name: str, weighted: bool) -> None:
     # The rate is exact in float32, in which a device has it.
     job = job_of(1.0, 0.5, name=name, lr=2.0**-7)
-    plain, shared = build_shared(job), on_fake_device(build_shared(job))
+    plain, shared = build_shared(job), build_shared(job, on_device=True)
     one, other = trained(plain, weighted=weighted), trained(shared, weighted=weighted)
     assert one[0] == other[0]
     assert all(np.array_equal(a, b) for a, b in zip(one[1], other[1], strict=True))

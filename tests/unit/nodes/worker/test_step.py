@@ -12,8 +12,7 @@ import torch
 from shadowsync.nodes.replica.device import HostBatch
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker import computation
-from shadowsync.nodes.worker.computation import DENSE_NOT_FINITE as DENSE_GRADIENT
-from shadowsync.nodes.worker.computation import EMBEDDINGS_NOT_FINITE, LOSS_NOT_FINITE
+from shadowsync.nodes.worker.computation import DENSE_NOT_FINITE, EMBEDDINGS_NOT_FINITE, LOSS_NOT_FINITE
 from shadowsync.nodes.worker.step import STEP_NOT_FINITE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.model import EmbeddingSection
@@ -21,34 +20,25 @@ from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.metrics.pass_sums import PassSums
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers.dense import THIN_ELEMENTS
-from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.sync_algos.base import Slice
+from shadowsync.tests.support.data.plain_job import plain_job
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.jobs.unruly_model import NAME as UNRULY
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.steps import drawn_batch
 from torch.overrides import TorchFunctionMode
 
-BATCH, DENSE_NOT_FINITE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
+BATCH, DENSE, TABLES, DIM, ROWS = 16, 3, 4, 2, 11
 # A device has the rate in float32.
 EXACT_LR = 2.0**-7
 Make = Callable[..., TrainerContext]
 
 
 def _job(*, bottom: int = 6, **trainer: Any) -> Job:
-    return Job.model_validate(
-        {
-            "data": {
-                "format": "parquet",
-                "path": ["x"],
-                "dense_features": DENSE_NOT_FINITE,
-                "categorical_features": TABLES,
-            },
-            "model": {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [bottom], "top": [5]},
-            "embedding": {"nodes": 2},
-            "trainer": {"precision": "float32"} | trainer,
-        }
-    )
+    model = {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [bottom], "top": [5]}
+    trainer = {"precision": "float32"} | trainer
+    return plain_job(DENSE, TABLES, model=model, embedding={"nodes": 2}, trainer=trainer)
 
 
 def _on_fake_device(shared: TrainerContext) -> tuple[TrainerContext, FakeStreams]:
@@ -56,30 +46,13 @@ def _on_fake_device(shared: TrainerContext) -> tuple[TrainerContext, FakeStreams
     return on_fake_device(shared, streams), streams
 
 
-def _delivery(number: int, *, weighted: bool = False) -> tuple[Delivery, np.random.Generator]:
-    generator = np.random.default_rng(number)
-    weights = generator.exponential(1.0, BATCH) if weighted else np.zeros(0)
-    delivery = Delivery(
-        sequence=number,
-        pass_number=0,
-        id=BatchId(0, 0, number, 1),
-        labels=(generator.random(BATCH) < 0.4).astype(np.float32),
-        dense=generator.normal(0, 1, (BATCH, DENSE_NOT_FINITE)).astype(np.float32),
-        rows=generator.integers(0, ROWS, (TABLES, BATCH), dtype=np.int32),
-        weights=weights.astype(np.float32),
-    )
-    return delivery, generator
-
-
 def _staged(
     shared: TrainerContext, stepper: Stepper, number: int, *, weighted: bool = False, bad: bool = False
 ) -> Step:
-    delivery, generator = _delivery(number, weighted=weighted)
+    drawn = drawn_batch(shared, number, BATCH, weighted=weighted)
     if bad:
-        delivery.dense[3, 1] = np.nan
-    requests = shared.router.requests(delivery.rows)
-    replies = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
-    return stepper.stage(delivery, requests, replies)
+        drawn[0].dense[3, 1] = np.nan
+    return stepper.stage(*drawn)
 
 
 def _steps(
@@ -107,7 +80,7 @@ def test_a_device_gives_what_the_cpu_gives(ahead: int, weighted: bool) -> None:
     job = _job(optimizer="adam", lr=EXACT_LR, clip_norm=0.05, weight_decay=0.01)
     plain = build_shared(job)
     losses, gradients, stepper = _steps(plain, 6, ahead=0, weighted=weighted)
-    shared, _ = _on_fake_device(build_shared(job))
+    shared = build_shared(job, on_device=True)
     other_losses, other_gradients, other = _steps(shared, 6, ahead=ahead, weighted=weighted)
     assert other_losses == losses
     assert all(np.array_equal(a, b) for a, b in zip(gradients, other_gradients, strict=True))
@@ -154,7 +127,7 @@ def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
     """Else autograd chains the backward of all workers on the default stream."""
     shared, streams = _on_fake_device(build_shared(_job()))
     device_streams = [shared.device.open_stream() for _ in range(2)]
-    labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE_NOT_FINITE), np.float32)
+    labels, dense = np.zeros(BATCH, np.float32), np.zeros((BATCH, DENSE), np.float32)
     requests = shared.router.requests(np.zeros((TABLES, BATCH), np.int32))
     replies = [np.zeros(request.floats, np.float32) for request in requests]
     indices, data = shared.router.gather(requests, replies)
@@ -179,7 +152,7 @@ def test_all_of_a_workers_backward_is_on_its_own_stream() -> None:
 
 def test_results_are_not_there_before_the_wait() -> None:
     """The control of the fake: what is read without waiting is NaN, on the way there and back."""
-    shared, _ = _on_fake_device(build_shared(_job()))
+    shared = build_shared(_job(), on_device=True)
     stepper = Stepper(shared)
     step = _staged(shared, stepper, 1)
     assert step.staged.inputs().labels.isnan().all()
@@ -220,7 +193,7 @@ def test_shadow_and_workers_are_ordered_on_the_device() -> None:
 
 
 def test_reading_a_replica_gives_memory_of_the_host() -> None:
-    shared, _ = _on_fake_device(build_shared(_job()))
+    shared = build_shared(_job(), on_device=True)
     flat = shared.replica.flat
     assert torch.equal(shared.replica.read(), flat)
     assert torch.equal(shared.replica.read(3, 9), flat[3:9])
@@ -233,11 +206,8 @@ def test_reading_a_replica_gives_memory_of_the_host() -> None:
 def _score(shared: TrainerContext) -> tuple[QualitySums, float | None]:
     stepper, sums = Stepper(shared), PassSums()
     stepper.score_with(shared.replica.read())
-    delivery, generator = _delivery(1, weighted=True)
-    requests = shared.router.requests(delivery.rows)
-    replies = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
     before = shared.replica.flat.clone()
-    stepper.score(delivery, requests, replies, sums)
+    stepper.score(*drawn_batch(shared, 1, BATCH, weighted=True), sums)
     assert torch.equal(shared.replica.flat, before)
     return sums.quality, sums.quality.ne
 
@@ -245,7 +215,7 @@ def _score(shared: TrainerContext) -> tuple[QualitySums, float | None]:
 def test_scoring_is_the_same_on_a_device() -> None:
     job = _job()
     sums, ne = _score(build_shared(job))
-    others, same = _score(_on_fake_device(build_shared(job))[0])
+    others, same = _score(build_shared(job, on_device=True))
     assert ne is not None
     assert (others.weight, same) == (sums.weight, ne)
     assert sums.weight != sums.examples, "the weights were used"
@@ -295,12 +265,11 @@ def test_rates_of_rows_grow_over_the_first_iterations_of_the_one_that_begins() -
     assert (step.dense_scale, step.rows_scale) == (1.0, 1.0)
 
 
-def _unruly(kind: str, **trainer: Any) -> TrainerContext:
+def _unruly(kind: str, **trainer: Any) -> Job:
     """Of a model for which every batch is bad in this way."""
-    options = {"kind": kind, "one_in": 1}
     job = _job(**trainer).model_dump(mode="json")
-    job["model"] |= {"name": UNRULY, "options": options}
-    return build_shared(Job.model_validate(job, strict=False))
+    job["model"] |= {"name": UNRULY, "options": {"kind": kind, "one_in": 1}}
+    return Job.model_validate(job, strict=False)
 
 
 def _state(shared: TrainerContext) -> dict[str, torch.Tensor]:
@@ -319,12 +288,9 @@ def _state(shared: TrainerContext) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("where", ["host", "device", "device, launched ahead"])
 def test_what_is_not_finite_changes_nothing(where: str, kind: str, optimizer: str) -> None:
     """With a decay of weights, which would change them even where a gradient is 0."""
-    weight_decay = 0.01
-    shared = _unruly(kind, optimizer=optimizer, weight_decay=weight_decay, clip_norm=1.0)
-    if kind == "fine":
-        shared = build_shared(_job(optimizer=optimizer, weight_decay=weight_decay, clip_norm=1.0))
-    if where != "host":
-        shared, _ = _on_fake_device(shared)
+    trainer: dict[str, Any] = {"optimizer": optimizer, "weight_decay": 0.01, "clip_norm": 1.0}
+    job = _job(**trainer) if kind == "fine" else _unruly(kind, **trainer)
+    shared = build_shared(job, on_device=where != "host")
     stepper, sums = Stepper(shared), QualitySums()
     before = _state(shared)
     steps = [_staged(shared, stepper, number) for number in range(2 if "ahead" in where else 1)]
@@ -338,7 +304,7 @@ def test_what_is_not_finite_changes_nothing(where: str, kind: str, optimizer: st
         assert all(not step.left_out for step in steps)
         assert sums.examples == BATCH * len(steps)
         return
-    why = {"loss": LOSS_NOT_FINITE, "dense": DENSE_GRADIENT, "rows": EMBEDDINGS_NOT_FINITE}[kind]
+    why = {"loss": LOSS_NOT_FINITE, "dense": DENSE_NOT_FINITE, "rows": EMBEDDINGS_NOT_FINITE}[kind]
     assert changed == set()
     assert {step.left_out for step in steps} == {why if where == "host" else STEP_NOT_FINITE}
     assert results == [(0.0, [])] * len(steps)
@@ -352,9 +318,7 @@ def test_finite_gradients_whose_squares_are_not_change_nothing(
 ) -> None:
     """Adagrad would keep an infinite sum of squares, of the dense parameters here and of the rows at a node,
     and never move these again."""
-    shared = build_shared(_job(optimizer="adagrad"))
-    if on_device:
-        shared, _ = _on_fake_device(shared)
+    shared = build_shared(_job(optimizer="adagrad"), on_device=on_device)
     stepper, sizes = Stepper(shared), {"dense": (1e20, 1.0), "rows": (1.0, 1e20), "neither": (1e9, 1e9)}
     step = _staged(shared, stepper, 1)
     dense, rows = sizes[what]
@@ -378,7 +342,7 @@ def test_finite_gradients_whose_squares_are_not_change_nothing(
     assert changed == set()
     assert gradients == []
     assert step.left_out == (
-        STEP_NOT_FINITE if on_device else DENSE_GRADIENT if what == "dense" else EMBEDDINGS_NOT_FINITE
+        STEP_NOT_FINITE if on_device else DENSE_NOT_FINITE if what == "dense" else EMBEDDINGS_NOT_FINITE
     )
 
 
@@ -386,9 +350,7 @@ def test_finite_gradients_whose_squares_are_not_change_nothing(
 def test_the_batch_after_a_bad_one_trains_as_if_there_had_been_none(on_device: bool) -> None:
     """To the bit, also where it is launched before anybody knows that the one before is bad."""
     job = _job(optimizer="adam", clip_norm=0.05, weight_decay=0.01)
-    shared, plain = build_shared(job), build_shared(job)
-    if on_device:
-        shared, _ = _on_fake_device(shared)
+    shared, plain = build_shared(job, on_device=on_device), build_shared(job)
     stepper, other = Stepper(shared), Stepper(plain)
     bad = _staged(shared, stepper, 1, bad=True)
     good, same = _staged(shared, stepper, 2), _staged(plain, other, 2)
@@ -406,7 +368,7 @@ def test_the_batch_after_a_bad_one_trains_as_if_there_had_been_none(on_device: b
 
 def test_bfloat16_is_near_float32_and_another_number() -> None:
     # Thin layers are float32 always: the first one is wide.
-    wide = 1 + THIN_ELEMENTS // min(DENSE_NOT_FINITE, DIM)
+    wide = 1 + THIN_ELEMENTS // min(DENSE, DIM)
     exact = build_shared(_job(bottom=wide))
     near = build_shared(_job(bottom=wide, precision="bfloat16"))
     losses, gradients, _ = _steps(exact, 4, ahead=0)
@@ -421,12 +383,10 @@ def test_bfloat16_is_near_float32_and_another_number() -> None:
     assert 0 < max(far) < 0.1 * max(size)
 
 
-@pytest.mark.parametrize("device", ["cpu", "fake"])
-def test_a_replay_has_its_gradients_and_updates_nothing(device: str) -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_replay_has_its_gradients_and_updates_nothing(on_device: bool) -> None:
     """Its dense update was made before; only a new embedding node lacks its gradients."""
-    shared = build_shared(_job(optimizer="adam", weight_decay=0.01))
-    if device == "fake":
-        shared, _ = _on_fake_device(shared)
+    shared = build_shared(_job(optimizer="adam", weight_decay=0.01), on_device=on_device)
     stepper, before = Stepper(shared), shared.replica.read().clone()
     step = _staged(shared, stepper, 0)
     replay = dataclasses.replace(step.delivery, replay=True)

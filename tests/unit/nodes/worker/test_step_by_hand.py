@@ -6,54 +6,28 @@ import copy
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.tests.support.data.plain_job import plain_job
 from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.steps import Drawn, drawn_batch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 BATCH, DENSE, TABLES, DIM, ROWS, LR = 16, 3, 4, 2, 11, 0.05
 
 
 def _job(**trainer: Any) -> Job:
-    return Job.model_validate(
-        {
-            "data": {
-                "format": "parquet",
-                "path": ["x"],
-                "dense_features": DENSE,
-                "categorical_features": TABLES,
-            },
-            "model": {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [6], "top": [5]},
-            "embedding": {"nodes": 2},
-            "trainer": {"precision": "float32", "optimizer": "sgd", "lr": LR} | trainer,
-        }
-    )
+    model = {"embedding_dim": DIM, "table_rows": ROWS, "bottom": [6], "top": [5]}
+    trainer = {"precision": "float32", "optimizer": "sgd", "lr": LR} | trainer
+    return plain_job(DENSE, TABLES, model=model, embedding={"nodes": 2}, trainer=trainer)
 
 
-def _drawn(
-    shared: TrainerContext, *, weighted: bool
-) -> tuple[Delivery, list[LookupPlan], list[Float32Array]]:
-    generator = np.random.default_rng(1)
-    delivery = Delivery(
-        sequence=1,
-        pass_number=0,
-        id=BatchId(0, 0, 1, 1),
-        labels=(generator.random(BATCH) < 0.4).astype(np.float32),
-        dense=generator.normal(0, 1, (BATCH, DENSE)).astype(np.float32),
-        rows=generator.integers(0, ROWS, (TABLES, BATCH), dtype=np.int32),
-        weights=generator.exponential(1.0, BATCH).astype(np.float32)[: BATCH * weighted],
-    )
-    requests = shared.router.requests(delivery.rows)
-    replies = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
-    return delivery, requests, replies
+def _drawn(shared: TrainerContext, *, weighted: bool) -> Drawn:
+    return drawn_batch(shared, 1, BATCH, weighted=weighted)
 
 
 @dataclasses.dataclass
@@ -106,9 +80,7 @@ def test_a_step_is_what_it_is_by_hand(weighted: bool, on_device: bool, distinct:
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_step_is_clipped_and_counted(on_device: bool) -> None:
-    shared = build_shared(_job(clip_norm=1e-3))
-    if on_device:
-        shared = on_fake_device(shared)
+    shared = build_shared(_job(clip_norm=1e-3), on_device=on_device)
     stepper, before = Stepper(shared), shared.replica.flat.clone()
     stepper.train(*_drawn(shared, weighted=False))
     assert float((shared.replica.flat - before).norm()) == pytest.approx(1e-3 * LR, rel=0.01)

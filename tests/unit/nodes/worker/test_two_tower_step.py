@@ -13,7 +13,8 @@ from shadowsync.nodes.worker.step import Stepper
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.metrics.pass_sums import PassSums
-from shadowsync.tests.support.tables.shared import build_shared, on_fake_device
+from shadowsync.tests.support.tables.shared import build_shared
+from shadowsync.tests.support.tables.steps import Drawn, answered, train
 from shadowsync.tests.unit.nodes.worker import test_captured_steps as plain
 
 COUNT = plain.COUNT
@@ -30,12 +31,11 @@ def job_of(options: dict[str, Any] | None = None, **trainer: Any) -> Job:
     return plain.job_of(TOWERS | {"options": {"dim": 3} | (options or {})}, **trainer)
 
 
-def drawn(shared: TrainerContext, number: int, **settings: Any) -> plain.Drawn:
+def drawn(shared: TrainerContext, number: int, **settings: Any) -> Drawn:
     """Its items come unequally often."""
     delivery, _, _ = plain.drawn(shared, number, **settings)
     delivery.rows[2] = np.minimum(delivery.rows[2], delivery.rows[3])
-    generator, requests = np.random.default_rng(number), shared.router.requests(delivery.rows)
-    return delivery, requests, [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+    return delivery, *answered(shared, delivery, np.random.default_rng(number))
 
 
 @pytest.mark.parametrize("settings", ["adam", "clipped, decays", "bfloat16"])
@@ -43,10 +43,10 @@ def drawn(shared: TrainerContext, number: int, **settings: Any) -> plain.Drawn:
 def test_a_captured_step_is_an_eager_one(settings: str, weighted: bool) -> None:
     job = job_of(**plain.JOBS[settings])
 
-    def batches(shared: TrainerContext) -> list[plain.Drawn]:
+    def batches(shared: TrainerContext) -> list[Drawn]:
         return [drawn(shared, number, weighted=weighted) for number in range(COUNT)]
 
-    trained = plain.trained_as_eagerly(job, batches)
+    trained = plain.captured_as_eagerly(job, batches)
     assert any(gradient.any() for gradients in trained.gradients for gradient in gradients)
     # What no difference of scores depends on is rounding, and Adam makes whole steps of it.
     if settings != "adam":
@@ -59,7 +59,7 @@ def test_a_step_minimizes_the_corrected_loss() -> None:
     for options in ({}, NO_CORRECTION):
         shared = build_shared(job_of(options, optimizer="sgd", lr=0.1))
         batches = [drawn(shared, number) for number in range(4)]
-        flats[bool(options)] = plain.train(shared, batches).flat.clone()
+        flats[bool(options)] = train(shared, batches).flat.clone()
     assert not torch.allclose(flats[False], flats[True], atol=1e-4)
     shared = build_shared(job_of(optimizer="sgd", lr=0.1))
     counted, module = shared.item_frequency, Stepper(shared).module
@@ -122,9 +122,7 @@ def test_a_batch_that_is_trained_again_is_not_counted_again() -> None:
 
 def test_a_batch_with_numbers_that_are_not_finite_changes_nothing() -> None:
     for device in (False, True):
-        shared = build_shared(job_of())
-        if device:
-            shared = on_fake_device(shared)
+        shared = build_shared(job_of(), on_device=device)
         stepper, before = Stepper(shared), shared.replica.flat.clone()
         batch = drawn(shared, 0)
         batch[0].dense[0, 0] = np.nan

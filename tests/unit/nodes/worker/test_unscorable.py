@@ -33,7 +33,6 @@ class _Scorer:
         self.logits = logits
 
     def score(self, delivery: Delivery, _requests: Any, _replies: Any, sums: PassSums) -> None:
-        """Adds them."""
         sums.add(self.logits, delivery.labels)
 
 

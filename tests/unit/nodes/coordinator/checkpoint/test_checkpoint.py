@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,10 +37,6 @@ def job(folder: Path, **facts: Any) -> FakeServer:
     return FakeServer(folder, members)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -50,7 +45,8 @@ def partial_files(folder: Path) -> list[Path]:
     return list(folder.glob("checkpoint.partial-*/*"))
 
 
-def test_cancelled_while_it_is_put_in_place_it_is_whole(
+@run_by(asyncio.run)
+async def test_cancelled_while_it_is_put_in_place_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -60,50 +56,45 @@ def test_cancelled_while_it_is_put_in_place_it_is_whole(
         assert go_on.wait(60.0)
         return commit(partial, manifest)
 
-    async def body() -> None:
-        c = job(tmp_path)
-        keeps = taker(c)
-        await keeps.take()
-        monkeypatch.setattr(run_checkpoints, "commit", slow)
-        c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
-        task = asyncio.ensure_future(keeps.take())
-        await asyncio.to_thread(begun.wait, 60.0)
-        task.cancel()
-        await asyncio.wait({task}, timeout=0.05)
-        # Nothing of it is removed while it is put in its place.
-        assert not task.done()
-        assert len(partial_files(tmp_path)) == 4
-        go_on.set()
-        await asyncio.wait({task})
-        assert task.cancelled()
-        assert c.state.checkpointing.written == 2
-        assert keeps.newest_examples == 20
-
-    run(body())
+    c = job(tmp_path)
+    keeps = taker(c)
+    await keeps.take()
+    monkeypatch.setattr(run_checkpoints, "commit", slow)
+    c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
+    task = asyncio.ensure_future(keeps.take())
+    await asyncio.to_thread(begun.wait, 60.0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=0.05)
+    # Nothing of it is removed while it is put in its place.
+    assert not task.done()
+    assert len(partial_files(tmp_path)) == 4
+    go_on.set()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert c.state.checkpointing.written == 2
+    assert keeps.newest_examples == 20
     assert open_checkpoint(tmp_path, verify=True)[1].examples_trained == 20
     assert names(tmp_path) == ["checkpoint"]
 
 
-def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
-    async def body() -> None:
-        c = job(tmp_path)
-        keeps = taker(c)
+@run_by(asyncio.run)
+async def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
+    c = job(tmp_path)
+    keeps = taker(c)
+    await keeps.take()
+    kept = open_checkpoint(tmp_path, verify=True)
+
+    def refuse(node: Member, request: Request[Any]) -> Reply:
+        reply = c.written(node, request)
+        if node.info.name == "trainer-1":
+            raise ClusterError("no")
+        return reply
+
+    c.reply = refuse
+    with pytest.raises(ClusterError, match="no"):
         await keeps.take()
-        kept = open_checkpoint(tmp_path, verify=True)
-
-        def refuse(node: Member, request: Request[Any]) -> Reply:
-            reply = c.written(node, request)
-            if node.info.name == "trainer-1":
-                raise ClusterError("no")
-            return reply
-
-        c.reply = refuse
-        with pytest.raises(ClusterError, match="no"):
-            await keeps.take()
-        assert open_checkpoint(tmp_path, verify=True) == kept
-        assert c.state.checkpointing.written == 1
-
-    run(body())
+    assert open_checkpoint(tmp_path, verify=True) == kept
+    assert c.state.checkpointing.written == 1
     assert names(tmp_path) == ["checkpoint"]
 
 
@@ -118,24 +109,23 @@ def test_all_parts_yield_or_none(tmp_path: Path, yields: bool) -> None:
     assert asyncio.run(body()) == [yields] * 4
 
 
-def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:
+@run_by(asyncio.run)
+async def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:
     def savers(c: FakeServer) -> list[str]:
         return [name for name, part, _ in c.requested if isinstance(part, WriteCheckpoint) and part.dense]
 
-    async def body() -> None:
-        for peers, saver in ((True, "trainer-1"), (False, "trainer-0")):
-            c = job(tmp_path)
-            c.state.group.lose(0)
-            await taker(c, ModelOrigin.GLOBAL, peers=peers).take()
-            assert savers(c) == [saver]
-            # The other writes its replica all the same.
-            assert [name for name, *_ in c.requested].count("trainer-0") == 1
-            assert [name for name, *_ in c.requested].count("trainer-1") == 1
-
-    run(body())
+    for peers, saver in ((True, "trainer-1"), (False, "trainer-0")):
+        c = job(tmp_path)
+        c.state.group.lose(0)
+        await taker(c, ModelOrigin.GLOBAL, peers=peers).take()
+        assert savers(c) == [saver]
+        # The other writes its replica all the same.
+        assert [name for name, *_ in c.requested].count("trainer-0") == 1
+        assert [name for name, *_ in c.requested].count("trainer-1") == 1
 
 
-def test_the_first_one_is_not_tried_where_there_is_no_room(
+@run_by(asyncio.run)
+async def test_the_first_one_is_not_tried_where_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = 1 << 30
@@ -144,20 +134,17 @@ def test_the_first_one_is_not_tried_where_there_is_no_room(
     usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free[0]))
     monkeypatch.setattr(checkpoint_room, "shutil", usage)
 
-    async def body() -> None:
-        c = job(tmp_path, checkpoint_bytes=part)
-        with pytest.raises(ResourceError, match=f"{data_size(needed - 1)} are free"):
-            await taker(c).take()
-        assert c.requested == []
-        assert names(tmp_path) == []
-        free[0] += 1
+    c = job(tmp_path, checkpoint_bytes=part)
+    with pytest.raises(ResourceError, match=f"{data_size(needed - 1)} are free"):
         await taker(c).take()
-
-    run(body())
+    assert c.requested == []
+    assert names(tmp_path) == []
+    free[0] += 1
+    await taker(c).take()
     assert names(tmp_path) == ["checkpoint"]
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
     pause = [0.9]
     c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
@@ -172,7 +159,7 @@ async def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
     assert sorted(c.reports) == [("embedding-0", said), ("trainer-0", said)]
 
 
-@run_by(run)
+@run_by(asyncio.run)
 async def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
     c = job(tmp_path)
 
@@ -188,7 +175,8 @@ async def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> Non
     assert c.state.ledger.totals.distinct_examples == 20
 
 
-def test_the_files_of_the_input_are_not_looked_at_on_the_loop(
+@run_by(asyncio.run)
+async def test_the_files_of_the_input_are_not_looked_at_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be many, on a file system that takes its time."""
@@ -201,9 +189,6 @@ def test_the_files_of_the_input_are_not_looked_at_on_the_loop(
 
     monkeypatch.setattr(checkpoint_room, "_size", size)
 
-    async def body() -> None:
-        manifest = await taker(job(tmp_path)).take()
-        assert manifest.ledger["input"]["files"] == {"x": {"spans": 1, "stop": 100, "bytes": 7}}
-
-    run(body())
+    manifest = await taker(job(tmp_path)).take()
+    assert manifest.ledger["input"]["files"] == {"x": {"spans": 1, "stop": 100, "bytes": 7}}
     assert sizes == ["x"]

@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from shadowsync.nodes.coordinator.checkpoint.manager import IntervalTrigger
 
-
-def test_by_examples_at_each_multiple() -> None:
-    due = IntervalTrigger(100, 0.0)
-    assert not due.now(0, 0.0)
-    assert not due.now(99, 1e6)
-    assert due.now(101, 0.0)
-    assert due.now(101, 0.0)
-    due.done(250, 0.0)
-    assert not due.now(299, 0.0)
-    assert due.now(300, 0.0)
-
-
-def test_a_run_that_goes_on_is_not_due_at_once() -> None:
-    due = IntervalTrigger(100, 0.0)
-    assert not due.now(1234, 0.0)
-    assert not due.now(1299, 0.0)
-    assert due.now(1300, 0.0)
-
-
-def test_by_seconds_since_the_last_time() -> None:
-    due = IntervalTrigger(0, 10.0)
-    assert not due.now(0, 5.0)
-    assert not due.now(10**9, 14.9)
-    assert due.now(0, 15.0)
-    due.done(0, 18.0)
-    assert not due.now(0, 27.9)
-    assert due.now(0, 28.0)
+# Examples, seconds and perhaps epochs, and whether one is due then; None: one is taken.
+Look = tuple[tuple[Any, ...], bool | None]
+AT_EACH_MULTIPLE: list[Look] = [
+    *[((0, 0.0), False), ((99, 1e6), False), ((101, 0.0), True), ((101, 0.0), True)],
+    *[((250, 0.0), None), ((299, 0.0), False), ((300, 0.0), True)],
+]
+GOES_ON: list[Look] = [((1234, 0.0), False), ((1299, 0.0), False), ((1300, 0.0), True)]
+SINCE_THE_LAST: list[Look] = [
+    *[((0, 5.0), False), ((10**9, 14.9), False), ((0, 15.0), True)],
+    *[((0, 18.0), None), ((0, 27.9), False), ((0, 28.0), True)],
+]
+WHICHEVER_IS_FIRST: list[Look] = [((0, 0.0), False), ((100, 1.0), True), ((1, 10.0), True)]
+BY_EPOCHS: list[Look] = [
+    *[((0, 0.0, 0), False), ((10**9, 1e9, 1), False), ((0, 0.0, 2), True), ((0, 0.0, 3), True)],
+    *[((0, 0.0, 3), None), ((0, 0.0, 3), False), ((0, 0.0, 4), True)],
+]
+NEVER: list[Look] = [((0, 0.0), False), ((10**9, 10.0**9), False)]
 
 
-def test_whichever_comes_first() -> None:
-    due = IntervalTrigger(100, 10.0)
-    assert not due.now(0, 0.0)
-    assert due.now(100, 1.0)
-    assert due.now(1, 10.0)
-
-
-def test_by_epochs() -> None:
-    due = IntervalTrigger(0, 0.0, 2)
-    assert not due.now(0, 0.0, 0)
-    assert not due.now(10**9, 1e9, 1)
-    assert due.now(0, 0.0, 2)
-    assert due.now(0, 0.0, 3)
-    due.done(0, 0.0, 3)
-    assert not due.now(0, 0.0, 3)
-    assert due.now(0, 0.0, 4)
-
-
-def test_never() -> None:
-    due = IntervalTrigger(0, 0.0)
-    assert not due.now(0, 0.0)
-    assert not due.now(10**9, 10.0**9)
+@pytest.mark.parametrize(
+    ("every", "looks"),
+    [
+        ((100, 0.0), AT_EACH_MULTIPLE),
+        ((100, 0.0), GOES_ON),
+        ((0, 10.0), SINCE_THE_LAST),
+        ((100, 10.0), WHICHEVER_IS_FIRST),
+        ((0, 0.0, 2), BY_EPOCHS),
+        ((0, 0.0), NEVER),
+    ],
+    ids=["examples", "a run that goes on", "seconds", "both", "epochs", "never"],
+)
+def test_one_is_due(every: tuple[Any, ...], looks: list[Look]) -> None:
+    trigger = IntervalTrigger(*every)
+    for at, due in looks:
+        if due is None:
+            trigger.done(*at)
+        else:
+            assert trigger.now(*at) is due, at

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,9 @@ from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
 from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import until
+from shadowsync.tests.support.real_time import run_in_real_time
 
 SPANS = [Span(0, "held-out", "bytes", 0, 100)]
 # The probability of the label, of each checkpoint in turn.
@@ -46,29 +51,57 @@ def score(probability: float) -> CheckpointScore:
     return CheckpointScore("m", 10, 0, sums)
 
 
-def manager_of(c: FakeServer) -> CheckpointManager:
-    model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
-    return CheckpointManager(c, model, SPANS)
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
-class Clock:
-    """No time passes; counts how often it is looked at."""
+class Managed:
+    """A job of one trainer and one embedding node, and the manager of its checkpoints. No time passes."""
 
-    looks = 0
+    def __init__(
+        self, folder: Path, *, wait: bool = False, priority: str = "low", resumed: Path | None = None
+    ) -> None:
+        self._looks = 0
+        self.c = FakeServer(
+            folder,
+            [member("trainer", 0), member("embedding", 0)],
+            run={"background_priority": priority},
+            validation={"every_examples": 10, "metric": "logloss", "wait": wait},
+            start={} if resumed is None else {"checkpoint": str(resumed), "resume": True},
+            clock=self._look,
+        )
 
-    def __call__(self) -> float:
-        self.looks += 1
+    @cached_property
+    def manager(self) -> CheckpointManager:
+        """Made when it is first asked for, of what its job's state is then."""
+        model = FinalModel(ModelOrigin.REPLICAS, "none", ELEMENTS, needs_peers=False)
+        return CheckpointManager(self.c, model, SPANS)
+
+    @asynccontextmanager
+    async def training(self) -> AsyncIterator[asyncio.Task[None]]:
+        """Its loop, which has looked at what is trained already, and is cancelled in the end."""
+        before = self._looks
+        running = asyncio.ensure_future(self.manager.run())
+        await until(lambda: self._looks > before, "it has looked")
+        yield running
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert running.cancelled()
+
+    def train(self, number: int) -> None:
+        """Train the batch of this number."""
+        self.c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
+
+    async def validated(self, number: int) -> None:
+        """Train this batch, and wait until a checkpoint with it is validated, or cannot be."""
+        validation = self.manager.validation
+        tried = len(validation.points) + validation.failed
+        self.train(number)
+        await until(lambda: len(validation.points) + validation.failed > tried, "it is validated")
+
+    def _look(self) -> float:
+        self._looks += 1
         return 0.0
-
-
-def job(
-    folder: Path, clock: Clock, *, wait: bool = False, priority: str = "low", resumed: Path | None = None
-) -> FakeServer:
-    members = [member("trainer", 0), member("embedding", 0)]
-    validation = {"every_examples": 10, "metric": "logloss", "wait": wait}
-    run = {"background_priority": priority}
-    start = {} if resumed is None else {"checkpoint": str(resumed), "resume": True}
-    return FakeServer(folder, members, run=run, validation=validation, start=start, clock=clock)
 
 
 @pytest.fixture
@@ -84,112 +117,78 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointScore]:
     return coming
 
 
-async def started(clock: Clock, manager: CheckpointManager) -> asyncio.Task[None]:
-    """The manager, which has looked at what is trained already."""
-    before = clock.looks
-    running = asyncio.ensure_future(manager.run())
-    await until(lambda: clock.looks > before, "it has looked")
-    return running
-
-
-async def validated(c: FakeServer, manager: CheckpointManager, number: int) -> None:
-    """Trains the batch of this number, and waits until a checkpoint with it is validated, or cannot be."""
-    tried = len(manager.validation.points) + manager.validation.failed
-    c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
-    await until(lambda: len(manager.validation.points) + manager.validation.failed > tried, "it is validated")
-
-
-async def ended(running: asyncio.Task[None]) -> None:
-    """Cancels it."""
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert running.cancelled()
-
-
-def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
+@run_by(run_in_real_time)
+async def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[CheckpointScore]
 ) -> None:
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        running = await started(clock, manager)
-        await validated(c, manager, 1)
-        best = manager.validation.best
+    job = Managed(tmp_path)
+    validation = job.manager.validation
 
-        def full(candidate: Path, note: BestNote) -> Path:
-            raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
+    def full(candidate: Path, note: BestNote) -> Path:
+        raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
 
+    async with job.training():
+        await job.validated(1)
+        best = validation.best
         monkeypatch.setattr(run_checkpoints, "promote", full)
-        await validated(c, manager, 2)
-        assert manager.validation.best is best
-        assert manager.validation.failed == 1
-        assert [text for _, text in c.reports] == [
+        await job.validated(2)
+        assert validation.best is best
+        assert validation.failed == 1
+        assert [text for _, text in job.c.reports] == [
             "a validation failed: best.candidate-2 of 10 cannot be written"
         ]
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await manager.cancel()
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    await job.manager.cancel()
     assert scores == []
     assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+    assert names(tmp_path) == ["best", "checkpoint"]
 
 
-def test_those_that_are_due_while_one_is_scored_wait_for_it(
+@run_by(run_in_real_time)
+async def test_those_that_are_due_while_one_is_scored_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training is faster: the best model of all is an early one, and it is found."""
-    begun: list[int] = []
+    begun, go_on = list[int](), asyncio.Event()
 
-    async def body() -> tuple[CheckpointManager, list[str]]:
-        go_on = asyncio.Event()
+    async def score_when_ordered(_: CheckpointScorer, candidate: str, __: list[Span]) -> CheckpointScore:
+        examples = open_checkpoint(Path(candidate))[1].examples_trained
+        begun.append(examples)
+        await go_on.wait()
+        return replace(score(BETTER if examples == 40 else GOOD), examples_trained=examples)
 
-        async def score_when_ordered(_: CheckpointScorer, candidate: str, __: list[Span]) -> CheckpointScore:
-            examples = open_checkpoint(Path(candidate))[1].examples_trained
-            begun.append(examples)
-            await go_on.wait()
-            return replace(score(BETTER if examples == 40 else GOOD), examples_trained=examples)
-
-        monkeypatch.setattr(CheckpointScorer, "score", score_when_ordered)
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        running = await started(clock, manager)
+    monkeypatch.setattr(CheckpointScorer, "score", score_when_ordered)
+    job = Managed(tmp_path)
+    validation = job.manager.validation
+    async with job.training():
         for number in range(1, MOST_WAITING + 4):
-            c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
+            job.train(number)
             pinned = [f"{CANDIDATE}-{at + 1}" for at in range(min(number, MOST_WAITING + 1))]
             skipped = max(0, number - MOST_WAITING - 1)
             await until(
                 lambda pinned=pinned, skipped=skipped: (  # type: ignore[misc]
                     all((tmp_path / name / "manifest.json").exists() for name in pinned)
-                    and manager.validation.skipped == skipped
+                    and validation.skipped == skipped
                 ),
                 f"checkpoint {number} waits, or is skipped",
             )
         await until(lambda: begun, "the first is scored")
         assert begun == [20]
         go_on.set()
-        await until(lambda: len(manager.validation.points) == MOST_WAITING + 1, "all are scored")
-        await ended(running)
-        await manager.cancel()
-        return manager, [text for _, text in c.reports]
-
-    manager, reports = asyncio.run(asyncio.wait_for(body(), 60.0))
+        await until(lambda: len(validation.points) == MOST_WAITING + 1, "all are scored")
+    await job.manager.cancel()
     assert begun == [20 + 10 * at for at in range(MOST_WAITING + 1)]
-    assert manager.validation.best is not None
-    assert manager.validation.best.examples == 40
-    assert manager.validation.skipped == 2
-    assert reports == [
+    assert present(validation.best).examples == 40
+    assert validation.skipped == 2
+    assert [text for _, text in job.c.reports] == [
         "the validation at 110 examples is skipped, since 8 others wait: training is faster than scoring"
     ]
     assert open_checkpoint(tmp_path, verify=True, which="auto")[1].examples_trained == 40
     assert open_checkpoint(tmp_path, verify=True)[1].examples_trained == 100
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+    assert names(tmp_path) == ["best", "checkpoint"]
 
 
-def test_cancelled_while_it_keeps_the_best_it_is_whole(
+@run_by(run_in_real_time)
+async def test_cancelled_while_it_keeps_the_best_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[CheckpointScore]
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -200,62 +199,50 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         assert candidate.is_dir()
         return promote(candidate, note)
 
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        monkeypatch.setattr(run_checkpoints, "promote", slow)
-        running = await started(clock, manager)
-        c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
+    job = Managed(tmp_path)
+    monkeypatch.setattr(run_checkpoints, "promote", slow)
+    async with job.training():
+        job.train(1)
         await asyncio.to_thread(begun.wait, 60.0)
-        await ended(running)
-        ending = asyncio.ensure_future(manager.cancel())
-        await asyncio.wait({ending}, timeout=0.05)
-        assert not ending.done()
-        go_on.set()
-        await ending
-        # The report names what the folder has.
-        note = read_note(tmp_path / "best")
-        assert note is not None
-        assert [(point.examples, point.value) for point in c.state.checkpointing.scored] == [
-            (note.examples, note.value)
-        ]
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    ending = asyncio.ensure_future(job.manager.cancel())
+    await asyncio.wait({ending}, timeout=0.05)
+    assert not ending.done()
+    go_on.set()
+    await ending
+    # The report names what the folder has.
+    note = present(read_note(tmp_path / "best"))
+    scored = [(point.examples, point.value) for point in job.c.state.checkpointing.scored]
+    assert scored == [(note.examples, note.value)]
     assert len(scores) == 1
     assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+    assert names(tmp_path) == ["best", "checkpoint"]
 
 
-def test_training_goes_on_where_an_event_cannot_be_stored(
+@run_by(run_in_real_time)
+async def test_training_goes_on_where_an_event_cannot_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
+    job = Managed(tmp_path)
+    manager = job.manager
 
-        def full(*event: object) -> None:
-            raise ResourceError(f"the ledger cannot be written, {event}")
+    def full(*event: object) -> None:
+        raise ResourceError(f"the ledger cannot be written, {event}")
 
-        def refuse(*requested: object) -> Reply:
-            raise ResourceError(f"no space for {len(requested)}")
+    def refuse(*requested: object) -> Reply:
+        raise ResourceError(f"no space for {len(requested)}")
 
-        monkeypatch.setattr(LedgerStore, "event", full)
-        c.reply = refuse
-        running = await started(clock, manager)
+    monkeypatch.setattr(LedgerStore, "event", full)
+    job.c.reply = refuse
+    async with job.training() as running:
         for number in (1, 2):
-            c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
+            job.train(number)
             await until(
                 lambda count=number: manager.failed >= count or running.done(),  # type: ignore[misc]
                 "it has failed once more",
             )
-        await ended(running)
-        await c.store.flush()
-        assert manager.failed == 2
-        assert len(c.reports) == 2
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    await job.c.store.flush()
+    assert manager.failed == 2
+    assert len(job.c.reports) == 2
     assert caplog.text.count("an event could not be stored in the ledger's file") == 2
 
 
@@ -274,131 +261,103 @@ def noted_nices(patch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("wait", "priority", "yields"), [(False, "low", True), (True, "low", False), (False, "normal", False)]
 )
-def test_what_training_waits_for_does_not_yield(
+@run_by(run_in_real_time)
+async def test_what_training_waits_for_does_not_yield(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, priority: str, yields: bool
 ) -> None:
     """Nor what the end of the job waits for."""
     nices = noted_nices(monkeypatch)
-
-    async def body() -> list[bool]:
-        clock = Clock()
-        c = job(tmp_path, clock, wait=wait, priority=priority)
-        c.reply = lambda node, request: (
-            Done() if isinstance(request, PauseTraining) else c.written(node, request)
-        )
-        manager = manager_of(c)
-        running = await started(clock, manager)
-        await validated(c, manager, 1)
-        await ended(running)
-        await manager.finish()
-        await manager.cancel()
-        return [part.yields for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
-
-    asked = asyncio.run(asyncio.wait_for(body(), 60.0))
+    job = Managed(tmp_path, wait=wait, priority=priority)
+    c = job.c
+    c.reply = lambda node, request: Done() if isinstance(request, PauseTraining) else c.written(node, request)
+    async with job.training():
+        await job.validated(1)
+    await job.manager.finish()
+    await job.manager.cancel()
+    asked = [part.yields for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
     assert asked == [yields] * 2
     assert nices == [BACKGROUND_NICE if yields else 0, 0]
 
 
-def test_the_held_out_items_are_ranked_at_the_usual_priority_without_validations_too(
+@run_by(run_in_real_time)
+async def test_the_held_out_items_are_ranked_at_the_usual_priority_without_validations_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nices = noted_nices(monkeypatch)
-
-    async def body() -> None:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        running = await started(clock, manager)
-        await validated(c, manager, 1)
-        await ended(running)
-        assert nices == [BACKGROUND_NICE], "the control"
-        await manager.score_last(SPANS)
-        await manager.cancel()
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    job = Managed(tmp_path)
+    async with job.training():
+        await job.validated(1)
+    assert nices == [BACKGROUND_NICE], "the control"
+    await job.manager.score_last(SPANS)
+    await job.manager.cancel()
     assert nices == [BACKGROUND_NICE, 0]
 
 
 @pytest.mark.parametrize("first", [GOOD, BETTER], ids=["no better", "the best"])
-def test_the_last_checkpoint_is_scored_once(
+@run_by(run_in_real_time)
+async def test_the_last_checkpoint_is_scored_once(
     tmp_path: Path, scores: list[CheckpointScore], first: float
 ) -> None:
     """After a pause that ended training the last checkpoint has the model that was scored in it."""
-    scores[:] = [score(GOOD if first == BETTER else BETTER), score(first), score(0.7)]
 
-    async def body(*, same: bool) -> CheckpointManager:
-        clock = Clock()
-        c = job(tmp_path, clock)
-        manager = manager_of(c)
-        running = await started(clock, manager)
-        await validated(c, manager, 1)
-        await validated(c, manager, 2)
-        await ended(running)
+    async def finished(*, same: bool) -> CheckpointManager:
+        job = Managed(tmp_path)
+        async with job.training():
+            await job.validated(1)
+            await job.validated(2)
         _, last = open_checkpoint(tmp_path, which="last")
         more = last if same else last.model_copy(update={"examples_trained": last.examples_trained + 1})
-        await manager.finish(more)
-        await manager.cancel()
-        return manager
+        await job.manager.finish(more)
+        await job.manager.cancel()
+        return job.manager
 
-    manager = asyncio.run(asyncio.wait_for(body(same=True), 60.0))
+    scores[:] = [score(GOOD if first == BETTER else BETTER), score(first), score(0.7)]
+    manager = await finished(same=True)
     assert (len(manager.validation.points), len(scores)) == (2, 1)
     assert manager.best_is_last == (first == BETTER)
     # The control: something was trained after it.
     scores[:] = [score(GOOD), score(BETTER), score(0.7)]
-    manager = asyncio.run(asyncio.wait_for(body(same=False), 60.0))
+    manager = await finished(same=False)
     assert (len(manager.validation.points), len(scores)) == (3, 0)
 
 
 @pytest.mark.parametrize("second", [BETTER, GOOD], ids=["its own is best", "the resumed is best"])
-def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: float
+@run_by(run_in_real_time)
+async def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
+    tmp_path: Path, scores: list[CheckpointScore], second: float
 ) -> None:
     """The best of the resumed run was taken over once; a second time it would replace a better one."""
     before, folder = tmp_path / "before", tmp_path / "run"
     folder.mkdir()
     first = GOOD if second == BETTER else BETTER
-    coming = [score(first), replace(score(second), examples_trained=20), score(0.7)]
+    scores[:] = [score(first), replace(score(second), examples_trained=20), score(0.7)]
 
-    async def next_score(_: CheckpointScorer, __: Path, ___: list[Span]) -> CheckpointScore:
-        return coming.pop(0)
+    async def train(job: Managed) -> None:
+        async with job.training():
+            await job.validated(1)
+        await job.manager.cancel()
 
-    monkeypatch.setattr(CheckpointScorer, "score", next_score)
-
-    async def train(c: FakeServer, clock: Clock) -> CheckpointManager:
-        manager = manager_of(c)
-        running = await started(clock, manager)
-        await validated(c, manager, 1)
-        await ended(running)
-        await manager.cancel()
-        return manager
-
-    async def body() -> None:
-        clock = Clock()
-        await train(job(before, clock), clock)
-        dead = job(folder, clock, resumed=before)
-        await train(dead, clock)
-        c = job(folder, clock, resumed=before)
-        await dead.store.flush()
-        for entry in await dead.store.run(lambda store: list(store.entries())):
-            change = RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body))
-            DECISIONS[type(change)](c.state, change)
-        c.state.lifecycle.replace_coordinator()
-        best = read_note(folder / "best")
-        manager = await train(c, clock)
-        assert manager.validation.without_improvement == (1 if second == BETTER else 2)
-        assert read_note(folder / "best") == best
-        assert manager.validation.best is not None
-        assert best is not None
-        assert manager.validation.best.value == best.value
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
-    assert coming == []
+    await train(Managed(before))
+    dead = Managed(folder, resumed=before)
+    await train(dead)
+    job = Managed(folder, resumed=before)
+    await dead.c.store.flush()
+    for entry in await dead.c.store.run(lambda store: list(store.entries())):
+        change = RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body))
+        DECISIONS[type(change)](job.c.state, change)
+    job.c.state.lifecycle.replace_coordinator()
+    best = present(read_note(folder / "best"))
+    await train(job)
+    assert job.manager.validation.without_improvement == (1 if second == BETTER else 2)
+    assert read_note(folder / "best") == best
+    assert present(job.manager.validation.best).value == best.value
+    assert scores == []
 
 
 @run_by(asyncio.run)
 async def test_of_many_that_fail_in_a_row_few_are_events(tmp_path: Path) -> None:
-    c = job(tmp_path, Clock())
-    manager = manager_of(c)
+    job = Managed(tmp_path)
+    c, manager = job.c, job.manager
 
     def refuse(node: Member, _: Request[Any]) -> Reply:
         raise ResourceError(f"{node.info.name} has no room")

@@ -11,6 +11,7 @@ from shadowsync.nodes.coordinator.input.planning import estimate_input
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.span import Span
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.outside.http_files import http_files
 
 EXAMPLES = 3000
@@ -53,8 +54,7 @@ def test_a_part_of_the_rows_makes_it_an_estimate(parquet: Path) -> None:
 
 def test_plain_text_is_estimated_from_its_first_lines(text: Path) -> None:
     size = estimate_input(spans_of(text, "bytes"), epochs=1, split=NO_SPLIT)
-    first = size.expected(0)
-    assert first is not None
+    first = present(size.expected(0))
     assert not first.exact
     assert first.examples == pytest.approx(EXAMPLES, rel=0.1)
     for number in range(3):
@@ -66,8 +66,7 @@ def test_compressed_text_is_unknown_until_some_was_read(text: Path) -> None:
     size = estimate_input(spans_of(text, "stream"), epochs=1, split=NO_SPLIT)
     assert size.expected(0) is None
     size.span_read(0, EXAMPLES // 3, 0)
-    estimate = size.expected(0)
-    assert estimate is not None
+    estimate = present(size.expected(0))
     assert estimate.examples == pytest.approx(EXAMPLES, rel=0.1)
 
 
@@ -84,8 +83,7 @@ def test_a_drawn_part_counts_as_its_fraction(parquet: Path, text: Path) -> None:
     for folder, kind, close in ((parquet, "row_groups", 0.001), (text, "bytes", 0.1)):
         for part, share in (("train", 0.7), ("validation", 0.1), ("test", 0.2)):
             spans = [replace(span, part=part) for span in spans_of(folder, kind)]  # type: ignore[arg-type]
-            expected = estimate_input(spans, epochs=1, split=split).expected(0)
-            assert expected is not None
+            expected = present(estimate_input(spans, epochs=1, split=split).expected(0))
             assert expected.examples == pytest.approx(share * EXAMPLES, rel=close)
             assert not expected.exact
 

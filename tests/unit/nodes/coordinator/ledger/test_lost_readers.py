@@ -11,6 +11,7 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import present
 
 EXAMPLES = 10
 
@@ -31,12 +32,10 @@ def test_it_is_handed_out_again_without_what_is_settled() -> None:
     state.leave_out("trainer-0", batch_id(2), EXAMPLES, "why")
     assert state.lose_reader("reader-0") == []
     assert state.has_lost_spans
-    first = state.grant("reader-1")
-    assert first is not None
+    first = present(state.grant("reader-1"))
     assert first[1].number == 1, "not before its trainers have nothing of it any more"
     assert state.read_again("reader-0") == [(0, 0)]
-    again = state.grant("reader-1")
-    assert again is not None
+    again = present(state.grant("reader-1"))
     assert again[1].number == 0
     assert state.skip_of(0, 0) == [1, 2]
     assert state.grant("reader-1") is None

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,9 @@ from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
+from shadowsync.tests.support.coroutines import run_by
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.real_time import run_in_real_time
 
 SPAN = Span(0, "part.tsv", "bytes", 0, 100)
 
@@ -45,11 +48,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
-    database = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as database:
         return database.execute(statement).fetchall()
-    finally:
-        database.close()
 
 
 @settings(max_examples=15)
@@ -59,10 +59,7 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
     st.sets(st.integers(0, 7)),
 )
 def test_the_file_has_the_sums_of_the_memory(
-    tmp_path_factory: pytest.TempPathFactory,
-    reports: list[list[int]],
-    bad: list[int],
-    lost: set[int],
+    tmp_path_factory: pytest.TempPathFactory, reports: list[list[int]], bad: list[int], lost: set[int]
 ) -> None:
     store = LedgerStore(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")
     state = LedgerState([SPAN], epochs=1, seed=1, shuffled=False)
@@ -218,58 +215,54 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         LedgerStore(garbage)
 
 
-def test_the_loop_goes_on_while_the_disk_does_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
-        go_on, order = threading.Event(), list[str]()
+@run_by(run_in_real_time)
+async def test_the_loop_goes_on_while_the_disk_does_not(tmp_path: Path) -> None:
+    writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
+    go_on, order = threading.Event(), list[str]()
 
-        def slow(_: LedgerStore) -> None:
-            assert go_on.wait(60.0)
-            order.append("first")
+    def slow(_: LedgerStore) -> None:
+        assert go_on.wait(60.0)
+        order.append("first")
 
-        first = asyncio.ensure_future(writer.run(slow))
-        second = asyncio.ensure_future(writer.run(lambda _: order.append("second")))
-        # Heartbeats are heard meanwhile; with the work on the loop nobody would come here.
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert order == []
-        go_on.set()
-        await asyncio.gather(first, second)
-        assert order == ["first", "second"]
-        await writer.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60.0))
+    first = asyncio.ensure_future(writer.run(slow))
+    second = asyncio.ensure_future(writer.run(lambda _: order.append("second")))
+    # Heartbeats are heard meanwhile; with the work on the loop nobody would come here.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert order == []
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert order == ["first", "second"]
+    await writer.close()
 
 
-def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path: Path) -> None:
+@run_by(run_in_real_time)
+async def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path: Path) -> None:
     """One that runs, and one that still waits for its turn."""
 
-    async def main() -> None:
-        writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
-        begun, go_on, done = threading.Event(), threading.Event(), list[str]()
+    writer = LedgerWriter(LedgerStore(tmp_path / "ledger.sqlite"))
+    begun, go_on, done = threading.Event(), threading.Event(), list[str]()
 
-        def slow(_: LedgerStore) -> None:
-            begun.set()
-            assert go_on.wait(60.0)
-            done.append("slow")
+    def slow(_: LedgerStore) -> None:
+        begun.set()
+        assert go_on.wait(60.0)
+        done.append("slow")
 
-        async def like_a_request() -> None:
-            await writer.submit(lambda _: done.append("submitted"))
+    async def like_a_request() -> None:
+        await writer.submit(lambda _: done.append("submitted"))
 
-        callers = [asyncio.ensure_future(writer.run(slow))]
-        callers.append(asyncio.ensure_future(writer.run(lambda _: done.append("waiting"))))
-        # As the session of a node that dies: it is cancelled while it waits for what it promised.
-        callers.append(asyncio.ensure_future(like_a_request()))
-        await asyncio.to_thread(begun.wait, 60.0)
-        for caller in callers:
-            caller.cancel()
-        await asyncio.gather(*callers, return_exceptions=True)
-        assert all(caller.cancelled() for caller in callers)
-        go_on.set()
-        await writer.close()
-        assert done == ["slow", "waiting", "submitted"]
-
-    asyncio.run(asyncio.wait_for(main(), 60.0))
+    callers = [asyncio.ensure_future(writer.run(slow))]
+    callers.append(asyncio.ensure_future(writer.run(lambda _: done.append("waiting"))))
+    # As the session of a node that dies: it is cancelled while it waits for what it promised.
+    callers.append(asyncio.ensure_future(like_a_request()))
+    await asyncio.to_thread(begun.wait, 60.0)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert all(caller.cancelled() for caller in callers)
+    go_on.set()
+    await writer.close()
+    assert done == ["slow", "waiting", "submitted"]
 
 
 def test_events_are_there_before_what_comes_after_them(tmp_path: Path) -> None:
@@ -282,9 +275,7 @@ def test_events_are_there_before_what_comes_after_them(tmp_path: Path) -> None:
         await writer.close()
 
     asyncio.run(main())
-    database = sqlite3.connect(path)
-    found = database.execute("SELECT what FROM events ORDER BY rowid").fetchall()
-    database.close()
+    found = rows(path, "SELECT what FROM events ORDER BY rowid")
     assert found == [(f"event {number}",) for number in range(20)]
 
 

@@ -65,7 +65,6 @@ class PlayedServer(FakeServer):
         return condition()
 
     async def notify(self) -> None:
-        """Notes it."""
         self.verbs.append("notified")
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:

@@ -14,10 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
-from shadowsync.nodes.coordinator.state.changes import (
-    RECORDS,
-    SpansAdded,
-)
+from shadowsync.nodes.coordinator.state.changes import RECORDS, SpansAdded
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ClusterError
@@ -25,6 +22,7 @@ from shadowsync.pipeline.wire.control.orders import MAX_SPANS
 from shadowsync.pipeline.wire.field_checks import values_of
 from shadowsync.pipeline.wire.segment import running_kernel
 from shadowsync.tests.support.coordinator.played_job import STEPS, everything, in_folder, play, taken_over
+from shadowsync.tests.support.coroutines import run_by
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,79 +48,61 @@ HISTORY = ["grant", "train", "cut", "train", "grant", "die", "train", "join", "r
 
 
 @pytest.mark.parametrize("kind", ["TrainedBatches", "SpanRead", "NextSpan", "NodeDied", "Hello"])
-def test_a_change_that_is_not_in_the_journal_is_seen(
-    tmp_path_factory: pytest.TempPathFactory, kind: str
-) -> None:
+@run_by(asyncio.run)
+async def test_a_change_that_is_not_in_the_journal_is_seen(tmp_path: Path, kind: str) -> None:
     """The control."""
-
-    async def work(folder: Path) -> None:
-        before = await play(folder, 3, HISTORY)
-        await before.store.run(
-            lambda store: store._write(
-                "DELETE FROM journal WHERE id = (SELECT max(id) FROM journal WHERE kind = ?)", [(kind,)]
-            )
-        )
-        try:
-            state, takeover = taken_over(folder)
-        except (ValueError, ClusterError):
-            # What follows does not fit any more.
-            return
-        finally:
-            await before.store.close()
-        takeover.store.close()
-        assert everything(state) != everything(before.state)
-
-    in_folder(work, tmp_path_factory)
+    before = await play(tmp_path, 3, HISTORY)
+    last = "DELETE FROM journal WHERE id = (SELECT max(id) FROM journal WHERE kind = ?)"
+    await before.store.run(lambda store: store._write(last, [(kind,)]))
+    await before.store.close()
+    try:
+        state, takeover = taken_over(tmp_path)
+    except (ValueError, ClusterError):
+        # What follows does not fit any more.
+        return
+    takeover.store.close()
+    assert everything(state) != everything(before.state)
 
 
-def test_a_journal_that_does_not_say_of_which_delivery_is_read(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    async def work(folder: Path) -> None:
-        before = await play(folder, 3, [*HISTORY, "leave out"])
-        await before.store.close()
-        with closing(sqlite3.connect(folder / "ledger.sqlite")) as database, database:
-            shortened = 0
-            select = "SELECT id, body FROM journal WHERE kind = 'TrainedBatches'"
-            for number, body in database.execute(select).fetchall():
-                batches, left_out, synced = msgpack.unpackb(body)
-                older = msgpack.packb([[one[:-1] for one in batches], [one[:-1] for one in left_out], synced])
-                shortened += len(batches) > 0
-                shortened += len(left_out) > 0
-                database.execute("UPDATE journal SET body = ? WHERE id = ?", (older, number))
-        assert shortened > 1
-        state, takeover = taken_over(folder)
-        takeover.store.close()
-        ledger, ledger_before = state.ledger, before.state.ledger
-        assert ledger.saved() == ledger_before.saved()
-        assert ledger.totals == ledger_before.totals
-        assert ledger.deliveries.saved() == []
-
-    in_folder(work, tmp_path_factory)
+@run_by(asyncio.run)
+async def test_a_journal_that_does_not_say_of_which_delivery_is_read(tmp_path: Path) -> None:
+    before = await play(tmp_path, 3, [*HISTORY, "leave out"])
+    await before.store.close()
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database, database:
+        shortened = 0
+        select = "SELECT id, body FROM journal WHERE kind = 'TrainedBatches'"
+        for number, body in database.execute(select).fetchall():
+            batches, left_out, synced = msgpack.unpackb(body)
+            older = msgpack.packb([[one[:-1] for one in batches], [one[:-1] for one in left_out], synced])
+            shortened += len(batches) > 0
+            shortened += len(left_out) > 0
+            database.execute("UPDATE journal SET body = ? WHERE id = ?", (older, number))
+    assert shortened > 1
+    state, takeover = taken_over(tmp_path)
+    takeover.store.close()
+    ledger, ledger_before = state.ledger, before.state.ledger
+    assert ledger.saved() == ledger_before.saved()
+    assert ledger.totals == ledger_before.totals
+    assert ledger.deliveries.saved() == []
 
 
-def test_its_clock_goes_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        before = await play(tmp_path, 3, HISTORY)
-        await before.store.close()
-
-    asyncio.run(work())
+@run_by(asyncio.run)
+async def test_its_clock_goes_on(tmp_path: Path) -> None:
+    before = await play(tmp_path, 3, HISTORY)
+    await before.store.close()
     state, takeover = taken_over(tmp_path)
     takeover.store.close()
     assert state.seconds() > 1e9, "the journal says that the job began in 1970"
 
 
 @pytest.mark.parametrize(("kernel", "counts"), [(running_kernel(), True), ("another", False)])
-def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
+@run_by(asyncio.run)
+async def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, counts: bool
 ) -> None:
     """On another one there is nothing else to go by."""
-
-    async def work() -> None:
-        before = await play(tmp_path, 3, HISTORY, clock=((), kernel, time.monotonic()))
-        await before.store.close()
-
-    asyncio.run(work())
+    before = await play(tmp_path, 3, HISTORY, clock=((), kernel, time.monotonic()))
+    await before.store.close()
     wall = time.time()
     monkeypatch.setattr(time, "time", lambda: wall + 86_400.0)
     state, takeover = taken_over(tmp_path)
@@ -130,12 +110,10 @@ def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
     assert (state.seconds() < 86_400.0) is counts
 
 
-def test_replies_to_the_dead_are_forgotten(tmp_path: Path) -> None:
-    async def work() -> None:
-        before = await play(tmp_path, 3, HISTORY)
-        await before.store.close()
-
-    asyncio.run(work())
+@run_by(asyncio.run)
+async def test_replies_to_the_dead_are_forgotten(tmp_path: Path) -> None:
+    before = await play(tmp_path, 3, HISTORY)
+    await before.store.close()
     state, takeover = taken_over(tmp_path)
     takeover.store.close()
     living = {member.info.token for member in [*state.members.alive(), *state.members.joining()]}

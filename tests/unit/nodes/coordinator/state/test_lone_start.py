@@ -10,6 +10,7 @@ from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.tests.support.coordinator.fake_coordinator import member, state_of
 from shadowsync.tests.support.data.batches import batch_id
+from shadowsync.tests.support.expected import present
 
 CENTRAL = {"needs_center": True, "model_origin": "center"}
 WARM = {"warmup_iterations": 1}
@@ -93,8 +94,7 @@ def test_the_start_is_that_of_one_trainer_however_many_there_are(tmp_path: Path)
 @pytest.mark.parametrize("facts", [{}, CENTRAL])
 def test_if_it_dies_another_one_can_go_on(tmp_path: Path, phase: JobPhase, facts: dict[str, Any]) -> None:
     state = started(tmp_path, phase, facts=facts)
-    death = state.mark_dead("token-trainer-0", "died")
-    assert death is not None
+    death = present(state.mark_dead("token-trainer-0", "died"))
     assert death.stop is None
     assert not state.lone_start.holds, "one of them may go on"
     assert [one.info.name for one in state.lone_start.untouched()] == ["trainer-2"]
@@ -107,11 +107,9 @@ def test_if_it_dies_another_one_can_go_on(tmp_path: Path, phase: JobPhase, facts
 def test_the_control_without_one_that_waits_the_job_ends(tmp_path: Path) -> None:
     state = started(tmp_path)
     for name in ("trainer-1", "trainer-2"):
-        death = state.mark_dead(f"token-{name}", "died")
-        assert death is not None
+        death = present(state.mark_dead(f"token-{name}", "died"))
         assert (death.stop, death.group) == (None, None)
-    death = state.mark_dead("token-trainer-0", "died")
-    assert death is not None
+    death = present(state.mark_dead("token-trainer-0", "died"))
     assert death.stop is not None
     assert death.stop.text == "the last trainer died"
 
