@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
@@ -77,9 +77,7 @@ def test_the_same_seed_gives_the_same_messages() -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
-def test_a_flood_of_hostile_messages_changes_nothing(
-    in_process: Callable[..., InProcessCluster], algorithm: str
-) -> None:
+def test_a_flood_of_hostile_messages_changes_nothing(in_process: ClusterMaker, algorithm: str) -> None:
     def job(name: str) -> InProcessCluster:
         settings = deterministic({"sync": SYNC[algorithm]}, 5, name)
         return in_process({**settings, "data": {"epochs": EPOCHS}})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from shadowsync.nodes.coordinator import server
 from shadowsync.nodes.coordinator.state.outcome import FOLDER_REMOVED
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
@@ -20,9 +18,7 @@ EPOCHS = 1
 @pytest.mark.matrix
 @pytest.mark.no_kill
 @pytest.mark.parametrize("removed", [True, False])
-def test_it_is_told(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, removed: bool
-) -> None:
+def test_it_is_told(in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, removed: bool) -> None:
     monkeypatch.setattr(server, "FOLDER_SECONDS", 0.05)
     slowed = Slowed(20)
     own = in_process({"data": {"epochs": EPOCHS}}, faults=(slowed,)).start()

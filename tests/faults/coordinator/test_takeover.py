@@ -31,14 +31,13 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import ENDLESS, FOLLOWING, finish_input
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 
-SECONDS = 120.0
 EPOCHS = 1
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
@@ -87,14 +86,14 @@ async def _die(own: InProcessCluster, killed: list[bool]) -> None:
     ],
     ids=["default", "ma", "bmuf", "decoupled"],
 )
-def test_training_goes_on(in_process: Callable[..., InProcessCluster], sync: dict[str, Any]) -> None:
+def test_training_goes_on(in_process: ClusterMaker, sync: dict[str, Any]) -> None:
     slowed = Slowed(30)
     own = in_process(_changed(sync=sync), faults=(slowed,)).start()
     own.wait_for_batches(30)
     own.coordinator.kill()
     own.take_over()
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert own.run.report.examples.replayed == 0
 
@@ -115,7 +114,7 @@ def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluste
     own.coordinator.wait()
     own.start_coordinator(*options)
     slowed.release()
-    assert own.wait(SECONDS) == 0, own.coordinator.text()
+    assert own.wait() == 0, own.coordinator.text()
     _require_whole(own.run.report)
     assert {process.code for process in own.everyone()} == {0}
     # It has ended, so the next one is another run.
@@ -126,7 +125,7 @@ def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluste
     own.coordinator.wait()
 
 
-def _die_at(in_process: Callable[..., InProcessCluster], moments: Sequence[int]) -> InProcessCluster:
+def _die_at(in_process: ClusterMaker, moments: Sequence[int]) -> InProcessCluster:
     """The job, whose coordinator died after these numbers of batches, and whose accounts are whole."""
     # Nodes train meanwhile, and there is to be much left each time.
     slowed = Slowed(max(moments))
@@ -136,21 +135,19 @@ def _die_at(in_process: Callable[..., InProcessCluster], moments: Sequence[int])
         own.coordinator.kill()
         own.take_over()
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=len(moments), epochs=2)
     assert own.run.report.examples.replayed == 0
     return own
 
 
 @pytest.mark.matrix
-def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster]) -> None:
+def test_it_may_die_again_and_again(in_process: ClusterMaker) -> None:
     _die_at(in_process, (20, 40, 60))
 
 
 @pytest.mark.matrix
-def test_it_goes_on_from_a_snapshot(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_from_a_snapshot(in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads only the changes after it, and the few whose effect a snapshot has not."""
     replay, read = Takeover.replay, list[tuple[int, int]]()
 
@@ -171,7 +168,7 @@ def test_it_goes_on_from_a_snapshot(
 
 @pytest.mark.matrix
 def test_it_listens_before_it_reads_a_long_journal(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes wait for one that is silent six times as long as for one that is gone."""
     replay, listened = Takeover.replay, list[bool]()
@@ -188,7 +185,7 @@ def test_it_listens_before_it_reads_a_long_journal(
     own.coordinator.kill()
     own.take_over()
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert listened == [True]
 
@@ -196,7 +193,7 @@ def test_it_listens_before_it_reads_a_long_journal(
 @pytest.mark.matrix
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
 def test_the_wall_clock_jumps_before_and_after_it_dies(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, jump: float
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     """Nothing is timed by the wall clock."""
     real, jumped = time.time, [0.0]
@@ -211,7 +208,7 @@ def test_the_wall_clock_jumps_before_and_after_it_dies(
     own.wait_for_batches(60)
     jumped[0] = -jump
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=1, epochs=2)
     assert own.run.report.examples.replayed == 0
     assert own.run.report.wall_seconds < 3600.0
@@ -219,7 +216,7 @@ def test_the_wall_clock_jumps_before_and_after_it_dies(
 
 @pytest.mark.matrix
 def test_it_dies_while_training_waits_for_a_validation(
-    in_process: Callable[..., InProcessCluster], validation_file: str, monkeypatch: pytest.MonkeyPatch
+    in_process: ClusterMaker, validation_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one has the trainers go on."""
     # So that another checkpoint is due while they train.
@@ -245,7 +242,7 @@ def test_it_dies_while_training_waits_for_a_validation(
     own.take_over()
     wait_until(lambda: bool(scored), "another checkpoint is scored")
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert _changes_recorded(own.run, "TrainingPaused") >= 2
     assert own.run.report.validation is not None
@@ -254,7 +251,7 @@ def test_it_dies_while_training_waits_for_a_validation(
 
 @pytest.mark.matrix
 def test_without_the_replies_of_before_a_delivery_is_acknowledged_twice(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: what was in the file when the coordinator died, and not replied to, is sent again."""
     replay = Takeover.replay
@@ -269,20 +266,20 @@ def test_without_the_replies_of_before_a_delivery_is_acknowledged_twice(
     own.start()
     wait_until(lambda: bool(reply.killed), "a reply is lost")
     own.take_over()
-    own.wait(SECONDS)
+    own.wait()
     said = [event.what for event in own.run.report.events if event.node.startswith("trainer-")]
     assert any("is acknowledged twice" in what for what in said), said
 
 
 def test_a_reply_that_is_lost_is_given_again(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = in_process(CHANGES)
     reply = RequestsThatDie(own, monkeypatch)
     own.start()
     wait_until(lambda: bool(reply.killed), "a reply is lost")
     own.take_over()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert own.run.report.examples.replayed == 0
 
@@ -324,7 +321,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("phase", "after"), MOMENTS)
 def test_it_dies_in_every_phase(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, *, after: bool
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, phase: str, *, after: bool
 ) -> None:
     """At the beginning of the phase, or at its end."""
     # A checkpoint that is being written as training ends is given up, and would have no end.
@@ -347,7 +344,7 @@ def test_it_dies_in_every_phase(
     wait_until(lambda: bool(killed), "it dies")
     slowed.release()
     own.take_over()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert own.run.report.model_saved is not None
     assert own.run.report.eval is not None
@@ -358,7 +355,7 @@ def test_it_dies_in_every_phase(
     "role",
     ["trainer", *(pytest.param(role, marks=pytest.mark.matrix) for role in ("reader", "embedding"))],
 )
-def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: str) -> None:
+def test_a_node_dies_with_it(in_process: ClusterMaker, role: str) -> None:
     """The next one finds out that it is silent, and recovers from it."""
     slowed = Slowed(30, 1.0)
     own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), faults=(slowed,)).start()
@@ -373,15 +370,13 @@ def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: 
     slowed.release()
     if role == "embedding":
         own.join("embedding")
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("role", ["trainer", pytest.param("reader", marks=pytest.mark.matrix)])
-def test_a_node_that_was_given_up_comes_back_to_the_next_one(
-    in_process: Callable[..., InProcessCluster], role: str
-) -> None:
+def test_a_node_that_was_given_up_comes_back_to_the_next_one(in_process: ClusterMaker, role: str) -> None:
     """It stood still; what it sends to the new coordinator counts for nothing, and it joins again."""
     slowed = Slowed(30, 1.0)
     own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), faults=(slowed,)).start()
@@ -400,16 +395,14 @@ def test_a_node_that_was_given_up_comes_back_to_the_next_one(
     wait_until(lambda: own.run.logged(again), "it joins again, under another name")
     slowed.release()
     assert node.wait() == ExitCode.FINISHED_WITH_DEATHS, node.text()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     said = [event.what for event in own.run.report.events if event.node == name]
     assert said.count("was silent for 2 s") == 1, "it is declared dead once"
 
 
 @pytest.mark.matrix
-def test_it_dies_while_a_shard_is_replaced(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_dies_while_a_shard_is_replaced(in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one asks the new shard what it lacks."""
     slowed = Slowed(30)
     own = in_process(CHANGES, faults=(slowed,))
@@ -429,15 +422,13 @@ def test_it_dies_while_a_shard_is_replaced(
     wait_until(lambda: bool(killed), "the coordinator dies")
     own.take_over()
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert own.run.report.examples.replayed > 0
 
 
 @pytest.mark.matrix
-def test_it_dies_when_a_reader_has_died(
-    in_process: Callable[..., InProcessCluster],
-) -> None:
+def test_it_dies_when_a_reader_has_died(in_process: ClusterMaker) -> None:
     """What the dead reader had cut is read again by the next one's order, or was by the first one's."""
     slowed, changes = Slowed(30), _changed(data=CHANGES["data"] | {"readers": 2})
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
@@ -447,25 +438,23 @@ def test_it_dies_when_a_reader_has_died(
     own.coordinator.kill()
     own.take_over()
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
 
 
 @pytest.mark.matrix
-def test_an_interrupted_job_ends_under_the_next_one(in_process: Callable[..., InProcessCluster]) -> None:
+def test_an_interrupted_job_ends_under_the_next_one(in_process: ClusterMaker) -> None:
     own = in_process(_changed(data=ENDLESS)).start()
     own.wait_for_batches(30)
     own.coordinator.kill()
     own.take_over().interrupt()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended(ExitCode.INTERRUPTED)
     assert report.model_saved is not None
 
 
 @pytest.mark.matrix
 def test_it_dies_as_the_job_stops_and_nobody_knows_of_a_dead_trainer(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one tells the readers, which return its batches before they are counted."""
     own = in_process(_changed(data=ENDLESS))
@@ -489,14 +478,12 @@ def test_it_dies_as_the_job_stops_and_nobody_knows_of_a_dead_trainer(
     own.coordinator.interrupt()
     wait_until(lambda: bool(killed), "the coordinator dies")
     own.take_over()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended(ExitCode.INTERRUPTED)
     assert report.examples.returned > 0
 
 
 @pytest.mark.matrix
-def test_a_resumed_job_is_taken_over(in_process: Callable[..., InProcessCluster]) -> None:
+def test_a_resumed_job_is_taken_over(in_process: ClusterMaker) -> None:
     first, slowed = interrupted(in_process, CHANGES, 30), Slowed(10)
     before = first.report.examples.distinct
     again = in_process(going_on(CHANGES, first), faults=(slowed,)).start()
@@ -504,15 +491,13 @@ def test_a_resumed_job_is_taken_over(in_process: Callable[..., InProcessCluster]
     again.coordinator.kill()
     again.take_over()
     slowed.release()
-    assert again.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, again.coordinator.text()
-    report = again.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = again.ended(ExitCode.FINISHED_WITH_DEATHS)
     assert before + report.examples.distinct == EPOCHS * EXAMPLES
 
 
 @pytest.mark.matrix
 def test_of_a_job_that_resumed_the_storage_that_it_writes_to(
-    in_process: Callable[..., InProcessCluster], tmp_path: Path
+    in_process: ClusterMaker, tmp_path: Path
 ) -> None:
     """By the URL of all its checkpoints, the last of which is the job's own when it is killed."""
     url = f"file://{tmp_path}/storage"
@@ -525,25 +510,23 @@ def test_of_a_job_that_resumed_the_storage_that_it_writes_to(
     again.coordinator.kill()
     again.take_over()
     slowed.release()
-    assert again.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, again.coordinator.text()
-    report = again.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = again.ended(ExitCode.FINISHED_WITH_DEATHS)
     assert before + report.examples.distinct == EPOCHS * EXAMPLES
 
 
-def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+def test_the_supervisor_starts_another(supervise: Supervise) -> None:
     job = supervise({"data": FOLLOWING})
     job.wait_for_batches(20)
     job.node("coordinator").kill()
     wait_until(lambda: job.run.logged("died; another one took over"), "another one takes over")
     finish_input(job)
-    assert job.process.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, job.process.text()
+    assert job.process.wait() == ExitCode.FINISHED_WITH_DEATHS, job.process.text()
     assert "the coordinator was killed by SIGKILL; another one takes over" in job.process.text()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
     assert job.run.report.examples.distinct == EXAMPLES
 
 
-def test_the_supervisor_starts_another_if_it_had_not_begun(supervise: Callable[..., Supervised]) -> None:
+def test_the_supervisor_starts_another_if_it_had_not_begun(supervise: Supervise) -> None:
     """It dies as soon as its process is there; perhaps it has made its ledger by then."""
     job = supervise({"data": FOLLOWING})
     wait_until(lambda: job.nodes("coordinator"), "the coordinator is started")
@@ -551,6 +534,6 @@ def test_the_supervisor_starts_another_if_it_had_not_begun(supervise: Callable[.
     said = "the coordinator was killed by SIGKILL; another one takes over"
     wait_until(lambda: said in job.process.text(), said)
     finish_input(job)
-    assert job.process.wait(SECONDS) in (0, ExitCode.FINISHED_WITH_DEATHS), job.process.text()
+    assert job.process.wait() in (0, ExitCode.FINISHED_WITH_DEATHS), job.process.text()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
     assert job.run.report.examples.distinct == EXAMPLES

@@ -15,16 +15,10 @@ from shadowsync.pipeline.errors import DataError, ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.jobs.cut_links import COORDINATOR, CutLinks
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed, is_here, resends_soon
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import (
-    ClusterMaker,
-    check_trained_once,
-    finished,
-    folder_of,
-    going_on,
-)
+from shadowsync.tests.support.jobs.resumed import check_trained_once, folder_of, going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 pytestmark = pytest.mark.no_kill

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import psutil
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise, Supervised
 
 
 @pytest.fixture
-def slow_job(supervise: Callable[..., Supervised]) -> Supervised:
+def slow_job(supervise: Supervise) -> Supervised:
     """A job that trains across a relay."""
     job = supervise({"network": {"delay": "5ms"}})
     job.wait_for_batches(10)

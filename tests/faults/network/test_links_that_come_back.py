@@ -6,10 +6,10 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.cut_links import COORDINATOR, CutLinks
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import ClusterMaker, finished, folder_of, going_on
+from shadowsync.tests.support.jobs.resumed import folder_of, going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, Settings
 from shadowsync.tests.support.sync.example_algorithms import DOWNPOUR, needs_examples
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import psutil
 import pytest
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 
 
 @pytest.mark.parametrize("roles", [("trainer", "embedding"), ("coordinator", "reader")])
-def test_a_dead_fork_server_stops_the_job(
-    supervise: Callable[..., Supervised], roles: tuple[str, ...]
-) -> None:
+def test_a_dead_fork_server_stops_the_job(supervise: Supervise, roles: tuple[str, ...]) -> None:
     """Nobody could tell how its nodes end, so they are ended; the job says that they died."""
     job = supervise({"data": {"epochs": 10_000}, "checkpoint": {"every_examples": 500}})
     job.wait_for_batches(5)

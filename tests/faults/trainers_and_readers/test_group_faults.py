@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.faults.conftest import AnyCluster
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import AnyCluster, AnyClusterMaker
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
@@ -46,26 +45,20 @@ def settings(algorithm: str, mode: dict[str, Any], epochs: int = EPOCHS) -> dict
     ],
     ids=["ma-shadow", "ma-fixed", "bmuf-shadow", "bmuf-fixed", "decoupled-shadow", "decoupled-fixed"],
 )
-def test_a_killed_trainer(
-    in_process: Callable[..., InProcessCluster], algorithm: str, mode: dict[str, Any]
-) -> None:
+def test_a_killed_trainer(in_process: ClusterMaker, algorithm: str, mode: dict[str, Any]) -> None:
     slowed = Slowed(60)
     own = in_process(settings(algorithm, mode), faults=(slowed,)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][1].kill()
     slowed.release()
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
-    assert report.examples.distinct == EPOCHS * EXAMPLES
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended(5, distinct=EPOCHS * EXAMPLES)
     words = {
         "ma": "the mean of the replicas (ma)",
         "bmuf": "the global model (bmuf)",
         "decoupled": "the center (decoupled)",
     }
     assert report.model_saved == words[algorithm]
-    assert report.eval is not None
-    assert report.eval.model == words[algorithm]
+    assert own.run.evaluation.model == words[algorithm]
     assert not [event for event in report.events if "another model" in event.what]
     open_checkpoint(own.run.folder, verify=True)
 
@@ -74,7 +67,7 @@ def test_a_killed_trainer(
 @pytest.mark.no_kill
 @pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
 def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
-    cluster: Callable[..., AnyCluster], mode: dict[str, Any]
+    cluster: AnyClusterMaker, mode: dict[str, Any]
 ) -> None:
     changes = settings("ma", mode | SHORT_TIMEOUT, epochs=10_000)
     changes["run"] = {"node_timeout_seconds": 60.0}
@@ -105,22 +98,19 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
 
 
 @pytest.mark.matrix
-def test_the_last_one_goes_on_alone(cluster: Callable[..., AnyCluster]) -> None:
+def test_the_last_one_goes_on_alone(cluster: AnyClusterMaker) -> None:
     slowed = Slowed(60)
     own = cluster(settings("bmuf", {"mode": "fixed", "every": 3}), faults=(slowed,)).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][0].kill()
     own.nodes["trainer"][2].kill()
     slowed.release()
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
-    assert report.examples.distinct == EPOCHS * EXAMPLES
-    assert report.ledger.adds_up
+    report = own.ended(5, distinct=EPOCHS * EXAMPLES)
     assert report.model_saved == "the global model (bmuf)"
 
 
 @pytest.mark.no_kill
-def test_an_interrupt_in_the_middle_of_rounds(cluster: Callable[..., AnyCluster]) -> None:
+def test_an_interrupt_in_the_middle_of_rounds(cluster: AnyClusterMaker) -> None:
     own = cluster(settings("ma", {"mode": "fixed", "every": 2}, epochs=10_000)).start()
     own.wait_for_batches(60)
     own.coordinator.interrupt()

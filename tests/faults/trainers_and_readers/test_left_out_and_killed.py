@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from shadowsync.tests.faults.conftest import AnyCluster
+from shadowsync.tests.faults.conftest import AnyClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
@@ -16,7 +14,7 @@ UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 2}, "bottom": None
 
 
 @pytest.mark.matrix
-def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., AnyCluster]) -> None:
+def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: AnyClusterMaker) -> None:
     slowed = Slowed(20)
     own = cluster(
         {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from shadowsync.tests.faults.conftest import FEW_NODES
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
@@ -15,7 +13,7 @@ PART = 0.9
 
 
 @pytest.mark.matrix
-def test_the_report_says_how_many_are_scored_of_how_many(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_report_says_how_many_are_scored_of_how_many(in_process: ClusterMaker) -> None:
     slowed = Slowed(60)
     own = in_process(
         FEW_NODES
@@ -34,8 +32,7 @@ def test_the_report_says_how_many_are_scored_of_how_many(in_process: Callable[..
     wait_until(both_have_scored, "both trainers have trained batches of the part")
     own.nodes["trainer"][1].kill()
     slowed.release()
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(5)
     part = report.train.progressive
     assert part is not None
     assert part.trained == round(EXAMPLES * PART)

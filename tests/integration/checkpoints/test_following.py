@@ -27,7 +27,7 @@ from shadowsync.pipeline.types import Float32Array, Uint64Array
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.checkpoint_copies import kept_checkpoints, replace_checkpoint
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import until, wait_until
 
 EXAMPLES = 20_000
@@ -56,10 +56,7 @@ def copies(tmp_path: Path) -> Iterator[Callable[[], list[Path]]]:
 
 @pytest.mark.matrix
 def test_a_followed_model_is_the_one_that_is_opened(
-    cluster: Callable[..., InProcessCluster],
-    log: Path,
-    copies: Callable[[], list[Path]],
-    tmp_path: Path,
+    cluster: ClusterMaker, log: Path, copies: Callable[[], list[Path]], tmp_path: Path
 ) -> None:
     own = cluster(
         {

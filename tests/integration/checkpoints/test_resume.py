@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,10 @@ from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoi
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.resumed import (
     check_trained_once,
-    finished,
     going_on,
     interrupted,
     same,
@@ -36,7 +34,6 @@ EPOCHS = 2
 LONG: Settings = {"data": {"epochs": EPOCHS}}
 # 79 batches in each epoch, where it says nothing how many there are.
 FEWER: Settings = {"trainer": {"batch": 256}}
-ClusterMaker = Callable[..., InProcessCluster]
 
 
 @pytest.mark.matrix

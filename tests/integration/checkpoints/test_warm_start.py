@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.jobs.in_process_cluster import (
+    ClusterMaker,
+    InProcessCluster,
+    in_process_clusters,
+)
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, small_job, write_job
 
-ClusterMaker = Callable[..., InProcessCluster]
 Settings = dict[str, dict[str, Any]]
 # Nodes that come when the job has been refused wait no longer than this.
 SOON = {"start_timeout_seconds": 15.0}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 
 
 def write_clicks(path: Path, rows: int = 6000) -> Path:
@@ -24,9 +23,7 @@ def write_clicks(path: Path, rows: int = 6000) -> Path:
     return path
 
 
-def test_an_address_that_was_never_seen_scores_as_its_network(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_an_address_that_was_never_seen_scores_as_its_network(cluster: ClusterMaker, tmp_path: Path) -> None:
     log = write_clicks(tmp_path / "clicks.csv")
     columns = {"clicked": "label", "client": "ip"}
     own = cluster(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.in_process_node import InProcess
 from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
@@ -34,7 +34,7 @@ def check_error(process: Process | InProcess, code: int, *words: str, seconds: f
 
 
 @pytest.fixture
-def coordinator(cluster: Callable[..., InProcessCluster]) -> Callable[..., InProcess]:
+def coordinator(cluster: ClusterMaker) -> Callable[..., InProcess]:
     """The coordinator of the small job with changes; it reads the first lines of the input."""
     return lambda changes: cluster(changes).start_coordinator()
 
@@ -72,9 +72,7 @@ def test_a_port_in_use(starter: Starter, job_file: JobMaker) -> None:
 FEW: dict[str, dict[str, object]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
 
 
-def test_a_number_that_is_none_past_the_limit(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_a_number_that_is_none_past_the_limit(cluster: ClusterMaker, tmp_path: Path) -> None:
     """Malformed rows are counted; the job stops past data.max_bad_rows and says where the first ones are."""
     path = tmp_path / "bad.tsv"
     bad = GOOD.replace("5", "five", 1)
@@ -96,9 +94,7 @@ def test_a_number_that_is_none_past_the_limit(
     assert "Traceback" not in own.coordinator.text()
 
 
-def test_bad_rows_below_the_limit_are_counted_and_logged(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_bad_rows_below_the_limit_are_counted_and_logged(cluster: ClusterMaker, tmp_path: Path) -> None:
     path = tmp_path / "bad.tsv"
     bad = GOOD.replace("5", "five", 1)
     path.write_text("".join(f"{bad if line % 10 == 3 else GOOD}\n" for line in range(1000)))
@@ -125,9 +121,7 @@ def test_bad_rows_below_the_limit_are_counted_and_logged(
     assert own.run.report.examples.bad_rows == 100
 
 
-def test_no_good_row_is_an_error_and_no_result(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_no_good_row_is_an_error_and_no_result(cluster: ClusterMaker, tmp_path: Path) -> None:
     path = tmp_path / "all-bad.tsv"
     path.write_text(f"{GOOD.replace('5', 'five', 1)}\n" * 50)
     own = cluster(FEW | {"data": TEXT | {"path": str(path), "max_bad_fraction": 1.0}}).start()
@@ -139,7 +133,7 @@ def test_no_good_row_is_an_error_and_no_result(
     assert not (own.run.folder / "checkpoint").exists()
 
 
-def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., InProcessCluster]) -> None:
+def test_tables_that_do_not_fit_into_memory(cluster: ClusterMaker) -> None:
     large: dict[str, object] = {"table_rows": 80_000_000, "embedding_dim": 256}
     own = cluster(FEW | {"model": large}).start()
     # One that comes too late waits for the coordinator that has ended: as long as for its start.
@@ -150,9 +144,7 @@ def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., InProcessClus
     assert "Traceback" not in own.coordinator.text()
 
 
-def test_a_malformed_row_of_a_small_first_file_stops_nothing(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_a_malformed_row_of_a_small_first_file_stops_nothing(cluster: ClusterMaker, tmp_path: Path) -> None:
     """It is 2% of the rows read so far, and less than a hundredth of all."""
     bad = GOOD.replace("5", "five", 1)
     (tmp_path / "a.tsv").write_text(f"{bad}\n" + f"{GOOD}\n" * 49)
@@ -169,36 +161,30 @@ def test_a_malformed_row_of_a_small_first_file_stops_nothing(
 
 
 @pytest.mark.parametrize("part", ["eval_path", "validation_path"])
-def test_malformed_rows_that_are_held_out_are_told(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, part: str
-) -> None:
+def test_malformed_rows_that_are_held_out_are_told(cluster: ClusterMaker, tmp_path: Path, part: str) -> None:
     other = "0" + GOOD[1:]
     bad = GOOD.replace("5", "five", 1)
     (tmp_path / "train.tsv").write_text(f"{GOOD}\n{other}\n" * 100)
     held_out = tmp_path / "held-out.tsv"
     held_out.write_text(f"{GOOD}\n{other}\n{other}\n{bad}\n" * 10)
     data: dict[str, object] = {**TEXT, "path": str(tmp_path / "train.tsv"), part: str(held_out)}
-    own = cluster(FEW | {"data": data}, faults=(scored_on_a_thread,)).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
+    run = finished(cluster, FEW | {"data": data}, faults=(scored_on_a_thread,))
+    report = run.report
     assert (report.examples.trained, report.examples.bad_rows) == (200, 0)
     if part == "eval_path":
-        assert report.eval is not None
-        assert (report.eval.examples, report.eval.bad_rows) == (30, 10)
+        assert (run.evaluation.examples, run.evaluation.bad_rows) == (30, 10)
         assert report.warnings[0].startswith("10 malformed rows (25.0%) of the held-out files not scored")
-        assert any(f"{held_out}:4:" in line["text"] for line in own.run.log("reader-0"))
+        assert any(f"{held_out}:4:" in line["text"] for line in run.log("reader-0"))
     else:
         # Without [validation] the last checkpoint is scored.
         assert report.validation is not None
-        assert (report.eval, report.validation.count) == (None, 1)
+        assert (run.evaluation, report.validation.count) == (None, 1)
         (event,) = (event.what for event in report.events if "malformed" in event.what)
         assert event.startswith("10 malformed rows (25.0%) of the validation part not scored; the first is")
         assert f"{held_out}:4:" in event
 
 
-def test_malformed_rows_of_a_drawn_part_are_told_once(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_malformed_rows_of_a_drawn_part_are_told_once(cluster: ClusterMaker, tmp_path: Path) -> None:
     other = "0" + GOOD[1:]
     (tmp_path / "all.tsv").write_text((f"{GOOD}\n{other}\n" * 200) + "one field\n")
     columns = {"y": "label"} | {f"I{at}": "ignored" for at in range(13)}
@@ -206,9 +192,7 @@ def test_malformed_rows_of_a_drawn_part_are_told_once(
     split = {"by": "fraction", "validation": 0.1, "test": 0.1}
     data: dict[str, object] = {"format": "tsv", "header": False, "columns": columns, "split": split}
     settings = FEW | {"data": data | {"path": str(tmp_path / "all.tsv"), "eval_path": []}}
-    own = cluster(settings, faults=(scored_on_a_thread,)).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
+    report = finished(cluster, settings, faults=(scored_on_a_thread,)).report
     assert report.eval is not None
     assert (report.examples.bad_rows, report.eval.bad_rows) == (1, 0)
     assert sum("malformed" in text for text in report.warnings) == 1

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import shadowsync
 from shadowsync.tests.support.data.prepared import csv_lines
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, write_job
 from shadowsync.tests.support.page_blocks import blocks_of, run_blocks
@@ -23,7 +22,7 @@ QUICKSTART = ROOT / "docs" / "quickstart.md"
 NONE = {"sync": {"algorithm": "none"}}
 
 
-def _run(cluster: Callable[..., InProcessCluster], name: str, folder: str = "") -> RunFolder:
+def _run(cluster: ClusterMaker, name: str, folder: str = "") -> RunFolder:
     changes = deterministic(NONE, 1, name)
     data = {**changes.get("data", {}), **({"prepared": folder} if folder else {})}
     own = cluster({**changes, "data": data}).start()
@@ -32,7 +31,7 @@ def _run(cluster: Callable[..., InProcessCluster], name: str, folder: str = "") 
 
 
 def test_the_same_run_to_the_bit(
-    cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
+    cluster: ClusterMaker, starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """A deterministic job on the folder ends with the bytes that the job on the source ends with."""
     made = starter.spawn("prepare", str(job_file(deterministic(NONE, 1, "made"))), "--out", "prepared")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.rows import columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device, scored_on_a_thread
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
 ROWS, EVAL_ROWS, ITEMS = 12_000, 2_000, 12
-MakeCluster = Callable[..., InProcessCluster]
 HISTORY = {"kind": "multi_hot", "pooling": "none", "max_ids": 6}
 COLUMNS: dict[str, Any] = {"clicked": "label", "item": "categorical", "history": HISTORY, "age": "dense"}
 ATTENTION = {"history": "item"}
@@ -88,14 +87,14 @@ def ne_of(report: Report) -> float:
     return report.eval.ne
 
 
-def run(cluster: MakeCluster, settings: dict[str, dict[str, Any]]) -> InProcessCluster:
+def run(cluster: ClusterMaker, settings: dict[str, dict[str, Any]]) -> InProcessCluster:
     own = cluster(settings, faults=(scored_on_a_thread,)).start()
     assert own.wait() == 0, own.coordinator.text()
     return own
 
 
 @pytest.mark.matrix
-def test_attention_finds_the_item_in_the_history(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
+def test_attention_finds_the_item_in_the_history(cluster: ClusterMaker, logs: tuple[Path, Path]) -> None:
     """The control is the same MLP on the mean of the history, the paper's base model."""
     own = run(cluster, settings_of(logs, data={"epochs": 2}))
     ne = ne_of(own.run.report)
@@ -108,7 +107,7 @@ def test_attention_finds_the_item_in_the_history(cluster: MakeCluster, logs: tup
 
 
 def test_a_saved_model_scores_as_the_job_did(
-    cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path
+    cluster: ClusterMaker, logs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     validation_file = shutil.copy(logs[1], tmp_path / "validation.csv")
     data = {"epochs": 1, "validation_path": str(validation_file)}
@@ -143,7 +142,7 @@ SERVED = [("i1", ["i1", "i2"], 1), ("i1", ["i2", "i1"], 1), ("i1", [], 1), ("i1"
 @pytest.mark.matrix
 @pytest.mark.parametrize("how", ["two workers", "a device", "prepared"])
 def test_however_it_is_trained(
-    cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path, how: str
+    cluster: ClusterMaker, logs: tuple[Path, Path], tmp_path: Path, how: str
 ) -> None:
     settings = settings_of(logs, data={"epochs": 2})
     faults = []
@@ -168,7 +167,7 @@ def without_nones(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[s
 
 
 @pytest.mark.matrix
-def test_a_run_goes_on_from_its_checkpoint(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
+def test_a_run_goes_on_from_its_checkpoint(cluster: ClusterMaker, logs: tuple[Path, Path]) -> None:
     settings = settings_of(logs, data={"epochs": 2})
     slowed = Slowed(20)
     own = cluster(settings, faults=(slowed,)).start()
@@ -200,7 +199,7 @@ def write_weighted(path: Path, rows: int, seed: int) -> Path:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("pooling", ["mean", "sum"])
-def test_weights_of_items_tell(cluster: MakeCluster, tmp_path: Path, pooling: str) -> None:
+def test_weights_of_items_tell(cluster: ClusterMaker, tmp_path: Path, pooling: str) -> None:
     logs = write_weighted(tmp_path / "train.csv", 8000, 1), write_weighted(tmp_path / "eval.csv", 2000, 2)
     tags = {"kind": "multi_hot", "pooling": pooling}
     found = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,9 @@ from shadowsync.pipeline.data.hashing import hash_integers, mix_one
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.table import Table
-from shadowsync.tests.support.jobs import resumed
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.runs import Settings
-
-ClusterMaker = Callable[..., InProcessCluster]
 
 EXAMPLES, CURRENT, MOST_ROWS = 30_000, 400, 500
 
@@ -65,7 +62,7 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
         ("hashed", {}),
         ("full", {"kind": "growing", "evict": "never"}),
     ):
-        report = resumed.finished(cluster, job_of(drifting_log, {"rows": MOST_ROWS, **user})).report
+        report = finished(cluster, job_of(drifting_log, {"rows": MOST_ROWS, **user})).report
         assert report.eval is not None
         assert report.eval.ne is not None
         quality[name], reports[name] = report.eval.ne, report
@@ -94,7 +91,7 @@ def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log
         trainer=trainer,
         sync={"algorithm": "easgd", "nodes": 1},
     )
-    run = resumed.finished(cluster, settings)
+    run = finished(cluster, settings)
     report, folder = run.report, run.folder
     assert report.eval is not None
     scored = evaluate_run(folder, [str(drifting_log / "eval.parquet")])

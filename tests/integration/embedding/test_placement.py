@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.tables.placement import PlanRecord, read_table_plan
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import other_plan, tampered_plan
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
-ClusterMaker = Callable[..., InProcessCluster]
 UNEQUAL: dict[str, dict[str, Any]] = {
     "tables": {"C1": {"rows": 40_000}, "C2": {"rows": 3, "optimizer": "adagrad"}},
     "embedding": {"nodes": 3},
@@ -107,10 +105,8 @@ def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMa
 
 
 def _finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
-    own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
-    return RunFolder(own.run.folder.resolve())
+    run = finished(cluster, settings)
+    return RunFolder(run.folder.resolve())
 
 
 @pytest.mark.matrix

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ from shadowsync.pipeline.embedding.storage.on_disk import row_file
 from shadowsync.pipeline.jobfile.draft import draft
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.support.jobs import resumed
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
-
-ClusterMaker = Callable[..., InProcessCluster]
+from shadowsync.tests.support.jobs.in_process_cluster import (
+    ClusterMaker,
+    finished,
+    in_process_clusters,
+)
 
 # Of 936 kB of rows on each node.
 MEMORY_BYTES = 300_000
@@ -42,9 +43,9 @@ def test_the_model_is_that_of_memory_to_the_bit(
     folder = tmp_path / "rows"
     folder.mkdir()
     on_disk: dict[str, Any] = {"memory_bytes": scale * MEMORY_BYTES, "folder": str(folder)}
-    whole = resumed.finished(cluster, job_of(**embedding))
-    spilled = resumed.finished(cluster, job_of(**embedding, **on_disk))
-    other = resumed.finished(cluster, job_of(**embedding, **on_disk, seed=4))
+    whole = finished(cluster, job_of(**embedding))
+    spilled = finished(cluster, job_of(**embedding, **on_disk))
+    other = finished(cluster, job_of(**embedding, **on_disk, seed=4))
     assert whole.report.disk_rows == []
     for node in spilled.report.disk_rows:
         assert node.reads > 100
@@ -64,11 +65,11 @@ def test_the_model_is_that_of_memory_to_the_bit(
 
 def test_it_goes_on_from_a_checkpoint_to_the_same_model(cluster: ClusterMaker, tmp_path: Path) -> None:
     on_disk: dict[str, Any] = {"memory_bytes": MEMORY_BYTES, "folder": str(tmp_path)}
-    whole = resumed.finished(cluster, job_of())
+    whole = finished(cluster, job_of())
     first = resumed.interrupted(cluster, job_of(**on_disk), 60)
     # Only one of the two has its rows on disk, and then the other.
-    second = resumed.finished(cluster, resumed.going_on(job_of(**on_disk), first))
-    third = resumed.finished(cluster, resumed.going_on(job_of(), first))
+    second = finished(cluster, resumed.going_on(job_of(**on_disk), first))
+    third = finished(cluster, resumed.going_on(job_of(), first))
     expected = resumed.tensors(whole)
     for run in (second, third):
         for name, values in resumed.tensors(run).items():
@@ -85,7 +86,7 @@ def test_a_model_is_scored_from_a_file_as_from_memory(
         "tables": {"C3": {"kind": "hashed"}},
     }
     for settings in (job_of(), job_of() | growing):
-        run = resumed.finished(cluster, settings)
+        run = finished(cluster, settings)
         caplog.clear()
         whole = SavedModel.open(run.folder)
         assert not caplog.records
@@ -132,7 +133,7 @@ def test_a_folder_where_rows_should_not_lie_is_an_event(
     on_disk: dict[str, Any] = {"memory_bytes": MEMORY_BYTES, "folder": str(tmp_path)}
     for why in ("is in memory (tmpfs)", ""):
         monkeypatch.setattr(row_file, "unfit_for_rows", lambda folder, why=why: why and f"{folder} {why}")
-        run = resumed.finished(cluster, job_of(**on_disk))
+        run = finished(cluster, job_of(**on_disk))
         said = {event.node: event.what for event in run.report.events if "embedding.folder" in event.what}
         text = f"embedding.folder: {tmp_path} is in memory (tmpfs); give a folder on a local disk"
         assert said == (dict.fromkeys(("embedding-0", "embedding-1"), text) if why else {})

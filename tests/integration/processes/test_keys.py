@@ -20,7 +20,7 @@ from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import free_ports, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.outside.keyless_client import connect_without_key
@@ -43,16 +43,10 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
 def test_a_job_with_a_key(
-    in_process: Callable[..., InProcessCluster],
-    key_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    algorithm: str,
+    in_process: ClusterMaker, key_file: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
-    own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
+    report = finished(in_process, TCP | {"sync": {"algorithm": algorithm}}).report
     assert report.examples.distinct == EXAMPLES
     assert report.sync.rounds
     assert not any("onnections" in text or "--insecure" in text for text in report.warnings)
@@ -62,10 +56,7 @@ def test_a_job_with_a_key(
 @pytest.mark.matrix
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
 def test_whoever_knocks_without_the_key_is_in_the_report(
-    in_process: Callable[..., InProcessCluster],
-    key_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    algorithm: str,
+    in_process: ClusterMaker, key_file: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     """One who has none, at every socket of the job as soon as it listens."""
 
@@ -78,10 +69,7 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
     for module in ("shadowsync.pipeline.wire.sockets", "shadowsync.nodes.control.control_socket"):
         monkeypatch.setattr(f"{module}.bind", bind_and_knock)
-    own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
+    report = finished(in_process, TCP | {"sync": {"algorithm": algorithm}}).report
     listening = {"reader", "embedding", "sync" if algorithm == "easgd" else "trainer"}
     for node in report.nodes:
         assert node.refused_connections == int(node.role in listening), node.name
@@ -92,10 +80,7 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
 
 
 def test_a_node_without_the_key_is_told_at_once(
-    in_process: Callable[..., InProcessCluster],
-    key_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    in_process: ClusterMaker, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
     own = in_process(TCP)
@@ -118,8 +103,7 @@ def test_processes_of_their_own_have_the_key_by_their_environment(
     processes: Callable[..., Cluster], key_file: Path
 ) -> None:
     own = processes({"embedding": {"nodes": 2}}, environment={KEY_VARIABLE: str(key_file)}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
+    own.ended()
 
 
 @pytest.mark.parametrize("role", ["coordinator", "reader"])

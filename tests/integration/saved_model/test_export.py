@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import Settings
 from shadowsync.tests.support.outside.serve_export import ROWS
@@ -119,7 +118,7 @@ def write_log(path: Path) -> Path:
 
 @pytest.mark.matrix
 def test_every_kind_of_input_is_as_the_manifest_says(
-    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path
+    cluster: ClusterMaker, starter: Starter, tmp_path: Path
 ) -> None:
     log = write_log(tmp_path / "log.parquet")
     data = {"format": "parquet", "path": str(log), "eval_path": None, "columns": COLUMNS}
@@ -182,11 +181,7 @@ LISTS = ("sums", "history", "means", "plain", "item")
     ],
 )
 def test_lists_are_as_the_manifest_says(
-    cluster: Callable[..., InProcessCluster],
-    starter: Starter,
-    tmp_path: Path,
-    form: str,
-    growing: tuple[str, ...],
+    cluster: ClusterMaker, starter: Starter, tmp_path: Path, form: str, growing: tuple[str, ...]
 ) -> None:
     """A sequence that din attends to, sums and means, with weights and without.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 
 # What training does to NE at the least, however trainers race; it does 0.25.
 LEARNED = 0.15
@@ -21,20 +20,15 @@ LEARNED = 0.15
     ],
 )
 def test_int8_saves_what_it_says_and_the_model_learns(
-    cluster: Callable[..., InProcessCluster], algorithm: str, link: str, holders: set[str], ends: int
+    cluster: ClusterMaker, algorithm: str, link: str, holders: set[str], ends: int
 ) -> None:
     ways = (f"{link}_up", f"{link}_down")
     changes = {"sync": {"algorithm": algorithm, "mode": "fixed", "every": 1}}
-    control = cluster(changes).start()
-    assert control.wait() == 0, control.coordinator.text()
-    plain = control.run.report
+    plain = finished(cluster, changes).report
     assert {way: carried.codec for way, carried in plain.sync.links.items()} == dict.fromkeys(ways, "float32")
     assert plain.sync.reference_bytes == {}
 
-    own = cluster({**changes, "codecs": dict.fromkeys(ways, "int8")}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
+    report = finished(cluster, {**changes, "codecs": dict.fromkeys(ways, "int8")}).report
     assert report.sync.rounds > 100
     assert set(report.sync.links) == set(ways)
     for way in ways:
@@ -72,17 +66,14 @@ def test_int8_saves_what_it_says_and_the_model_learns(
     ],
 )
 def test_few_bits_of_deltas_and_the_model_learns(
-    cluster: Callable[..., InProcessCluster], codec: dict[str, Any], saved: float
+    cluster: ClusterMaker, codec: dict[str, Any], saved: float
 ) -> None:
     ways, options = ("center_up", "center_down"), {key: codec[key] for key in codec if key != "name"}
     changes = {
         "sync": {"algorithm": "decoupled", "mode": "fixed", "every": 1},
         "codecs": dict.fromkeys(ways, codec["name"]) | options,
     }
-    own = cluster(changes).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
+    report = finished(cluster, changes).report
     assert report.sync.rounds > 100
     for way in ways:
         # The first answers and the last deltas are float32.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import lose_push_replies
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, Settings
@@ -30,11 +30,11 @@ def load() -> Iterator[None]:
         busy.wait()
 
 
-def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InProcessCluster]) -> None:
-    first = finished_run(cluster, deterministic(FIXED, 1, "first"))
+def test_two_runs_are_alike_and_another_seed_is_not(cluster: ClusterMaker) -> None:
+    first = finished(cluster, deterministic(FIXED, 1, "first"))
     with load():
-        second = finished_run(cluster, deterministic(FIXED, 1, "second"))
-    other = finished_run(cluster, deterministic(FIXED, 2, "other"))
+        second = finished(cluster, deterministic(FIXED, 1, "second"))
+    other = finished(cluster, deterministic(FIXED, 2, "other"))
     assert was_trained(first)
     assert first.batches() == STEPS >= 150
     assert digests(first) == digests(second)
@@ -47,9 +47,9 @@ def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InPro
 
 
 @pytest.mark.matrix
-def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_push_that_comes_twice_changes_the_rows_once(cluster: ClusterMaker) -> None:
     """To the bit: a count of what was applied would not show a push that was applied again."""
-    unharmed = finished_run(cluster, deterministic(NONE, 1, "unharmed"))
+    unharmed = finished(cluster, deterministic(NONE, 1, "unharmed"))
     own = cluster(deterministic(NONE, 1, "repeated"), faults=(lose_push_replies,)).start()
     assert own.wait() == 0, own.coordinator.text()
     assert own.run.logged("a pushed was lost", ["embedding-0"])
@@ -60,7 +60,7 @@ def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., In
 
 
 @pytest.mark.matrix
-def test_shared_memory_changes_no_byte(cluster: Callable[..., InProcessCluster]) -> None:
+def test_shared_memory_changes_no_byte(cluster: ClusterMaker) -> None:
     """Neither in training nor in scoring, and whichever way a batch's rows took."""
     runs = []
     for shared in (True, False):
@@ -80,10 +80,10 @@ def test_shared_memory_changes_no_byte(cluster: Callable[..., InProcessCluster])
 
 @pytest.mark.matrix
 def test_processes_of_their_own_start_give_the_same_bytes(
-    cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
+    cluster: ClusterMaker, starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """Forked nodes share what a process draws at its start, for example the seed of its hashes."""
-    forked = finished_run(cluster, deterministic(NONE, 1, "forked"))
+    forked = finished(cluster, deterministic(NONE, 1, "forked"))
     job = job_file(deterministic(NONE, 1, "spawned"), "spawned.toml")
     process = starter.spawn("run", str(job), environment={"PYTHONHASHSEED": "4711"})
     assert process.wait() == 0, process.text()

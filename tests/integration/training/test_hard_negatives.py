@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,12 @@ from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.retrieval.items_export import export_items
 from shadowsync.pipeline.retrieval.searched_items import ItemFiles
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.resumed import finished
 from shadowsync.tests.support.jobs.runs import RunFolder, Settings, small_job, write_job
 from shadowsync.tests.support.outside.serve_export import ROWS as ROWS_SERVED
 
 SERVER = Path(__file__).parents[2] / "support" / "outside" / "serve_export.py"
-ClusterMaker = Callable[..., InProcessCluster]
 USERS, KINDS, PLACES, ROWS, BATCH = 40, 5, 12, 8000, 64
 # Vectors that nothing trained are at random angles: in few dimensions some are as far off as any can be.
 DIM = 32

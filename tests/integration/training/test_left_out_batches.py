@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 from shadowsync.tests.support.jobs.unruly_model import NAME
 
-ClusterMaker = Callable[..., InProcessCluster]
 Ids = set[tuple[int, int, int]]
 ENOUGH = 10_000
 BECAUSE = "of a batch left out because "
@@ -101,14 +98,12 @@ def test_the_ledger_of_several_workers_says_what_was_left_out(
 
 def test_one_more_than_the_limit_stops_the_job(cluster: ClusterMaker) -> None:
     own = cluster(unruly("loss", limit=3)).start()
-    assert own.wait() == 2, own.coordinator.text()
+    report = own.ended(2)
     line = own.coordinator.text().strip().splitlines()[-1]
     assert "the limit trainer.max_bad_batches is 3" in line
     assert "train-00" in line
     assert "lower trainer.lr" in line
     assert "Traceback" not in own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
     assert report.bad_batches is not None
     assert report.bad_batches.count > 3
     assert 0 < report.examples.distinct < EXAMPLES
@@ -123,9 +118,7 @@ def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) ->
     own = cluster(settings, faults=(slowed,)).start()
     wait_until(lambda: has_checkpoint(own.run.folder), "a checkpoint is written")
     slowed.release()
-    assert own.wait() == 2, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended(2)
     assert report.checkpoints is not None
     assert report.checkpoints.written > 0
     assert any("written during training is kept" in event.what for event in report.events)
@@ -153,9 +146,7 @@ def test_what_a_device_finds_out_late_is_left_out_too(cluster: ClusterMaker) -> 
 @pytest.mark.parametrize("limit", [0, pytest.param(ENOUGH, marks=pytest.mark.matrix)])
 def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, limit: int) -> None:
     own = cluster(unruly("dense", one_in=1, limit=limit)).start()
-    assert own.wait() == 2, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended(2)
     assert report.examples.trained == 0
     assert report.model_saved is None
     line = own.coordinator.text().strip().splitlines()[-1]

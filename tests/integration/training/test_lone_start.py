@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import folder_of, going_on
@@ -40,9 +39,7 @@ def squares(run: RunFolder, trainer: str) -> float:
 
 
 @pytest.mark.parametrize("algorithm", algorithms("easgd", "bmuf", "fixed bmuf"))
-def test_the_others_join_with_its_weights_and_its_optimizer(
-    in_process: Callable[..., InProcessCluster], algorithm: str
-) -> None:
+def test_the_others_join_with_its_weights_and_its_optimizer(in_process: ClusterMaker, algorithm: str) -> None:
     slowed, joining, order = Slowed(START // 2), Slowed(START), InOrder()
     faults = (short_start(START), slowed, joining, order)
     own = in_process(changed(ALGORITHMS[algorithm]), faults=faults).start()
@@ -70,7 +67,7 @@ def test_the_others_join_with_its_weights_and_its_optimizer(
     assert min(squares(run, f"trainer-{index}") for index in (1, 2)) > 0.5 * squares(run, "trainer-0")
 
 
-def test_the_control_all_begin_at_once(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_control_all_begin_at_once(in_process: ClusterMaker) -> None:
     slowed, order = Slowed(START // 2), InOrder()
     settings = changed(ALGORITHMS["easgd"]) | {"embedding": {"warmup_iterations": 0}}
     own = in_process(settings, faults=(short_start(START), slowed, order)).start()
@@ -81,10 +78,10 @@ def test_the_control_all_begin_at_once(in_process: Callable[..., InProcessCluste
     assert own.run.report.events == []
 
 
-def test_the_input_may_end_in_the_start(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_input_may_end_in_the_start(in_process: ClusterMaker) -> None:
     order = InOrder()
     faults = (short_start(2 * ALL_BATCHES), order)
-    report = finished_run(in_process, changed(ALGORITHMS["bmuf"]), faults=faults).report
+    report = finished(in_process, changed(ALGORITHMS["bmuf"]), faults=faults).report
     assert set(order) == {"trainer-0"}
     assert report.examples.trained == EXAMPLES
     assert report.ledger.adds_up, report.ledger.identities
@@ -95,12 +92,10 @@ def test_the_input_may_end_in_the_start(in_process: Callable[..., InProcessClust
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_the_input_may_end_before_all_workers_begin(
-    in_process: Callable[..., InProcessCluster], workers: int
-) -> None:
+def test_the_input_may_end_before_all_workers_begin(in_process: ClusterMaker, workers: int) -> None:
     """The second begins after half of it; the fourth would after one and a half."""
     settings = changed(ALGORITHMS["none"]) | {"trainer": {"count": 1, "workers": workers}}
-    report = finished_run(in_process, settings, faults=(short_start(ALL_BATCHES // 2),)).report
+    report = finished(in_process, settings, faults=(short_start(ALL_BATCHES // 2),)).report
     assert report.ledger.adds_up, report.ledger.identities
     said = [event.what for event in report.events if "workers had begun" in event.what]
     assert len(said) == (workers > 2)
@@ -108,9 +103,7 @@ def test_the_input_may_end_before_all_workers_begin(
 
 
 @pytest.mark.parametrize("batches", [START // 2, START + 20], ids=["in the start", "after it"])
-def test_a_resumed_run_goes_on_in_its_start_or_past_it(
-    in_process: Callable[..., InProcessCluster], batches: int
-) -> None:
+def test_a_resumed_run_goes_on_in_its_start_or_past_it(in_process: ClusterMaker, batches: int) -> None:
     settings, slowed, order = changed(ALGORITHMS["easgd"]), Slowed(batches), InOrder()
     own = in_process(settings, faults=(short_start(START), slowed)).start()
     own.wait_for_batches(batches)

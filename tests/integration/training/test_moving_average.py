@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from shadowsync.benchmarks.quality.data_sets.plain_loop import plain_loop
@@ -15,17 +13,10 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.models.training.optimizers import EMA_EVERY
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.resumed import (
-    finished,
-    folder_of,
-    going_on,
-    interrupted,
-    trained_batches,
-)
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.support.jobs.resumed import folder_of, going_on, interrupted, trained_batches
 from shadowsync.tests.support.jobs.runs import RunFolder, Settings
 
-ClusterMaker = Callable[..., InProcessCluster]
 SAME_TO = 1e-5
 RATE = 0.98
 

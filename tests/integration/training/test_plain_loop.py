@@ -5,7 +5,6 @@ The loop shares the model, the first values and the batches with the job, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from shadowsync.lab.virtual.timing import Timing
 from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.runs import JobMaker, Settings, small_job, write_job
 
 SAME_TO = 1e-5
@@ -64,11 +63,7 @@ def plain(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
     ],
 )
 def test_a_job_learns_what_a_plain_loop_learns(
-    cluster: Callable[..., InProcessCluster],
-    plain: float,
-    algorithm: str | None,
-    kind: str,
-    lookups_ahead: int,
+    cluster: ClusterMaker, plain: float, algorithm: str | None, kind: str, lookups_ahead: int
 ) -> None:
     """Also with the default algorithm of one trainer, whose rounds leave it as it is."""
     settings = dict(one_trainer(algorithm, lookups_ahead))
@@ -84,9 +79,7 @@ def test_a_job_learns_what_a_plain_loop_learns(
 
 
 @pytest.mark.parametrize("kind", ["hashed", pytest.param("growing", marks=pytest.mark.matrix)])
-def test_rows_that_decay_in_flight_are_those_of_a_plain_loop(
-    cluster: Callable[..., InProcessCluster], kind: str
-) -> None:
+def test_rows_that_decay_in_flight_are_those_of_a_plain_loop(cluster: ClusterMaker, kind: str) -> None:
     settings = dict(one_trainer("none", lookups_ahead=4))
     settings["embedding"] = {"nodes": 2, "weight_decay": 0.5}
     rows = {"table_rows": 20_000} if kind == "growing" else {}
@@ -130,9 +123,7 @@ TOWERS: Settings = {
 
 
 @pytest.mark.parametrize("kind", ["hashed", pytest.param("growing", marks=pytest.mark.matrix)])
-def test_two_towers_learn_what_a_plain_loop_learns(
-    cluster: Callable[..., InProcessCluster], kind: str
-) -> None:
+def test_two_towers_learn_what_a_plain_loop_learns(cluster: ClusterMaker, kind: str) -> None:
     """The log has no items to retrieve; the same AUC to 1e-5 takes the same order of the scores."""
     settings = {**one_trainer("none", lookups_ahead=4), **TOWERS}
     settings["model"] = {**settings["model"], "table_kind": kind}

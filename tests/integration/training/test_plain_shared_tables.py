@@ -5,7 +5,6 @@ The loop shares the model, the first values and the batches with the job, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, Embedd
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.tables.growing_lists import COLUMNS, ITEMS, job_of, write_log
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, pad
@@ -130,7 +129,7 @@ class PlainLoop:
 
 @pytest.mark.parametrize(("pooled_by", "lookups_ahead"), [("nodes", 0), ("trainers", 8)])
 def test_columns_of_one_table_learn_what_one_embedding_learns(
-    cluster: Callable[..., InProcessCluster], log: Path, pooled_by: str, lookups_ahead: int
+    cluster: ClusterMaker, log: Path, pooled_by: str, lookups_ahead: int
 ) -> None:
     """With rows looked up ahead where trainers have all of them; the control is an embedding a column."""
     own = cluster(settings_of(log, pooled_by, lookups_ahead)).start()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 PART = 0.25
@@ -37,10 +36,7 @@ class Recorder(nn.Module):
 
 
 def test_the_report_has_what_the_model_predicted_before_its_steps(
-    cluster: Callable[..., InProcessCluster],
-    click_log: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: ClusterMaker, click_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
@@ -93,7 +89,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
 
 
 @pytest.mark.matrix
-def test_a_job_without_such_a_part_says_nothing_of_it(cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_job_without_such_a_part_says_nothing_of_it(cluster: ClusterMaker) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "none"}}).start()
     assert own.wait() == 0, own.coordinator.text()
     assert own.run.report.train.progressive is None

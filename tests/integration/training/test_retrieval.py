@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,10 @@ from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.retrieval.items import examples_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
+from shadowsync.tests.support.jobs.in_process_cluster import (
+    ClusterMaker,
+    in_process_clusters,
+)
 from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
 
 USERS, FILMS, RATED, KINDS = 200, 120, 12, 6
@@ -118,9 +120,7 @@ def run(ratings: tuple[Path, Path], click_log: Path, tmp_path_factory: pytest.Te
 
 
 def test_the_report_has_the_figures_of_all_scores(run: RunFolder) -> None:
-    report = run.report
-    assert report.eval is not None
-    found = report.eval.retrieval
+    found = run.evaluation.retrieval
     assert found is not None
     want = brute_force(run.folder, "auto", "trained and validated")
     assert {name: getattr(found, name) for name in want} == pytest.approx(want, abs=1e-9)
@@ -214,11 +214,7 @@ def test_a_file_of_items_that_lacks_some_counts_them_as_missed(
     ],
 )
 def test_a_file_of_items_that_cannot_be_used_is_refused_before_anything_starts(
-    cluster: Callable[..., InProcessCluster],
-    ratings: tuple[Path, Path],
-    tmp_path: Path,
-    lines: list[str],
-    said: str,
+    cluster: ClusterMaker, ratings: tuple[Path, Path], tmp_path: Path, lines: list[str], said: str
 ) -> None:
     films = tmp_path / "films.csv"
     films.write_text("\n".join(["film", *lines]) + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,14 @@ from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.deterministic import digests
 from shadowsync.tests.support.jobs.in_process_cluster import (
-    InProcessCluster,
-    finished_run,
+    ClusterMaker,
+    finished,
     in_process_clusters,
 )
 from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, same, tensors
 from shadowsync.tests.support.jobs.runs import RunFolder, Settings, small_job, write_job
 
-ClusterMaker = Callable[..., InProcessCluster]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
 EXAMPLES = 16_000
 COLUMNS: dict[str, Any] = {
@@ -155,8 +154,7 @@ def ne_of(probability: NDArray[Any], labels: NDArray[np.float64]) -> float:
 def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
     report = run.report
     assert report.ledger.adds_up
-    assert report.eval is not None
-    found = report.eval.labels
+    found = run.evaluation.labels
     assert list(found) == ["clicked", "bought"]
     for one in found.values():
         assert one.ne is not None
@@ -167,7 +165,7 @@ def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
         assert one.auc > 0.6
         assert one.calibration == pytest.approx(1.0, abs=0.3)
         assert len(one.calibration_curve) == 20
-    assert report.eval.ne == found["clicked"].ne
+    assert run.ne == found["clicked"].ne
     part = report.train.progressive
     assert part is not None
     assert list(part.labels) == ["clicked", "bought"]
@@ -192,7 +190,7 @@ def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
 @pytest.mark.matrix
 def test_without_its_loss_a_label_is_not_learned(cluster: ClusterMaker, log: Path, run: RunFolder) -> None:
     """The control of the test above, and of the weight of a loss."""
-    control = finished_run(cluster, settings(log, "control", 0.0)).report.eval
+    control = finished(cluster, settings(log, "control", 0.0)).report.eval
     learned = run.report.eval
     assert control is not None
     assert learned is not None
@@ -336,7 +334,7 @@ def test_slices_of_each_label(run: RunFolder, log: Path, truth: NDArray[np.float
 @pytest.mark.matrix
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker, log: Path) -> None:
     data = {"epochs": 2}
-    whole = finished_run(cluster, alone(log, "whole", data=data))
+    whole = finished(cluster, alone(log, "whole", data=data))
     slowed = Slowed(20)
     own = cluster(alone(log, "first", data=data), faults=(slowed,)).start()
     own.wait_for_batches(20)
@@ -344,7 +342,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker,
     assert own.wait() == 130, own.coordinator.text()
     slowed.release()
     first = RunFolder(own.run.folder.resolve())
-    second = finished_run(cluster, going_on(alone(log, "second", data=data), first))
+    second = finished(cluster, going_on(alone(log, "second", data=data), first))
     check_trained_once([first, second], 2, EXAMPLES)
     assert second.report.eval is not None
     assert whole.report.eval is not None
@@ -360,10 +358,10 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker,
 def test_prepared_input_and_the_virtual_lab_give_the_same_model(
     cluster: ClusterMaker, log: Path, tmp_path: Path
 ) -> None:
-    source = finished_run(cluster, alone(log, "source"))
+    source = finished(cluster, alone(log, "source"))
     job: Job = load_job(source_job(log, tmp_path))
     prepare_folder(job, tmp_path / "prepared")
-    prepared = finished_run(
+    prepared = finished(
         cluster, alone(log, "prepared-run", data={"prepared": str(tmp_path / "prepared"), "columns": None})
     )
     assert digests(prepared) == digests(source)

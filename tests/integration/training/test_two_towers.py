@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.resumed import finished, going_on, interrupted
+from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import RunFolder, Settings
 from shadowsync.tests.support.outside.serve_export import ROWS as ROWS_SERVED
 
 SERVER = Path(__file__).parents[2] / "support" / "outside" / "serve_export.py"
-ClusterMaker = Callable[..., InProcessCluster]
 USERS, ITEMS, ROWS, BATCH = 40, 60, 8000, 64
 
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pytest
@@ -45,8 +45,9 @@ from .in_process_node import (
     the_killed_write_nothing,
     threads_know_their_node,
 )
+from .node_faults import Fault
 from .processes import ENOUGH_SECONDS, wait_until
-from .runs import RunFolder, Settings
+from .runs import HasEnd, RunFolder, Settings
 
 SWITCH_SECONDS = 0.0005
 ONE_CORE = "SHADOWSYNC_TESTS_ON_ONE_CORE"
@@ -57,7 +58,7 @@ SUPERVISOR = "supervisor-of-a-cluster"
 LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO", "TMonitor", "_DummyThread"}
 
 
-class InProcessCluster:
+class InProcessCluster(HasEnd):
     """The coordinator and the nodes of one job.
 
     Attributes:
@@ -215,14 +216,14 @@ class InProcessCluster:
         return self._link
 
 
-def finished_run(
-    cluster: Callable[..., InProcessCluster],
-    changes: Settings,
-    faults: Sequence[Callable[[pytest.MonkeyPatch], None]] = (),
-) -> RunFolder:
-    """Runs a job to its end, which is a good one, and gives its folder."""
-    own = cluster(changes, faults=faults).start()
-    assert own.wait() == 0, own.coordinator.text()
+# Makes one of changed settings, with faults; `start` it.
+ClusterMaker: TypeAlias = Callable[..., InProcessCluster]
+
+
+def finished(make: ClusterMaker, settings: Settings | None = None, faults: Sequence[Fault] = ()) -> RunFolder:
+    """Run a job to its end, which is a good one; give its own folder: `latest` will point to the next one."""
+    own = make(settings, faults=faults).start()
+    own.ended()
     return RunFolder(own.run.folder.resolve())
 
 
@@ -314,9 +315,7 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
         stack.enter_context(the_killed_write_nothing())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
 
-        def make(
-            job_file: Path, faults: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (), **more: Any
-        ) -> InProcessCluster:
+        def make(job_file: Path, faults: Sequence[Fault] = (), **more: Any) -> InProcessCluster:
             for fault in faults:
                 fault(patch)
             cluster = InProcessCluster(job_file, **more)

@@ -7,9 +7,10 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.quality import Evaluation
 from shadowsync.pipeline.report.run_folders.write import read_report
 
 from .processes import wait_until
@@ -80,12 +81,18 @@ class RunFolder:
         return read_report(self.folder / "report.json")
 
     @property
-    def ne(self) -> float:
-        """The normalized entropy of the evaluation; fails if there is none."""
+    def evaluation(self) -> Evaluation:
+        """That of the report; fails if there is none."""
         evaluation = self.report.eval
         assert evaluation is not None
-        assert evaluation.ne is not None
-        return evaluation.ne
+        return evaluation
+
+    @property
+    def ne(self) -> float:
+        """The normalized entropy of the evaluation; fails if there is none."""
+        ne = self.evaluation.ne
+        assert ne is not None
+        return ne
 
     def batches(self) -> int:
         """Batches that the ledger's file has as trained; 0 before there is a file."""
@@ -138,3 +145,33 @@ class RunFolder:
     def logged(self, text: str, nodes: Iterable[str] = ("coordinator",)) -> bool:
         """Whether a line with this text is in one of the logs."""
         return any(text in line["text"] for node in nodes for line in self.log(node))
+
+
+class _Speaks(Protocol):
+    def text(self) -> str: ...
+
+
+class _Job(Protocol):
+    @property
+    def run(self) -> RunFolder: ...
+
+    @property
+    def coordinator(self) -> _Speaks: ...
+
+    def wait(self) -> int: ...
+
+
+class HasEnd:
+    """A job that a test waits for."""
+
+    def ended(self: _Job, code: int = 0, *, distinct: int | None = None) -> Report:
+        """Wait for the end of everyone. The exit code is this, and the ledger adds up; gives the report.
+
+        With `distinct` so many examples are trained, each counted once.
+        """
+        assert self.wait() == code, self.coordinator.text()
+        report = self.run.report
+        assert report.ledger.adds_up, report.ledger.identities
+        if distinct is not None:
+            assert report.examples.distinct == distinct
+        return report
