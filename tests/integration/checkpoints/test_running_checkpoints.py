@@ -19,7 +19,7 @@ from shadowsync.pipeline.checkpoint.manifest import (
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.errors import CheckpointError, ExitCode
+from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.models.training.flat import FlatLayout
 from shadowsync.pipeline.saved_model.model import SavedModel
@@ -73,8 +73,7 @@ def expected(origin: str, saved: Mapping[str, Float32Array]) -> Float32Array:
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [pytest.param(name, marks=() if name == "easgd" else pytest.mark.matrix) for name in MODELS],
+    "algorithm", [pytest.param(name, marks=() if name == "easgd" else pytest.mark.matrix) for name in MODELS]
 )
 def test_it_is_whole_and_its_model_is_that_of_its_files(cluster: ClusterMaker, algorithm: str) -> None:
     origin, words, sync_nodes = MODELS[algorithm]
@@ -137,8 +136,7 @@ def test_changed_rows_go_to_another_number_of_nodes(in_process: ClusterMaker, no
     _, manifest = open_checkpoint(first.folder, verify=True)
     again = in_process(going_on(settings, first, {"embedding": {"nodes": nodes}})).start()
     again.wait_for_batches(20)
-    again.coordinator.interrupt()
-    report = again.ended(ExitCode.INTERRUPTED)
+    report = again.interrupted()
     assert report.restored_examples == manifest.examples_trained > 0
     assert SavedTables(*open_checkpoint(again.run.folder, verify=True)).nodes == nodes
 

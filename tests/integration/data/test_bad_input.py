@@ -11,18 +11,16 @@ import pytest
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.in_process_node import InProcess
 from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
-from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
-from shadowsync.tests.support.jobs.runs import JobMaker
+from shadowsync.tests.support.jobs.processes import Process, Starter
+from shadowsync.tests.support.jobs.runs import JobMaker, known
 
-SECONDS = 120.0
 TEXT = {"format": "criteo_tsv", "eval_path": []}
 GOOD = "\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26])
 
 
-def check_error(process: Process | InProcess, code: int, *words: str, seconds: float = SECONDS) -> str:
+def check_error(process: Process | InProcess, code: int, *words: str) -> str:
     """It ended in time with this code and one line that has these words; gives the line."""
-    wait_until(lambda: process.poll() is not None, f"it ends; it wrote {process.text()}", seconds)
-    assert process.code == code, process.text()
+    assert process.wait() == code, process.text()
     text = process.text()
     assert "Traceback" not in text
     # Before the error there may be lines of progress, which begin with the time.
@@ -35,8 +33,8 @@ def check_error(process: Process | InProcess, code: int, *words: str, seconds: f
 
 @pytest.fixture
 def coordinator(cluster: ClusterMaker) -> Callable[..., InProcess]:
-    """The coordinator of the small job with changes; it reads the first lines of the input."""
-    return lambda changes: cluster(changes).start_coordinator()
+    """The coordinator of the small job with a file of text; it reads its first lines."""
+    return lambda path: cluster({"data": TEXT | {"path": str(path)}}).start_coordinator()
 
 
 def test_a_missing_file(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
@@ -48,18 +46,18 @@ def test_a_missing_file(starter: Starter, job_file: JobMaker, tmp_path: Path) ->
 def test_an_empty_file(coordinator: Callable[..., InProcess], tmp_path: Path) -> None:
     empty = tmp_path / "empty.tsv"
     empty.touch()
-    check_error(coordinator({"data": TEXT | {"path": str(empty)}}), 3, str(empty), "empty")
+    check_error(coordinator(empty), 3, str(empty), "empty")
 
 
 def test_a_wrong_number_of_columns(coordinator: Callable[..., InProcess], tmp_path: Path) -> None:
     short = tmp_path / "short.tsv"
     short.write_text("1\t2\t3\n" * 100)
-    check_error(coordinator({"data": TEXT | {"path": str(short)}}), 3, str(short), "40")
+    check_error(coordinator(short), 3, str(short), "40")
 
 
 def test_a_parquet_file_named_as_text(coordinator: Callable[..., InProcess], click_log: Path) -> None:
-    path = str(click_log / "train-000.parquet")
-    check_error(coordinator({"data": TEXT | {"path": path}}), 3, path, 'data.format = "parquet"')
+    path = click_log / "train-000.parquet"
+    check_error(coordinator(path), 3, str(path), 'data.format = "parquet"')
 
 
 def test_a_port_in_use(starter: Starter, job_file: JobMaker) -> None:
@@ -100,7 +98,7 @@ def test_bad_rows_below_the_limit_are_counted_and_logged(cluster: ClusterMaker, 
     path.write_text("".join(f"{bad if line % 10 == 3 else GOOD}\n" for line in range(1000)))
     data: dict[str, object] = TEXT | {"path": str(path), "max_bad_rows": 100, "max_bad_fraction": 0.1}
     own = cluster(FEW | {"data": data}).start()
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     counted = own.run.report.examples
     assert counted.bad_rows == 100
     assert counted.trained == 900
@@ -109,10 +107,9 @@ def test_bad_rows_below_the_limit_are_counted_and_logged(cluster: ClusterMaker, 
     assert "five" in logged[0]
     assert own.run.report.warnings[0].startswith("100 malformed rows (10.0%) skipped")
     # Each epoch meets the same rows again, within the same limits.
-    more = cluster(FEW | {"data": data | {"epochs": 3}}).start()
-    assert more.wait() == 0, more.coordinator.text()
-    assert more.run.report.examples.bad_rows == 300
-    assert "(10.0%) skipped, counted again in each epoch" in more.run.report.warnings[0]
+    report = finished(cluster, FEW | {"data": data | {"epochs": 3}}).report
+    assert report.examples.bad_rows == 300
+    assert "(10.0%) skipped, counted again in each epoch" in report.warnings[0]
     # A little less is allowed, and the same rows stop the job.
     own = cluster(FEW | {"data": data | {"max_bad_fraction": 0.099}}).start()
     assert own.wait() == 3, own.coordinator.text()
@@ -151,7 +148,7 @@ def test_a_malformed_row_of_a_small_first_file_stops_nothing(cluster: ClusterMak
     (tmp_path / "b.tsv").write_text(f"{GOOD}\n" * 950)
     data: dict[str, object] = TEXT | {"path": str(tmp_path / "*.tsv"), "shuffle_window": 0}
     own = cluster(FEW | {"data": data}).start()
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     counted = own.run.report.examples
     assert (counted.trained, counted.bad_rows) == (999, 1)
     # The control: of the whole input it is too much.
@@ -177,8 +174,7 @@ def test_malformed_rows_that_are_held_out_are_told(cluster: ClusterMaker, tmp_pa
         assert any(f"{held_out}:4:" in line["text"] for line in run.log("reader-0"))
     else:
         # Without [validation] the last checkpoint is scored.
-        assert report.validation is not None
-        assert (run.evaluation, report.validation.count) == (None, 1)
+        assert (report.eval, known(report.validation).count) == (None, 1)
         (event,) = (event.what for event in report.events if "malformed" in event.what)
         assert event.startswith("10 malformed rows (25.0%) of the validation part not scored; the first is")
         assert f"{held_out}:4:" in event
@@ -193,7 +189,6 @@ def test_malformed_rows_of_a_drawn_part_are_told_once(cluster: ClusterMaker, tmp
     data: dict[str, object] = {"format": "tsv", "header": False, "columns": columns, "split": split}
     settings = FEW | {"data": data | {"path": str(tmp_path / "all.tsv"), "eval_path": []}}
     report = finished(cluster, settings, faults=(scored_on_a_thread,)).report
-    assert report.eval is not None
-    assert (report.examples.bad_rows, report.eval.bad_rows) == (1, 0)
+    assert (report.examples.bad_rows, known(report.eval).bad_rows) == (1, 0)
     assert sum("malformed" in text for text in report.warnings) == 1
     assert not any("malformed" in event.what for event in report.events)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from shadowsync.cli import main
 from shadowsync.nodes.coordinator.input.follower import FoundSpans, GrowingInput
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
@@ -54,9 +53,7 @@ def wait_for(own: InProcessCluster, examples: int) -> None:
 
 def stop(own: InProcessCluster) -> str:
     """End the input, as a user does; gives what the command said."""
-    done = CliRunner().invoke(main, ["stop", str(own.run.folder)])
-    assert done.exit_code == ExitCode.OK, done.output
-    return done.output
+    return said("stop", str(own.run.folder))
 
 
 def test_files_are_trained_on_as_they_come(in_process: ClusterMaker, click_log: Path, incoming: Path) -> None:
@@ -86,8 +83,7 @@ def interrupted(in_process: ClusterMaker, click_log: Path, incoming: Path) -> In
     own = in_process(changes(incoming)).start()
     arrive(click_log, incoming, "z.parquet")
     wait_for(own, 2 * OF_A_FILE)
-    own.coordinator.interrupt()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    own.interrupted()
     return own
 
 
@@ -117,8 +113,7 @@ def test_one_is_resumed_although_a_file_is_still_empty(
     arrive(click_log, incoming, "a.parquet")
     wait_for(second, OF_A_FILE)
     stop(second)
-    assert second.wait() == ExitCode.OK, second.coordinator.text()
-    assert second.run.report.examples.distinct == OF_A_FILE
+    second.ended(distinct=OF_A_FILE)
 
 
 @pytest.mark.matrix
@@ -166,16 +161,13 @@ def test_rows_added_to_a_planned_file_are_an_event(
     os.utime(incoming / "m.parquet", (1, 1))
     wait_until(lambda: own.run.logged("m.parquet has changed since it was planned"), "that is an event")
     stop(own)
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
+    own.ended()
     assert sum("has changed" in event.what for event in own.run.report.events) == 1
 
 
 def test_a_job_of_fixed_input_is_not_stopped(in_process: ClusterMaker) -> None:
     own = in_process({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(1)
-    done = CliRunner().invoke(main, ["stop", str(own.run.folder)])
-    assert done.exit_code == ExitCode.CLUSTER
-    assert "the job reads a fixed input" in done.output
+    assert "the job reads a fixed input" in said("stop", str(own.run.folder), code=ExitCode.CLUSTER)
     assert own.coordinator.poll() is None
-    own.coordinator.interrupt()
-    assert own.wait() == ExitCode.INTERRUPTED
+    own.interrupted()

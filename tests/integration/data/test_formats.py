@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.outside.http_files import http_files
 
 ROWS = 8000
@@ -66,27 +66,21 @@ def test_parquet_by_url(cluster: ClusterMaker, tmp_path: Path) -> None:
     with http_files({"log.parquet": _parquet(tmp_path / "log.parquet")}, ranges=True) as url:
         settings = _settings(f"{url}/log.parquet")
         settings["data"]["format"] = "parquet"
-        own = cluster(settings).start()
-        assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
-    assert report.examples.trained == ROWS * 3 // 4
-    assert own.run.ne < 0.5
+        run = finished(cluster, settings)
+    assert run.report.examples.trained == ROWS * 3 // 4
+    assert run.ne < 0.5
 
 
 @pytest.mark.parametrize("learnable", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_a_job_by_url(cluster: ClusterMaker, learnable: bool) -> None:
     with http_files({"log.csv": _log(learnable=learnable)}, ranges=True) as url:
-        own = cluster(_settings(f"{url}/log.csv")).start()
-        assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
-    counted = report.examples
+        run = finished(cluster, _settings(f"{url}/log.csv"))
+    counted = run.report.examples
     assert counted.trained == counted.distinct == ROWS * 3 // 4
     assert counted.bad_rows == 1
-    assert own.run.evaluation.examples == ROWS // 4
+    assert run.evaluation.examples == ROWS // 4
     # The bags are what tells; where they do not, nothing is learned.
-    assert (own.run.ne < 0.5) if learnable else (own.run.ne > 0.95)
+    assert (run.ne < 0.5) if learnable else (run.ne > 0.95)
 
 
 def test_a_schema_that_does_not_fit_is_told_before_any_node_starts(

@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-from shadowsync.cli import main
 from shadowsync.pipeline.data.files import kafka_client
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
@@ -18,6 +16,7 @@ from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.integration.data.test_followed_input import stop
 from shadowsync.tests.integration.data.test_topic_jobs import COLUMNS, rows, wait_for
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.outside.broker import Broker, running_broker
 from shadowsync.tests.support.outside.secured_broker import Certificates, SecuredBroker
@@ -107,8 +106,7 @@ def test_a_followed_topic_is_trained_on_and_the_password_is_in_no_file(
     model = SavedModel.open(own.run.folder)
     assert evaluate_model(model, [secured.url("held-out")])["examples"] == 200
     command = ["predict", str(own.run.folder), "--data", secured.url("held-out"), "--out", "scores.parquet"]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == ExitCode.OK, done.output
+    said(*command)
     assert pq.read_metadata("scores.parquet").num_rows == 200
 
 
@@ -148,9 +146,8 @@ def test_a_run_without_the_password_starts_nothing(tmp_path: Path, monkeypatch: 
         'sasl_password_env = "CLICKS_PASSWORD"\n',
         encoding="utf-8",
     )
-    done = CliRunner().invoke(main, ["run", str(job)])
-    assert done.exit_code == ExitCode.USAGE
-    assert "data.kafka.sasl_password_env: the variable CLICKS_PASSWORD is not set" in done.output
+    text = said("run", str(job), code=ExitCode.USAGE)
+    assert "data.kafka.sasl_password_env: the variable CLICKS_PASSWORD is not set" in text
     assert not (tmp_path / "runs").exists()
 
 

@@ -62,8 +62,7 @@ def test_messages_are_trained_on_as_they_come_and_a_resumed_run_goes_on(
     wait_for(first, 1_500)
     broker.write("clicks", rows(3, 700), partition=2)
     wait_for(first, 2_200)
-    first.coordinator.interrupt()
-    first.ended(ExitCode.INTERRUPTED)
+    first.interrupted()
     broker.write("clicks", rows(4, 300), partition=1)
     second = in_process(going_on(changes(broker), first.run)).start()
     wait_for(second, 300)
@@ -88,17 +87,15 @@ def test_a_resumed_run_goes_on_where_it_was_at_other_brokers(
     broker.write("clicks", rows(1, 1_000), partition=1)
     first = in_process(changes(broker)).start()
     wait_for(first, 1_000)
-    first.coordinator.interrupt()
-    assert first.wait() == ExitCode.INTERRUPTED, first.coordinator.text()
+    first.interrupted()
     with running_broker() as other:
         other.write("clicks", [*rows(1, 1_000), *rows(2, 300)], partition=1)
         moved = going_on(changes(broker), first.run, {"data": {"path": other.url("clicks")}})
         second = in_process(moved).start()
         wait_for(second, 300)
         stop(second)
-        assert second.wait() == ExitCode.OK, second.coordinator.text()
+        second.ended()
     report = second.run.report
-    assert report.ledger.adds_up, report.ledger.identities
     assert (report.examples.distinct, report.restored_examples) == (300, 1_000)
     said = f"{other.url('clicks')} goes on where {broker.url('clicks')} was read to"
     assert any(said in event.what for event in report.events), report.events

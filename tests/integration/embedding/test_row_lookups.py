@@ -12,7 +12,7 @@ from shadowsync.nodes.worker.worker import Worker
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, Starter
-from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, Settings
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, Settings, known
 
 NONE = {"sync": {"algorithm": "none"}}
 BATCHES = 2 * -(-EXAMPLES // 2 // 128)
@@ -102,7 +102,6 @@ def test_consecutive_batches_are_trained_by_one_trainer(cluster: ClusterMaker) -
         return finished(cluster, {**NONE, "trainer": trainer}, faults=(two_begin_together,))
 
     together, apart = run(16), run(1)
-    assert together.report.ledger.adds_up
     assert together.batches() == apart.batches()
     # A turn may begin in one span and end in the next.
     most = together.batches() // 16
@@ -140,7 +139,6 @@ def test_every_node_knows_of_a_batch_that_has_no_row_there(
     }
     changes: Settings = {"data": data, "trainer": {"count": 1, "batch": 64}, "embedding": {"nodes": 2}}
     ended = finished(cluster, {**NONE, **changes})
-    assert ended.report.ledger.adds_up
     # The control: there was such a batch.
     assert ended.batches() == 2
     assert sorted(ended.report.ledger.shard_applied.values()) == [2, 2]
@@ -149,8 +147,8 @@ def test_every_node_knows_of_a_batch_that_has_no_row_there(
 FAR: Settings = {
     "network": {"delay": "100ms", "delay_links": "all"},
     # So that the staleness tells how far it looked.
-    "trainer": {"count": 1, "batch": 512, "exact_rows": False},
-    "data": {"epochs": 5},
+    "trainer": {"count": 1, "batch": 1024, "exact_rows": False},
+    "data": {"epochs": 4},
     **NONE,
 }
 
@@ -159,12 +157,10 @@ def test_a_worker_that_waits_for_far_rows_looks_further_ahead(
     starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """A round trip of 0.2 s is several steps on any machine. The start has 50,000 examples."""
-    process = starter.fork("run", str(job_file(FAR)))
-    assert process.wait() == 0, process.text()
+    starter.ended("run", str(job_file(FAR)))
     staleness = RunFolder(tmp_path / "runs" / "latest").report.staleness
     # That it looked further ahead; a machine that stands still in the next window lets it go back.
-    assert staleness.embedding_max is not None
-    assert staleness.embedding_max > 1
+    assert known(staleness.embedding_max) > 1
     assert set(staleness.lookups_ahead) == {"trainer-0"}
 
 
@@ -205,5 +201,4 @@ def test_workers_of_a_job_that_warms_up_begin_one_after_the_other(cluster: Clust
     assert (max(count for _, count in ahead) > 1) == exact
     assert set(first) == {0, 1, 2}
     assert all(first[worker] >= worker * alone for worker in first)
-    assert run.report.ledger.adds_up
     assert run.batches() == BATCHES

@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from shadowsync.cli import main
 from shadowsync.pipeline.embedding.storage.on_disk import row_file
 from shadowsync.pipeline.jobfile.draft import draft
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.support.jobs import resumed
-from shadowsync.tests.support.jobs.in_process_cluster import (
-    ClusterMaker,
-    finished,
-    in_process_clusters,
-)
+from shadowsync.tests.support.jobs.commands import said
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, in_process_clusters
+from shadowsync.tests.support.jobs.runs import known
 
 # Of 936 kB of rows on each node.
 MEMORY_BYTES = 300_000
@@ -50,8 +46,7 @@ def test_the_model_is_that_of_memory_to_the_bit(
     for node in spilled.report.disk_rows:
         assert node.reads > 100
         assert node.writes > 100
-        assert node.memory_share is not None
-        assert 0.3 < node.memory_share < 1
+        assert 0.3 < known(node.memory_share) < 1
     one, two, third = (resumed.tensors(run) for run in (whole, spilled, other))
     assert one.keys() == two.keys() == third.keys()
     for name in one:
@@ -100,8 +95,7 @@ def test_a_model_is_scored_from_a_file_as_from_memory(
         for number, memory in enumerate(([], ["--memory", "100kB"])):
             out = tmp_path / f"scores-{number}.csv"
             given = ["predict", str(run.folder), "--data", *job["data"]["eval_path"], "--out", str(out)]
-            done = CliRunner().invoke(main, [*given, *memory])
-            assert done.exit_code == 0, done.output
+            said(*given, *memory)
             scores.append(out.read_text())
         assert scores[0] == scores[1]
 
@@ -114,15 +108,14 @@ def test_a_draft_for_a_machine_of_little_memory_runs(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for machine_mib, on_disk in ((12, True), (13, False)):
         monkeypatch.setattr(draft, "total_memory_bytes", lambda size=machine_mib << 20: size)
-        done = CliRunner().invoke(main, ["init", "log.csv", "--force"])
-        assert done.exit_code == 0, done.output
+        said("init", "log.csv", "--force")
         job = Path("job.toml")
         job.write_text(
-            job.read_text().replace("epochs = 10", "epochs = 1").replace("batch = 64", "batch = 256")
+            job.read_text().replace("epochs = 10", "epochs = 1").replace("batch = 64", "batch = 1024")
         )
         with in_process_clusters() as make:
             own = make(job).start()
-            assert own.wait() == 0, own.coordinator.text()
+            own.ended()
             disk_rows = resumed.folder_of(own).report.disk_rows
         assert [node.reads > 1000 for node in disk_rows] == [True] * on_disk
 
@@ -137,10 +130,3 @@ def test_a_folder_where_rows_should_not_lie_is_an_event(
         said = {event.node: event.what for event in run.report.events if "embedding.folder" in event.what}
         text = f"embedding.folder: {tmp_path} is in memory (tmpfs); give a folder on a local disk"
         assert said == (dict.fromkeys(("embedding-0", "embedding-1"), text) if why else {})
-
-
-def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:
-    given = ["predict", str(tmp_path), "--data", "x", "--out", "y"]
-    done = CliRunner().invoke(main, [*given, "--memory", "4Gb4"])
-    assert done.exit_code == 2
-    assert "'4Gb4' given; write a size and its unit, such as 64GiB or 500GB" in done.output

@@ -20,32 +20,17 @@ def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> Vir
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"sync": {"algorithm": "none"}}, marks=pytest.mark.matrix),
+        {"sync": {"algorithm": "easgd", "mode": "fixed", "every": 7}, "model": {"output_bias": "label_rate"}},
         {
-            "sync": {"algorithm": "easgd", "mode": "fixed", "every": 7},
-            "model": {"output_bias": "label_rate"},
+            "sync": {"algorithm": "bmuf", "mode": "fixed", "every": 5},
+            "trainer": {"optimizer": "adam", "schedule": {"kind": "linear", "decay_examples": 30_000}},
         },
-        pytest.param(
-            {
-                "sync": {"algorithm": "bmuf", "mode": "fixed", "every": 5},
-                "trainer": {"optimizer": "adam", "schedule": {"kind": "linear", "decay_examples": 30_000}},
-            },
-            marks=pytest.mark.matrix,
-        ),
-        pytest.param(
-            {
-                "sync": {
-                    "algorithm": "easgd",
-                    "mode": "fixed",
-                    "every": 7,
-                    "optimizer_state": "synchronized",
-                },
-                "trainer": {"optimizer": "adam"},
-            },
-            marks=pytest.mark.matrix,
-        ),
+        {
+            "sync": {"algorithm": "easgd", "mode": "fixed", "every": 7, "optimizer_state": "synchronized"},
+            "trainer": {"optimizer": "adam"},
+        },
     ],
-    ids=["none", "easgd", "bmuf, adam", "easgd, adam's state"],
+    ids=["easgd", "bmuf, adam", "easgd, adam's state"],
 )
 def test_a_deterministic_job_gives_the_same_scores(
     cluster: ClusterMaker, job_file: JobMaker, changes: Settings

@@ -11,12 +11,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.processes import Spawned, wait_until
 from shadowsync.tests.support.jobs.supervised import Supervise, Supervised
 from shadowsync.tests.support.on_ray.ray_cluster import CPUS, RayCluster, nodes_on
-from shadowsync.tests.support.on_ray.ray_jobs import (
-    ENDLESS,
-    RAY_TESTS,
-    SECONDS,
-    key_of,
-)
+from shadowsync.tests.support.on_ray.ray_jobs import ENDLESS, RAY_TESTS, SECONDS, key_of
 
 pytestmark = RAY_TESTS
 

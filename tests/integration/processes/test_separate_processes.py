@@ -59,17 +59,14 @@ def test_nodes_join_and_strangers_are_refused(processes: Callable[..., Cluster],
 def test_a_node_without_a_coordinator_says_so(starter: Starter, job_file: JobMaker) -> None:
     job = job_file({"run": {"start_timeout_seconds": 0.5}})
     for role in ("reader", "sync"):
-        process = starter.fork(role, str(job), "--join", "tcp://127.0.0.1:9")
-        assert process.wait() == 4
-        line = one_line(process.text())
+        line = one_line(starter.ended(role, str(job), "--join", "tcp://127.0.0.1:9", code=4))
         assert "no coordinator answered within 500 ms" in line
         assert "tcp://127.0.0.1:9" in line
 
 
 def test_an_address_that_is_none(starter: Starter, job_file: JobMaker) -> None:
-    process = starter.fork("reader", str(job_file()), "--join", "nowhere")
-    assert process.wait() == 4
-    assert "tcp://HOST:PORT" in one_line(process.text())
+    text = starter.ended("reader", str(job_file()), "--join", "nowhere", code=4)
+    assert "tcp://HOST:PORT" in one_line(text)
 
 
 def test_a_job_whose_nodes_do_not_come_says_which(in_process: ClusterMaker) -> None:

@@ -11,7 +11,7 @@ from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.resumed import going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
 
 
 def saved(run: RunFolder, role: str, tensor: str) -> Float32Array:
@@ -39,9 +39,8 @@ def test_a_closing_round_makes_states_equal(cluster: ClusterMaker, optimizer: st
             "trainer": {"optimizer": optimizer},
             "sync": {**sync, "optimizer_state": state},
         }
-        run = runs[state] = RunFolder(finished(cluster, settings).folder.resolve())
+        run = runs[state] = finished(cluster, settings)
         assert run.report.sync.optimizer_state == state
-        assert run.report.ledger.adds_up
         assert apart(run, "replica") == 0
     for name in names:
         assert apart(runs["synchronized"], f"optimizer.{name}") == 0
@@ -68,8 +67,5 @@ def test_a_center_has_it_and_its_model_has_not(cluster: ClusterMaker) -> None:
     assert center[weights:].max() > 0, "it has seen gradients"
     report = finished(cluster, going_on(settings, run)).report
     assert report.restored_examples + report.examples.distinct == 2 * EXAMPLES
-    assert report.checkpoints is not None
-    assert report.checkpoints.failed == 0
-    assert report.eval is not None
-    assert report.eval.auc is not None
-    assert report.eval.auc > 0.55
+    assert known(report.checkpoints).failed == 0
+    assert known(known(report.eval).auc) > 0.55

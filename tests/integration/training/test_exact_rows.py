@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.jobs.in_process_cluster import (
-    ClusterMaker,
-    finished,
-    in_process_clusters,
-)
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, shared_run
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.tables.seen_rows import SeenRows
 
 Settings = dict[str, dict[str, Any]]
@@ -43,19 +38,14 @@ def changed(*changes: Mapping[str, Mapping[str, Any]]) -> Settings:
 def ne_of(cluster: ClusterMaker, settings: Settings, name: str) -> float:
     """NE of a job that ends well, and in which nothing of `RowsInFlight` is left."""
     seen = SeenRows()
-    own = cluster(changed(settings, {"run": {"name": name}}), faults=(seen,)).start()
-    assert own.wait() == 0, own.coordinator.text()
+    run = finished(cluster, changed(settings, {"run": {"name": name}}), faults=(seen,))
     assert (seen.left, seen.broken) == (0, 0)
-    report: Report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    return own.run.ne
+    return run.ne
 
 
 VARIANTS: Final[dict[str, Settings]] = {
-    "rowwise_adagrad": {},
     "sgd": {"embedding": {"optimizer": "sgd"}},
     "measured placement": {"embedding": {"placement": "measured"}},
-    "growing": {"model": {"table_kind": "growing", "table_rows": 20_000}},
     "bfloat16": {"embedding": {"storage": "bfloat16"}},
     "growing in bfloat16": {
         "model": {"table_kind": "growing", "table_rows": 20_000},
@@ -71,12 +61,16 @@ VARIANTS: Final[dict[str, Settings]] = {
             }
         }
     },
-    "several threads": {"embedding": {"threads": 3}},
-    "no shared memory": {"network": {"shared_memory": False}},
+    "several threads without shared memory": {
+        "embedding": {"threads": 3},
+        "network": {"shared_memory": False},
+    },
     "coded gradients": {"codecs": {"gradients": "bfloat16"}},
-    "clipping": {"trainer": {"clip_norm": 0.05}},
-    "schedule": {
-        "trainer": {"schedule": {"kind": "cosine", "warmup_examples": 4000, "decay_examples": EXAMPLES}}
+    "clipping and a schedule": {
+        "trainer": {
+            "clip_norm": 0.05,
+            "schedule": {"kind": "cosine", "warmup_examples": 4000, "decay_examples": EXAMPLES},
+        }
     },
     "several labels": {
         "data": {
@@ -137,16 +131,8 @@ def test_one_worker_learns_the_same_at_any_depth(cluster: ClusterMaker, unhurrie
 @pytest.fixture(scope="module")
 def unhurried(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
     """NE of a job that looks up nothing ahead."""
-    folder = tmp_path_factory.mktemp("unhurried")
-    job = write_job(
-        folder / "job.toml",
-        small_job(click_log, folder / "runs"),
-        changed({"trainer": {"lookups_ahead": 0}}),
-    )
-    with in_process_clusters() as make:
-        own = make(job).start()
-        assert own.wait() == 0, own.coordinator.text()
-    return own.run.ne
+    changes = changed({"trainer": {"lookups_ahead": 0}})
+    return shared_run(tmp_path_factory.mktemp("unhurried"), click_log, changes).ne
 
 
 @pytest.mark.matrix

@@ -50,14 +50,10 @@ def test_the_others_join_with_its_weights_and_its_optimizer(in_process: ClusterM
     slowed.release()
     wait_until(lambda: len(set(order)) == 3, "the others train")
     joining.release()
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
-    run = own.run
+    report, run = own.ended_whole(ExitCode.OK), own.run
     assert set(order[:START]) == {"trainer-0"}
     assert set(order) == {"trainer-0", "trainer-1", "trainer-2"}
-    report = run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == report.examples.trained == EXAMPLES
+    assert report.examples.trained == EXAMPLES
     start, joined = ((event.node, event.what) for event in report.events)
     assert start == ("trainer-0", "goes through the start of 5,120 examples alone, before 2 others")
     assert joined[0] == "coordinator"
@@ -74,8 +70,7 @@ def test_the_control_all_begin_at_once(in_process: ClusterMaker) -> None:
     wait_until(lambda: len(set(order)) == 3, "all of them train")
     assert len(order) < START
     slowed.release()
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
-    assert own.run.report.events == []
+    assert own.ended().events == []
 
 
 def test_the_input_may_end_in_the_start(in_process: ClusterMaker) -> None:
@@ -84,7 +79,6 @@ def test_the_input_may_end_in_the_start(in_process: ClusterMaker) -> None:
     report = finished(in_process, changed(ALGORITHMS["bmuf"]), faults=faults).report
     assert set(order) == {"trainer-0"}
     assert report.examples.trained == EXAMPLES
-    assert report.ledger.adds_up, report.ledger.identities
     assert report.eval is not None
     said = report.events[-1].what
     assert said.startswith("training ended within the start of 40,192 examples")
@@ -96,7 +90,6 @@ def test_the_input_may_end_before_all_workers_begin(in_process: ClusterMaker, wo
     """The second begins after half of it; the fourth would after one and a half."""
     settings = changed(ALGORITHMS["none"]) | {"trainer": {"count": 1, "workers": workers}}
     report = finished(in_process, settings, faults=(short_start(ALL_BATCHES // 2),)).report
-    assert report.ledger.adds_up, report.ledger.identities
     said = [event.what for event in report.events if "workers had begun" in event.what]
     assert len(said) == (workers > 2)
     assert all("when 3 of a trainer's 4 workers had begun" in what for what in said)
@@ -114,9 +107,8 @@ def test_a_resumed_run_goes_on_in_its_start_or_past_it(in_process: ClusterMaker,
     then = in_process(going_on(settings, before), faults=(short_start(START), again, order)).start()
     wait_until(lambda: len(set(order)) == 3, "all train")
     again.release()
-    assert then.wait() == ExitCode.OK, then.coordinator.text()
+    then.ended()
     report, lone = then.run.report, START - before.batches()
-    assert report.ledger.adds_up, report.ledger.identities
     events = [event.what for event in report.events]
     assert any("alone, before 2 others" in what for what in events) == (batches < START), events
     assert batches > START or set(order[:lone]) == {"trainer-0"}

@@ -138,14 +138,12 @@ def test_each_way_to_score_gives_the_same_scores(
     some = tmp_path / "some.parquet"
     pq.write_table(rows, some)
     scores = tmp_path / "scores.parquet"
-    process = starter.fork("predict", str(run.folder), "--data", str(some), "--out", str(scores))
-    assert process.wait() == 0, process.text()
+    starter.ended("predict", str(run.folder), "--data", str(some), "--out", str(scores))
     written = pq.read_table(scores)
     assert "probability" not in written.column_names
     np.testing.assert_allclose(written["score"].to_numpy(), expected, rtol=1e-6)
     export = tmp_path / "export"
-    process = starter.fork("export", str(run.folder), "--out", str(export))
-    assert process.wait() == 0, process.text()
+    starter.ended("export", str(run.folder), "--out", str(export))
     files = tmp_path / "served.npy", tmp_path / "shuffled.npy"
     command = [sys.executable, "-I", str(SERVER), str(export), str(some), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -87,9 +87,8 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
         faults=(an_epoch_ahead, scored_on_a_thread),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
-    report = own.run.report
+    report = own.ended()
     assert report.outcome.startswith("finished early: 1 validation did not improve on ne")
-    assert report.ledger.adds_up, report.ledger.identities
     counted, points = report.examples, report.curves.validation
     assert counted.read - counted.trained == counted.in_flight
     assert counted.trained == counted.distinct < 10_000 * EXAMPLES
@@ -146,9 +145,8 @@ def test_training_waits_for_validations_if_told_to(cluster: ClusterMaker, valida
         faults=(scored_on_a_thread,),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
-    report = own.run.report
+    report = own.ended()
     assert report.outcome.startswith("finished early: 1 validation did not improve on ne")
-    assert report.ledger.adds_up, report.ledger.identities
     points = report.curves.validation
     assert len(points) >= 2
     # Some batches were trained before the checkpoint, and not acknowledged yet.

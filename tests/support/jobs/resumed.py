@@ -12,8 +12,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.types import Float32Array
 
-from .in_process_cluster import ClusterMaker, InProcessCluster
-from .node_faults import Slowed
+from .in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from .runs import RunFolder, Settings
 
 BatchKey = tuple[int, int, int]
@@ -27,11 +26,8 @@ def folder_of(cluster: InProcessCluster) -> RunFolder:
 
 def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunFolder:
     """A run that is interrupted when it has trained so many batches."""
-    slowed = Slowed(batches)
-    own = cluster(settings, faults=(slowed,)).start()
-    own.wait_for_batches(batches)
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
+    own, slowed = slowed_at(batches, cluster, settings)
+    own.interrupted()
     slowed.release()
     return folder_of(own)
 

@@ -7,8 +7,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import Evaluation
 from shadowsync.pipeline.report.run_folders.write import read_report
@@ -20,6 +21,13 @@ EVAL_EXAMPLES = 4_000
 
 Settings = Mapping[str, Mapping[str, Any]]
 JobMaker = Callable[..., Path]
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """The value of what may be None, where it is not."""
+    assert value is not None
+    return value
 
 
 def small_job(log: Path, runs: Path) -> dict[str, dict[str, Any]]:
@@ -90,9 +98,7 @@ class RunFolder:
     @property
     def ne(self) -> float:
         """The normalized entropy of the evaluation; fails if there is none."""
-        ne = self.evaluation.ne
-        assert ne is not None
-        return ne
+        return known(self.evaluation.ne)
 
     def batches(self) -> int:
         """Batches that the ledger's file has as trained; 0 before there is a file."""
@@ -147,8 +153,10 @@ class RunFolder:
         return any(text in line["text"] for node in nodes for line in self.log(node))
 
 
-class _Speaks(Protocol):
+class _Coordinator(Protocol):
     def text(self) -> str: ...
+
+    def interrupt(self) -> None: ...
 
 
 class _Job(Protocol):
@@ -156,7 +164,7 @@ class _Job(Protocol):
     def run(self) -> RunFolder: ...
 
     @property
-    def coordinator(self) -> _Speaks: ...
+    def coordinator(self) -> _Coordinator: ...
 
     def wait(self) -> int: ...
 
@@ -174,4 +182,19 @@ class HasEnd:
         assert report.ledger.adds_up, report.ledger.identities
         if distinct is not None:
             assert report.examples.distinct == distinct
+        return report
+
+    def interrupted(self: _Job) -> Report:
+        """Have Ctrl-C end it; the ledger adds up, and the report is given."""
+        self.coordinator.interrupt()
+        return HasEnd.ended(self, ExitCode.INTERRUPTED)
+
+    def ended_whole(
+        self: _Job, code: int = ExitCode.FINISHED_WITH_DEATHS, *, distinct: int = EXAMPLES
+    ) -> Report:
+        """The same of a job that trained all, whatever died: of what was read all is trained or returned, and
+        no sum of the ledger is unknown."""
+        report = HasEnd.ended(self, code, distinct=distinct)
+        assert [one.name for one in report.ledger.identities if one.holds is None] == []
+        assert report.examples.read == report.examples.trained + report.examples.returned
         return report

@@ -60,7 +60,11 @@ class Supervised:
     def interrupted(self) -> Report:
         """Have Ctrl-C end it; the ledger adds up, and the report is given."""
         self.process.signal(signal.SIGINT)
-        assert self.process.wait() == ExitCode.INTERRUPTED, self.process.text()
+        return self.ended(ExitCode.INTERRUPTED)
+
+    def ended(self, *codes: int) -> Report:
+        """Wait for its end. The exit code is one of these, and the ledger adds up; gives the report."""
+        assert self.process.wait() in codes, self.process.text()
         report = self.run.report
         assert report.ledger.adds_up, report.ledger.identities
         return report
