@@ -46,13 +46,12 @@ def supervise(starter: Starter, job_file: JobMaker, tmp_path: Path) -> Supervise
     return start
 
 
-def goes_on_without_a_trainer(job: Supervised, joined: str) -> None:
-    """Kill an endless job's trainer; its supervisor starts another one, which the coordinator's log names."""
+def goes_on_with_another(job: Supervised, role: str, joined: str) -> None:
+    """Kill a job's node; its supervisor starts another one, which the coordinator's log names."""
     job.wait_for_batches(20)
-    job.node("trainer").kill()
+    job.node(role).kill()
     wait_until(lambda: job.run.logged(joined), joined)
     job.wait_for_batches(job.run.batches() + 100)
-    job.interrupted()
 
 
 def finish_input(job: Supervised) -> None:

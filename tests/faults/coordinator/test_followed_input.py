@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shadowsync.nodes.clients.requests import end_input
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.faults.conftest import AnyCluster, AnyClusterMaker
+from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.integration.data.test_followed_input import (
     OF_A_FILE,
     arrive,
@@ -20,18 +20,19 @@ from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
 
+pytestmark = pytest.mark.matrix
+
 
 def _wait_for(own: AnyCluster, examples: int) -> None:
     wait_until(lambda: trained(own.run) >= examples, f"{examples} are trained")
 
 
-@pytest.mark.matrix
 def test_another_coordinator_goes_on_with_the_files_in_their_order(
-    cluster: AnyClusterMaker,
+    in_process: ClusterMaker,
     click_log: Path,
     incoming: Path,  # noqa: F811
 ) -> None:
-    own = cluster(changes(incoming)).start()
+    own = in_process(changes(incoming)).start()
     arrive(click_log, incoming, "z.parquet")
     _wait_for(own, 2 * OF_A_FILE)
     own.coordinator.kill()
@@ -45,7 +46,6 @@ def test_another_coordinator_goes_on_with_the_files_in_their_order(
     assert [Path(path).name for (path,) in files] == ["m.parquet", "z.parquet", "a.parquet"]
 
 
-@pytest.mark.matrix
 def test_a_run_of_fixed_input_is_resumed_with_more_and_its_coordinator_is_replaced(
     in_process: ClusterMaker,
     click_log: Path,

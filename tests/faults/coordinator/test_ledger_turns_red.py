@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from shadowsync.pipeline.report.ledger import Identity
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import Fault, discard, double, lose_messages, miscount
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
@@ -38,9 +38,8 @@ def fault_happened(own: InProcessCluster, text: str) -> bool:
 
 
 def test_an_unharmed_run_is_green(in_process: ClusterMaker) -> None:
-    own = in_process().start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert not broken(own.run.report)
+    report = finished(in_process).report
+    assert not broken(report)
 
 
 def test_a_batch_discarded_by_a_trainer(faulty_run: ClusterMaker) -> None:
@@ -91,17 +90,16 @@ def test_a_delivery_that_a_reader_did_not_count(faulty_run: ClusterMaker) -> Non
 @pytest.mark.matrix
 @pytest.mark.no_kill
 def test_messages_lost_on_their_way_are_sent_again(in_process: ClusterMaker) -> None:
-    own = in_process(faults=(lose_messages,)).start()
-    assert own.wait() == 0, own.coordinator.text()
+    run = finished(in_process, faults=(lose_messages,))
     nodes = ["trainer-0", "trainer-1", "reader-0", "embedding-0"]
     lost = ("push", "credit", "delivery", "pushed", "vectors", "attach", "attached")
     for kind in (*lost, "report of trained batches"):
-        assert own.run.logged(f"a {kind} was lost", nodes), kind
-    report = own.run.report
+        assert run.logged(f"a {kind} was lost", nodes), kind
+    report = run.report
     assert not broken(report)
     assert report.examples.trained == EXAMPLES
     assert report.examples.replayed == 0
-    assert report.ledger.shard_applied["embedding-0"] == own.run.batches()
+    assert report.ledger.shard_applied["embedding-0"] == run.batches()
     # A lost answer to a push makes the worker push again, and the shard must know it.
-    ((repeated,),) = own.run.query("SELECT repeated FROM shards")
+    ((repeated,),) = run.query("SELECT repeated FROM shards")
     assert repeated >= 1

@@ -13,15 +13,13 @@ from shadowsync.nodes.clients.requests import parse_counts, scale_job
 from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError
 from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
-from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, slowed_at
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervise
 
 pytestmark = pytest.mark.no_kill
 
-EPOCHS = 2
 TWO: dict[str, dict[str, Any]] = {"data": ENDLESS, "trainer": {"count": 2}}
 
 
@@ -61,13 +59,10 @@ def test_up_and_down_under_the_supervisor(
 
 
 @pytest.mark.matrix
-@pytest.mark.no_kill
 def test_without_a_supervisor_nodes_leave_and_none_is_started(
     in_process: ClusterMaker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slowed = Slowed(30)
-    own = in_process({"data": {"epochs": EPOCHS}, "trainer": {"count": 3}}, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, {"trainer": {"count": 3}})
     with pytest.raises(ClusterError, match="no supervisor") as refused:
         _scale(own.endpoint, trainer=4)
     assert "shadowsync trainer RUN/job.json --join" in refused.value.remedy
@@ -75,11 +70,10 @@ def test_without_a_supervisor_nodes_leave_and_none_is_started(
     assert capsys.readouterr().out == "trainer-2 left; the job has 2 trainers\n"
     assert own.node("trainer-2").wait() == ExitCode.OK
     slowed.release()
-    own.ended(distinct=EPOCHS * EXAMPLES)
+    own.ended(distinct=EXAMPLES)
 
 
 @pytest.mark.matrix
-@pytest.mark.no_kill
 @pytest.mark.parametrize(
     ("changes", "refused"),
     [
@@ -91,19 +85,14 @@ def test_without_a_supervisor_nodes_leave_and_none_is_started(
                 ({"trainer": 0}, "trainer=0 given; the job needs one"),
             ],
         ),
-        (
-            {"trainer": {"count": 1}},
-            [({"trainer": 2}, "the job cannot take another trainer now")],
-        ),
+        ({"trainer": {"count": 1}}, [({"trainer": 2}, "the job cannot take another trainer now")]),
     ],
     ids=["any job", "one trainer"],
 )
 def test_what_cannot_be_is_refused_and_the_job_goes_on(
     in_process: ClusterMaker, changes: dict[str, Any], refused: list[tuple[dict[str, int], str]]
 ) -> None:
-    slowed = Slowed(20)
-    own = in_process({"data": {"epochs": EPOCHS}} | changes, faults=(slowed,)).start()
-    own.wait_for_batches(20)
+    own, slowed = slowed_at(20, in_process, changes)
     for counts, what in refused:
         with pytest.raises(ClusterError, match=what):
             _scale(own.endpoint, **counts)

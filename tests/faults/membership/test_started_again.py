@@ -43,5 +43,4 @@ def test_without_a_death_it_is_refused(in_process: ClusterMaker, role: str) -> N
     late = own.join(role)
     assert late.wait() == ExitCode.CLUSTER
     assert f"the job is running and cannot take another {role} node now" in late.text()
-    own.coordinator.interrupt()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    own.interrupted()

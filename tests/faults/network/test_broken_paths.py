@@ -14,7 +14,6 @@ pytestmark = pytest.mark.no_kill
 
 # Two of these are the time after which it is noticed here, and four in any other job.
 TIMEOUT_SECONDS = 2.0
-EPOCHS = 1
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +25,12 @@ def _is_noticed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_others_train_what_the_cut_off_trainer_had(in_process: ClusterMaker, other: str) -> None:
     slowed = Slowed()
     own = in_process(
-        {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}, "data": {"epochs": EPOCHS}},
-        faults=(break_path("trainer-1", other), slowed),
+        {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}}, faults=(break_path("trainer-1", other), slowed)
     ).start()
     broken = "fault: the path is broken"
     wait_until(lambda: own.run.logged(broken, ["trainer-0", "trainer-1", other]), "the path is broken")
     slowed.release()
-    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EPOCHS * EXAMPLES)
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     assert any(
         f"{other}: has not answered trainer-1 for 4 s, although both are alive" in event.what
         for event in report.events

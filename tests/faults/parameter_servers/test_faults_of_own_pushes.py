@@ -90,7 +90,7 @@ def test_messages_are_lost(in_process: ClusterMaker) -> None:
     """They are sent again, out of order, and a push is added only where it lacks."""
     seen = SeenRows()
     own = in_process(changed(), faults=(lose_messages, seen)).start()
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     for kind in ("push", "pushed", "vectors"):
         nodes = ["trainer-0", "embedding-0", "embedding-1"]
         assert own.run.logged(f"fault: a {kind} was lost", nodes), kind
@@ -101,14 +101,12 @@ def test_messages_are_lost(in_process: ClusterMaker) -> None:
 def test_another_trainer_joins(in_process: ClusterMaker) -> None:
     slowed, seen = Slowed(40), SeenRows()
     changes = changed(
-        data={"epochs": 3},
-        sync={"algorithm": "easgd", "nodes": 1},
-        trainer={"count": 2, "workers": 2},
+        data={"epochs": 3}, sync={"algorithm": "easgd", "nodes": 1}, trainer={"count": 2, "workers": 2}
     )
     own = in_process(changes, faults=(slowed, seen)).start()
     own.wait_for_batches(40)
     joined = own.join("trainer")
     wait_until(lambda: joined.poll() is not None or len(seen.trainers) == 3, "it trains")
     slowed.release()
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     require_good_rows(seen, own, epochs=3)

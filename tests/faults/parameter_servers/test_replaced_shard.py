@@ -10,18 +10,27 @@ from shadowsync.nodes.coordinator.ledger.owed_batches import OwedBatches
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.faults.conftest import ENDLESS, dead_embedding_nodes, replace_embedding_nodes
-from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.faults.conftest import (
+    ENDLESS,
+    dead_embedding_nodes,
+    goes_on_with_another,
+    replace_embedding_nodes,
+)
+from shadowsync.tests.support.jobs.in_process_cluster import (
+    ClusterMaker,
+    InProcessCluster,
+    finished,
+    slowed_at,
+)
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.jobs.supervised import Supervise
 
-EPOCHS = 1
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
-    "data": {"epochs": EPOCHS, "span_bytes": 1 << 16},
+    "data": {"span_bytes": 1 << 16},
     "embedding": {"nodes": 2},
 }
 
@@ -30,17 +39,14 @@ def _changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: CHANGES.get(name, {}) | sections.get(name, {}) for name in {**CHANGES, **sections}}
 
 
-def _require_whole(report: Report, dead: set[str]) -> None:
-    """Every shard has every batch, and no identity is unknown."""
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    counts = report.examples
-    assert counts.distinct == EPOCHS * EXAMPLES
-    assert counts.read == counts.trained + counts.returned
-    assert counts.replayed > 0, "the control: something was lost"
+def _ended_whole(own: InProcessCluster) -> Report:
+    """Waits for the end: every shard has every batch, and no identity is unknown."""
+    report = own.ended_whole()
+    assert report.examples.replayed > 0, "the control: something was lost"
     assert len(report.ledger.shard_applied) == 2
-    assert not report.ledger.shard_applied.keys() & dead
+    assert not report.ledger.shard_applied.keys() & dead_embedding_nodes(own.run)
     assert len(set(report.ledger.shard_applied.values())) == 1
+    return report
 
 
 @pytest.mark.parametrize(
@@ -54,24 +60,14 @@ def _require_whole(report: Report, dead: set[str]) -> None:
 )
 def test_another_one_gets_every_batch(in_process: ClusterMaker, embedding: dict[str, Any]) -> None:
     changes = _changed(embedding=CHANGES["embedding"] | embedding)
-    slowed = Slowed(30)
-    own = in_process(changes, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, changes)
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, dead_embedding_nodes(own.run))
-    events = [event.what for event in own.run.report.events if event.node == "embedding-2"]
+    events = [event.what for event in _ended_whole(own).events if event.node == "embedding-2"]
     assert events[0] == "joined the running job with newly initialized rows"
     assert "batches that it lacks will be trained again" in events[1]
     # The others knew these batches.
-    trained = {
-        (epoch, span, number): count
-        for epoch, span, number, count in own.run.query(
-            "SELECT epoch, span, number, acknowledgements FROM batches"
-        )
-    }
-    again = sum(count - 1 for count in trained.values())
+    ((again,),) = own.run.query("SELECT sum(acknowledgements - 1) FROM batches")
     assert events[1].startswith(f"{again:,} batches")
 
 
@@ -85,33 +81,26 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: ClusterMaker) -> None:
     own.wait_for_batches(own.run.batches() + 16)
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, dead_embedding_nodes(own.run))
-    joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
+    joined = next(event.what for event in _ended_whole(own).events if event.node == "embedding-2")
     assert "with the rows of a checkpoint" in joined
 
 
 @pytest.mark.matrix
 def test_all_of_them_die_at_once(in_process: ClusterMaker) -> None:
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, CHANGES)
     replace_embedding_nodes(own, 2)
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, dead_embedding_nodes(own.run))
+    _ended_whole(own)
 
 
 @pytest.mark.matrix
 def test_a_trainer_dies_meanwhile(in_process: ClusterMaker) -> None:
     """What it had of the batches that are trained again, others train."""
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, CHANGES)
     own.nodes["trainer"][0].kill()
     replace_embedding_nodes(own)
     slowed.release()
-    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EPOCHS * EXAMPLES)
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     assert len(set(report.ledger.shard_applied.values())) == 1
 
 
@@ -119,9 +108,7 @@ def test_a_trainer_dies_meanwhile(in_process: ClusterMaker) -> None:
 def test_it_dies_in_the_only_span(in_process: ClusterMaker, click_log: Path) -> None:
     """What it had applied can be read again when the span is complete; its reader waits for more by then."""
     file = sorted(click_log.glob("train-*.parquet"))[0]
-    slowed = Slowed(20)
-    own = in_process(_changed(data={"path": str(file), "epochs": 1}), faults=(slowed,)).start()
-    own.wait_for_batches(20)
+    own, slowed = slowed_at(20, in_process, _changed(data={"path": str(file), "epochs": 1}))
     replace_embedding_nodes(own)
     slowed.release()
     report = own.ended(ExitCode.FINISHED_WITH_DEATHS)
@@ -142,7 +129,7 @@ def test_it_dies_when_training_has_ended(in_process: ClusterMaker, monkeypatch: 
 
     monkeypatch.setattr(JobFinalizer, "measure_divergence", measure_while_it_dies)
     own.start()
-    report = own.ended(ExitCode.STOPPED_BY_DEATH, distinct=EPOCHS * EXAMPLES)
+    report = own.ended(ExitCode.STOPPED_BY_DEATH, distinct=EXAMPLES)
     assert "rows are lost" in own.coordinator.text()
     assert report.model_saved is None
 
@@ -154,9 +141,7 @@ def test_a_shard_that_is_not_asked_what_it_lacks_is_red(
     """The control: the batches of the dead one are in no row any more, and the ledger says so."""
     restore = OwedBatches.restore_shard
     monkeypatch.setattr(OwedBatches, "restore_shard", lambda self, number, _: restore(self, number, ()))
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, CHANGES)
     replace_embedding_nodes(own)
     slowed.release()
     assert own.wait() == ExitCode.LEDGER, own.coordinator.text()
@@ -176,27 +161,18 @@ def test_nobody_takes_its_place(in_process: ClusterMaker) -> None:
 @pytest.mark.matrix
 def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(in_process: ClusterMaker) -> None:
     """What the new shard lacks is not in the checkpoint's ledger, so the next run trains it."""
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, CHANGES)
     replace_embedding_nodes(own)
     wait_until(lambda: own.run.logged("batches that it lacks will be trained again"), "it is known")
-    own.coordinator.interrupt()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    own.interrupted()
     slowed.release()
     first = RunFolder(own.run.folder.resolve())
-    assert first.report.ledger.adds_up, first.report.ledger.identities
     report = finished(in_process, going_on(CHANGES, first)).report
     assert report.restored_examples < first.report.examples.distinct, "the control: something was owed"
-    assert report.restored_examples + report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.restored_examples + report.examples.distinct == EXAMPLES
 
 
 def test_the_supervisor_starts_another(supervise: Supervise) -> None:
     job = supervise()
-    job.wait_for_batches(20)
-    job.node("embedding").kill()
-    known = "batches that it lacks will be trained again"
-    wait_until(lambda: job.run.logged(known), known)
-    trained = job.run.batches()
-    job.wait_for_batches(trained + 20)
+    goes_on_with_another(job, "embedding", "batches that it lacks will be trained again")
     job.interrupted()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.faults.conftest import ENDLESS, goes_on_with_another
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
@@ -14,7 +14,6 @@ from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervise
 from shadowsync.tests.support.sync.example_algorithms import DOWNPOUR, needs_examples
 
-EPOCHS = 1
 QUICK = {"node_timeout_seconds": 2.0}
 MODES: dict[str, dict[str, Any]] = {
     "shadow": {"mode": "shadow"},
@@ -36,20 +35,14 @@ MODES: dict[str, dict[str, Any]] = {
 def test_the_center_is_made_again_of_the_replicas(in_process: ClusterMaker, mode: str) -> None:
     slowed = Slowed(40, 1.0)
     own = in_process(
-        {
-            "run": QUICK,
-            "data": {"epochs": EPOCHS},
-            "sync": {"nodes": 2} | MODES[mode],
-        },
-        supervised=True,
-        faults=(slowed,),
+        {"run": QUICK, "sync": {"nodes": 2} | MODES[mode]}, supervised=True, faults=(slowed,)
     ).start()
     own.wait_for_batches(30)
     own.nodes["sync"][0].kill()
     own.join("sync")
     wait_until(lambda: own.run.logged("joined the running job"), "it has joined")
     slowed.release()
-    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EPOCHS * EXAMPLES)
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     events = [(event.node, event.what) for event in report.events]
     assert ("sync-2", "joined the running job; its slice of the center is the mean of 2 replicas") in events
     # Without it the center would be lost: `test_a_killed_sync_node`.
@@ -61,7 +54,7 @@ def test_the_center_is_made_again_of_the_replicas(in_process: ClusterMaker, mode
 @needs_examples
 def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: ClusterMaker) -> None:
     """What a replica has not sent yet would be in the mean, and be sent again."""
-    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": DOWNPOUR}}
+    changes = {"run": QUICK, "sync": {"algorithm": DOWNPOUR}}
     slowed = Slowed(40, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)
@@ -75,8 +68,6 @@ def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: ClusterMaker) 
 
 def test_the_supervisor_starts_another(supervise: Supervise) -> None:
     job = supervise({"data": ENDLESS, "sync": {"algorithm": "easgd", "nodes": 1}})
-    job.wait_for_batches(20)
-    job.node("sync").kill()
     joined = "sync-1: joined the running job; its slice of the center is the mean of 1 replica"
-    wait_until(lambda: job.run.logged(joined), joined)
+    goes_on_with_another(job, "sync", joined)
     job.interrupted()

@@ -10,6 +10,7 @@ import pytest
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import Ready
 from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers
 from shadowsync.tests.faults.conftest import FOLLOWING, finish_input
@@ -37,12 +38,10 @@ MOMENTS = [
 ]
 
 
-def _require_whole(own: InProcessCluster) -> None:
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == EXAMPLES
+def _ended_whole(own: InProcessCluster, code: ExitCode = ExitCode.FINISHED_WITH_DEATHS) -> Report:
+    report = own.ended_whole(code)
     assert report.model_saved == "the center (easgd)"
+    return report
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -65,9 +64,8 @@ def test_before_all_are_there(in_process: ClusterMaker, monkeypatch: pytest.Monk
     own.replace_dead(dead)
     released.set()
     # No node that took part has died.
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
-    _require_whole(own)
-    events = [(event.node, event.what) for event in own.run.report.events]
+    report = _ended_whole(own, ExitCode.OK)
+    events = [(event.node, event.what) for event in report.events]
     assert (dead.name, "died (killed by SIGKILL)") in events
 
 
@@ -105,8 +103,7 @@ def test_while_the_job_starts(
     replacing.join()
     wait_until(lambda: own.nodes[role][-1].name, "the other one has joined")
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own)
+    _ended_whole(own)
     assert len(own.nodes[role]) == own.job.expected[role] + 1
 
 
@@ -129,9 +126,6 @@ def test_the_supervisor_replaces_it(supervise: Supervise) -> None:
     job.nodes("reader")[0].kill()
     wait_until(lambda: job.run.logged("killed by SIGKILL"), "the coordinator knows of it")
     finish_input(job)
-    code = job.process.wait()
-    assert code in (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS), job.process.text()
-    report = job.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = job.ended(ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
     assert report.examples.distinct == EXAMPLES
     assert any("killed by SIGKILL" in event.what for event in report.events)

@@ -69,10 +69,10 @@ def test_without_a_successor_the_error_names_its_place(
         await wait(self)
 
     monkeypatch.setattr(JobController, "_wait_for_nodes", wait_once_it_is_silent)
-    changes = {"run": SILENCE["run"] | {"start_timeout_seconds": 5.0}}
+    changes = {"run": SILENCE["run"] | {"start_timeout_seconds": 3.0}}
     own = in_process(changes, faults=(never_ready("trainer"),)).start()
     victim = _killed_while_it_prepares(own, "trainer")
     assert own.coordinator.wait() == ExitCode.CLUSTER
     text = own.coordinator.text()
-    assert "these nodes were not ready within 5 s: " in text
+    assert "these nodes were not ready within 3 s: " in text
     assert f"{victim.name} (joined, and has been silent for " in text

@@ -3,7 +3,6 @@ leaves no process behind."""
 
 from __future__ import annotations
 
-import pytest
 from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster, AnyClusterMaker
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
@@ -20,11 +19,16 @@ def endless(cluster: AnyClusterMaker, changes: dict[str, dict[str, object]]) -> 
     return own
 
 
-@pytest.mark.parametrize(
-    "embedding", [{}, {"threads": 3, "storage": "bfloat16"}], ids=["one thread", "threads"]
-)
-def test_an_embedding_node(cluster: AnyClusterMaker, embedding: dict[str, object]) -> None:
+def test_an_embedding_node(cluster: AnyClusterMaker) -> None:
+    _require_an_end_without_its_rows(cluster, {})
+
+
+def test_an_embedding_node_of_several_threads(in_process: ClusterMaker) -> None:
     """What its threads had under way when it died is no more lost, and no less, than its rows."""
+    _require_an_end_without_its_rows(in_process, {"threads": 3, "storage": "bfloat16"})
+
+
+def _require_an_end_without_its_rows(cluster: AnyClusterMaker, embedding: dict[str, object]) -> None:
     own = endless(cluster, {"embedding": embedding, "run": QUICK | {"rejoin_seconds": 0.5}})
     own.nodes["embedding"][0].kill()
     report = own.ended(6)

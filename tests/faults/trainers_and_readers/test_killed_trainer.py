@@ -13,12 +13,10 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.wire.control.base import Request
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster, AnyClusterMaker
-from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed, die
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, Settings
-
-EPOCHS = 2
 
 
 def busy(own: AnyCluster) -> bool:
@@ -39,11 +37,7 @@ def wounded(
 ) -> AnyCluster:
     """A cluster in mid-training, one of whose trainers has been stopped, so that deliveries pile up, and then
     killed; nothing but its silence tells of that."""
-    base: Settings = {
-        "run": {"node_timeout_seconds": 3.0},
-        "data": {"epochs": EPOCHS},
-        "trainer": {"credit": 16},
-    }
+    base: Settings = {"run": {"node_timeout_seconds": 3.0}, "trainer": {"credit": 16}}
     slowed = Slowed(40)
     own: AnyCluster = cluster({**base, **(changes or {})}, faults=(slowed,)).start()
     wait_until(lambda: ready(own), "both trainers have trained")
@@ -60,7 +54,7 @@ def test_the_other_trainer_gets_its_batches(cluster: AnyClusterMaker) -> None:
     report = own.ended(5)
     assert report.outcome == "finished although a node died"
     counted = report.examples
-    assert counted.distinct == EPOCHS * EXAMPLES
+    assert counted.distinct == EXAMPLES
     assert counted.returned > 0
     assert counted.read == counted.trained + counted.returned
     assert counted.in_flight == counted.dropped == 0
@@ -115,10 +109,8 @@ def test_trainers_that_die_while_the_disk_is_slow(in_process: ClusterMaker) -> N
         patch.setattr(LedgerStore, "commit", slow)
         patch.setattr(JobJournal, "apply", noted)
 
-    changes = {"trainer": {"count": 3}, "data": {"epochs": EPOCHS}}
-    slowed = Slowed(40)
-    own = in_process(changes, supervised=True, faults=(slow_disk, slowed)).start()
-    own.wait_for_batches(40)
+    changes = {"trainer": {"count": 3}}
+    own, slowed = slowed_at(40, in_process, changes, faults=(slow_disk,), supervised=True)
     armed.set()
     wait_until(lambda: len(waiting) == 3, "each trainer waits for the ledger")
     slowed.release()
@@ -126,7 +118,7 @@ def test_trainers_that_die_while_the_disk_is_slow(in_process: ClusterMaker) -> N
     for victim in own.nodes["trainer"][:2]:
         victim.kill()
     go_on.set()
-    own.ended(5, distinct=EPOCHS * EXAMPLES)
+    own.ended(5, distinct=EXAMPLES)
 
 
 @pytest.mark.matrix

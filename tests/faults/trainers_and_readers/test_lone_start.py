@@ -12,7 +12,6 @@ from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers, ReadRep
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import until, wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.short_start import ALGORITHMS, WARM, InOrder, algorithms, short_start
 
 START, SLOW_FROM = 80, 30
@@ -61,9 +60,7 @@ def in_start(
 
 def require_whole(own: InProcessCluster, code: ExitCode = ExitCode.FINISHED_WITH_DEATHS) -> list[str]:
     """Wait for the end; everything is trained, and the ledger adds up. Gives the events."""
-    report = own.ended(code, distinct=EXAMPLES)
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    return [f"{event.node}: {event.what}" for event in report.events]
+    return [f"{event.node}: {event.what}" for event in own.ended_whole(code).events]
 
 
 @pytest.mark.parametrize("sync", algorithms("easgd", "bmuf", without="gaia"))

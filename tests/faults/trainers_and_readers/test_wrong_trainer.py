@@ -33,7 +33,7 @@ from shadowsync.pipeline.wire.rpc.channel import RpcChannel
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import AT, Fault, Slowed, is_here, once
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, until, wait_until
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, known
 
 LAST_ROW = 2**31 - 1
 
@@ -251,9 +251,7 @@ NO_SCORES = np.full(7, np.nan).tobytes()
         ),
         pytest.param(replied(EvalSums, sums=b"x"), "its scores: ", marks=pytest.mark.matrix),
         pytest.param(
-            replied(DrainReply, applied_of=(BatchId(0, 0, 9, 9),)),
-            "not asked for",
-            marks=pytest.mark.matrix,
+            replied(DrainReply, applied_of=(BatchId(0, 0, 9, 9),)), "not asked for", marks=pytest.mark.matrix
         ),
     ],
     ids=["drain", "eval", "bytes", "applied"],
@@ -345,8 +343,7 @@ def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_proces
     report = finished(in_process, {"data": {"readers": 2}}, faults=(scores_on,)).report
     assert len(scored_on) >= 2
     assert report.events == []
-    assert report.eval is not None
-    assert report.eval.examples == EVAL_EXAMPLES
+    assert known(report.eval).examples == EVAL_EXAMPLES
 
 
 @pytest.mark.matrix
@@ -362,8 +359,7 @@ def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: Clus
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]
     assert said.startswith("sent what cannot be: its scores: ")
     assert "it can have scored" in said
-    part = report.train.progressive
-    assert part is not None
+    part = known(report.train.progressive)
     assert 0 < part.examples < part.trained
 
 
@@ -423,8 +419,7 @@ def _require_a_dead_reader(own: InProcessCluster, why: str) -> None:
 
 def test_a_delivery_that_can_be_is_trained(in_process: ClusterMaker) -> None:
     """The control: nobody can know that its numbers are not those of the file."""
-    own = in_process({"data": {"readers": 2}}, faults=(delivered(dense=of_zeros),)).start()
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
+    finished(in_process, {"data": {"readers": 2}}, faults=(delivered(dense=of_zeros),))
 
 
 def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker) -> None:
