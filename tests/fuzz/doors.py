@@ -72,10 +72,10 @@ class Strangers:
         sent: requests with a body so far.
     """
 
-    def __init__(self, ports: list[int], connections: int, bombs: int) -> None:
+    def __init__(self, ports: list[int], connections: int, bombs: int, request: bytes) -> None:
         self.opened = self.sent = 0
         self._ports, self._most, self._bombs = ports, connections, bombs
-        self._request = bomb()
+        self._request = request
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=work) for work in (self._idle, self._send)]
         for thread in self._threads:
@@ -129,6 +129,8 @@ class Strangers:
 
 def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str, Any]:
     """Run a job; return its exit code, its nodes' memory, how late loops were, and what strangers did."""
+    # Takes seconds, and the job is not to go on meanwhile.
+    request = b"" if attack is None else bomb()
     with ExitStack() as stack:
         lags = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (lags / "sitecustomize.py").write_text(LATE_LOOPS.format(folder=str(lags)), encoding="utf-8")
@@ -138,8 +140,11 @@ def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str
         watched = Watched(stack.enter_context(process), run_of(job))
         while watched.runs_on() and len(watched.endpoints()) < len(ports):
             pass
+        # What they grow by is counted from then on.
+        while not watched.is_warm and watched.runs_on():
+            watched.look()
         began, cpu = time.monotonic(), time.process_time()
-        strangers = None if attack is None else Strangers(ports, *attack)
+        strangers = None if attack is None else Strangers(ports, *attack, request)
         try:
             watched.look_until_end()
         finally:

@@ -34,11 +34,15 @@ EXAMPLES = 20_000
 
 
 class Watched:
-    """The processes of a running job: their memory over time, by role."""
+    """The processes of a running job: their memory over time, by role.
+
+    Attributes:
+        is_warm: whether growth counts by now.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], run: RunFolder) -> None:
         self._process, self._run = process, run
-        self._is_warm = False
+        self.is_warm = False
         self.bytes: dict[str, list[int]] = {}
         self.peaks: dict[str, int] = {}
 
@@ -77,11 +81,11 @@ class Watched:
 
     def look(self) -> None:
         """Record the memory of each node."""
-        self._is_warm = self._is_warm or self._run.batches() >= WARM_BATCHES
+        self.is_warm = self.is_warm or self._run.batches() >= WARM_BATCHES
         for role, node in self.nodes():
             try:
                 found = self.bytes.setdefault(f"{role} {node.pid}", [])
-                if self._is_warm:
+                if self.is_warm:
                     found.append(node.memory_info().rss)
                     self._note_peak(f"{role} {node.pid}", Path(f"/proc/{node.pid}"))
             except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.runs import EXAMPLES, known
 
 from .hostile_messages import HostileMessages
 
@@ -38,8 +38,7 @@ class Attack:
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdin is not None
-        self._process, self._orders = process, process.stdin
+        self._process, self._orders = process, known(process.stdin)
         self.counts: list[tuple[int, int]] = []
 
     def add(self, endpoint: str) -> None:
@@ -59,8 +58,7 @@ def attack() -> Iterator[Attack]:
     """Attack while the block lasts."""
     command = [sys.executable, "-m", "shadowsync.tests.fuzz.attack", str(SEED)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert known(process.stdout).readline() == "ready\n"
         running = Attack(process)
         try:
             yield running
@@ -77,9 +75,7 @@ def test_the_same_seed_gives_the_same_messages() -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
-def test_a_flood_of_hostile_messages_changes_nothing(
-    in_process: Callable[..., InProcessCluster], algorithm: str
-) -> None:
+def test_a_flood_of_hostile_messages_changes_nothing(in_process: ClusterMaker, algorithm: str) -> None:
     def job(name: str) -> InProcessCluster:
         settings = deterministic({"sync": SYNC[algorithm]}, 5, name)
         return in_process({**settings, "data": {"epochs": EPOCHS}})

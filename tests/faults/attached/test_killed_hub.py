@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
-from click.testing import CliRunner
 from shadowsync.attached.loop import AttachedLoop
-from shadowsync.cli import main
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops import attached_script
+from shadowsync.tests.support.loops.attached_loops import hub as attached_hub
 from shadowsync.tests.support.loops.attached_loops import (
-    Task,
     in_threads,
     sgd,
+    small_loop,
     small_model,
     train_until,
     weights_of,
 )
-from shadowsync.tests.support.loops.attached_loops import hub as attached_hub
 from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub
 from shadowsync.watch.status import read_status
 from torch.utils.data import DataLoader, TensorDataset
@@ -66,19 +66,18 @@ def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
     kept: list[dict[str, float]] = [{}, {}]
 
     def loop(index: int) -> list[int]:
-        model, task = small_model(), Task(index)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop(index)
         seen: list[int] = []
         with shadowsync.attach(
             model, optimizer, join=hub.address, wait_for=LOOPS, timeout_seconds=SECONDS
         ) as sync:
             sampler = sync.sampler(data, examples_per_step=batch, epochs=1, span=20)
             for number, (indices,) in enumerate(DataLoader(data, batch_size=batch, sampler=sampler)):
-                task.step(model, optimizer)
+                step()
                 seen += indices.tolist()
                 if number == 7:
                     in_the_middle.wait()
-            train_alone_and_together(sync, lambda: task.step(model, optimizer))
+            train_alone_and_together(sync, step)
             kept[index] = sync.metrics()
         return seen
 
@@ -111,13 +110,12 @@ def test_the_center_is_made_again_from_the_mean_of_the_replicas(starter: Starter
     trained, back, looked = (threading.Barrier(count) for count in (3, 2, 2))
 
     def loop(index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        model, task = small_model(), Task(index)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop(index)
         with shadowsync.attach(
             model, optimizer, join=hub.address, wait_for=LOOPS, timeout_seconds=SECONDS
         ) as sync:
             for _ in range(70):
-                task.step(model, optimizer)
+                step()
             before = weights_of(sync.model("center"))
             mine = weights_of(model)
             trained.wait(SECONDS)
@@ -128,7 +126,7 @@ def test_the_center_is_made_again_from_the_mean_of_the_replicas(starter: Starter
             center = weights_of(sync.model("center"))
             looked.wait(SECONDS)
             for _ in range(50):
-                task.step(model, optimizer)
+                step()
             found = sync.metrics()
             assert (found["steps"], found["rounds"], found["synchronized_steps"]) == (120, 2, 100)
         return mine, before, center
@@ -152,22 +150,21 @@ def test_the_center_is_made_again_from_the_mean_of_the_replicas(starter: Starter
 def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, tmp_path: Path) -> None:
     size, batch = 400, 4
     data = TensorDataset(torch.arange(size))
-    hub = KilledHub(starter, tmp_path, node_timeout_seconds=5)
+    hub = KilledHub(starter, tmp_path, node_timeout_seconds=3)
     in_the_middle = InTheMiddle()
 
     class Gone(Exception):
         pass
 
     def loop(index: int) -> list[int]:
-        model, task = small_model(), Task(index)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop(index)
         seen: list[int] = []
         with shadowsync.attach(
             model, optimizer, join=hub.address, wait_for=LOOPS, timeout_seconds=SECONDS
         ) as sync:
             sampler = sync.sampler(data, examples_per_step=batch, epochs=1, span=40)
             for number, (indices,) in enumerate(DataLoader(data, batch_size=batch, sampler=sampler)):
-                task.step(model, optimizer)
+                step()
                 seen += indices.tolist()
                 if number == 3:
                     in_the_middle.wait()
@@ -183,7 +180,7 @@ def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, 
     book = hub.ended()
     left, died = sorted(book["loops"], key=lambda one: str(one["state"]), reverse=True)
     assert (left["state"], left["synchronized"]) == ("left", left["steps"])
-    assert (died["state"], died["why"]) == ("died", "did not come back within 15 s")
+    assert (died["state"], died["why"]) == ("died", "did not come back within 9 s")
     # As of its last heartbeat that the dead hub had recorded.
     assert 0 <= died["synchronized"] <= died["steps"] <= 4
     (samples,) = book["samples"]
@@ -203,10 +200,9 @@ def test_a_loop_that_was_declared_dead_and_lives_comes_back(starter: Starter, tm
         loop = starter.fork(*arguments, script=Path(attached_script.__file__))
 
         def events() -> list[str]:
-            done = CliRunner().invoke(main, ["top", "--join", own.endpoint, "--once", "--json"])
-            assert done.exit_code == 0, done.output
+            text = said("top", "--join", own.endpoint, "--once", "--json")
             assert loop.poll() is None, loop.text()
-            return [one.what for one in read_status(json.loads(done.output)).incidents]
+            return [one.what for one in read_status(json.loads(text)).incidents]
 
         wait_until(lambda: events() == ["joined"], "the loop trains", SECONDS)
         loop.signal(signal.SIGSTOP)
@@ -219,7 +215,6 @@ def test_a_loop_that_was_declared_dead_and_lives_comes_back(starter: Starter, tm
         # It ends once it knows of another one.
         with shadowsync.attach(model, sgd(model), join=own.endpoint):
             assert loop.wait(SECONDS) == 0, loop.text()
-    assert own.book is not None
-    first, _ = own.book.loops
+    first, _ = known(own.book).loops
     assert (first.name, first.state) == ("loop-0", "left")
     assert first.synchronized == first.steps > 0

@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.jobs.processes import Starter, free_ports, wait_until
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.loops import attached_script
+from shadowsync.tests.support.loops.killed_hub import SECONDS, start_hub, start_ranks
 
 SCRIPT = Path(attached_script.__file__)
 LOOPS = 3
-SECONDS = 400.0
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -20,13 +20,8 @@ pytestmark = pytest.mark.timeout(900)
 def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
     starter: Starter, tmp_path: Path
 ) -> None:
-    announce, book = tmp_path / "hub.txt", tmp_path / "book.json"
-    hub = starter.fork(
-        *("hub", "--until-empty", "--announce", str(announce), "--book", str(book)),
-        *("--set", "run.node_timeout_seconds=8", "--set", "sync.duty=0.5"),
-    )
-    wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
-    address = announce.read_text()
+    settings = ("--set", "run.node_timeout_seconds=4", "--set", "sync.duty=0.5")
+    hub, address = start_hub(starter, tmp_path, "--until-empty", *settings)
     loops = [starter.fork(str(at), address, str(LOOPS), str(tmp_path), script=SCRIPT) for at in range(LOOPS)]
     progress = tmp_path / "loop-0.txt"
     wait_until(
@@ -43,7 +38,7 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
         assert loop.wait(SECONDS) == 0, loop.text()
     assert hub.wait(SECONDS) == 0, hub.text()
 
-    found = json.loads(book.read_text())
+    found = json.loads((tmp_path / "book.json").read_text())
     states = [one["state"] for one in found["loops"]]
     assert sorted(states) == ["died", "left", "left"]
     for one in found["loops"]:
@@ -73,17 +68,7 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
 
 def test_processes_that_torchrun_started_need_no_hub(starter: Starter, tmp_path: Path) -> None:
     """Rank 0 hosts it, and ends when the other one has left; each example is in one of the two."""
-    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    variables["MASTER_PORT"] = str(free_ports(1))
-    loops = [
-        starter.fork(
-            *(str(at), "env://", "2", str(tmp_path)),
-            script=SCRIPT,
-            environment=variables | {"RANK": str(at)},
-        )
-        for at in range(2)
-    ]
-    for loop in loops:
+    for loop in start_ranks(starter, SCRIPT, "env://", "2", str(tmp_path), by_rank=True):
         assert loop.wait(SECONDS) == 0, loop.text()
     seen = [Counter((tmp_path / f"seen-{at}.txt").read_text().split()) for at in range(2)]
     assert all(seen)

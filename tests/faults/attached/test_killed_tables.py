@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import shadowsync
 import torch
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.jobs.processes import Process, Starter, free_ports, wait_until
+from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.loops import tables_script
-from shadowsync.tests.support.loops.killed_hub import await_tables_checkpoint
+from shadowsync.tests.support.loops.killed_hub import (
+    SECONDS,
+    await_tables_checkpoint,
+    notice_soon,
+    start_hub,
+    start_ranks,
+)
 
 SCRIPT = Path(tables_script.__file__)
-SECONDS = 400.0
 
 pytestmark = pytest.mark.timeout(900)
 
 
-FIRST = ("--embedding-nodes", "2", "--set", "run.node_timeout_seconds=5", "--set", "sync.algorithm=none")
-
-
-def started_hub(starter: Starter, folder: Path, *options: str) -> tuple[Process, str]:
-    announce = folder / "hub.txt"
-    announce.unlink(missing_ok=True)
-    hub = starter.fork("hub", "--until-empty", "--announce", str(announce), *(options or FIRST))
-    wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
-    return hub, announce.read_text()
+SETTINGS: dict[str, Any] = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0, "hub_wait_seconds": 0.0}
+FIRST = (
+    "--until-empty",
+    "--embedding-nodes",
+    "2",
+    "--set",
+    "run.node_timeout_seconds=5",
+    "--set",
+    "sync.algorithm=none",
+)
 
 
 def steps_of(folder: Path, index: int) -> int:
@@ -34,10 +41,12 @@ def steps_of(folder: Path, index: int) -> int:
     return int(path.read_text()) if path.exists() else 0
 
 
-def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_path: Path) -> None:
-    hub, address = started_hub(starter, tmp_path)
-    settings = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0, "hub_wait_seconds": 0.0}
-    with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **settings) as own:  # type: ignore[arg-type]
+def test_rows_outlive_a_killed_loop_and_die_with_the_hub(
+    starter: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice_soon(monkeypatch)
+    hub, address = start_hub(starter, tmp_path, *FIRST)
+    with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **SETTINGS) as own:
         first = own.vectors("shared")
         loop = starter.fork("1", address, str(tmp_path), script=SCRIPT)
         wait_until(lambda: steps_of(tmp_path, 1) > 3 or loop.poll() is not None, "it trains", SECONDS)
@@ -59,13 +68,13 @@ def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_p
 
 @pytest.mark.matrix
 def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint(
-    starter: Starter, tmp_path: Path
+    starter: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    notice_soon(monkeypatch)
     place = tmp_path / "hub"
     often = ("--checkpoint-every", "0.2")
-    hub, address = started_hub(starter, tmp_path, *FIRST, *often, "--dir", str(place))
-    settings = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0, "hub_wait_seconds": 0.0}
-    with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **settings) as own:  # type: ignore[arg-type]
+    hub, address = start_hub(starter, tmp_path, *FIRST, *often, "--dir", str(place))
+    with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **SETTINGS) as own:
         first = own.vectors("shared")
         (-own(torch.tensor([3]))).sum().backward()
         own.flush()
@@ -74,7 +83,7 @@ def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint
         hub.wait(SECONDS)
         with pytest.raises(ClusterError, match="--resume DIR"):
             own(torch.tensor([3]))
-    hub, address = started_hub(starter, tmp_path, "--recover", str(place))
+    hub, address = start_hub(starter, tmp_path, "--until-empty", "--recover", str(place))
     with shadowsync.Embeddings(join=address, timeout_seconds=300.0) as again:
         # Rows of a new hub have the same first values: only what was trained tells them apart.
         assert (again.vectors("shared") - first)[:, 0].tolist() == pytest.approx([0, 0, 0, 1], abs=1e-5)
@@ -82,15 +91,7 @@ def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint
 
 
 def test_processes_that_torchrun_started_share_the_tables_of_rank_0(starter: Starter, tmp_path: Path) -> None:
-    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    variables["MASTER_PORT"] = str(free_ports(1))
-    loops = [
-        starter.fork(
-            *(str(at), "env://", str(tmp_path)), script=SCRIPT, environment=variables | {"RANK": str(at)}
-        )
-        for at in range(2)
-    ]
-    for loop in loops:
+    for loop in start_ranks(starter, SCRIPT, "env://", str(tmp_path), by_rank=True):
         assert loop.wait(SECONDS) == 0, loop.text()
     tables = [[float(x) for x in (tmp_path / f"table-{at}.txt").read_text().split()] for at in range(2)]
     # First values are within 0.05. Whoever read last saw the steps of both in row 0; each its own.

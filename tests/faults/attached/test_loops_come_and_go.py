@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
 from shadowsync.tests.support.loops import endless_loop
+from shadowsync.tests.support.loops.killed_hub import start_hub
 
 SCRIPT = Path(endless_loop.__file__)
 KILLS = int(os.environ.get("SHADOWSYNC_LOOP_KILLS", "3"))
@@ -34,13 +35,9 @@ def _steps(folder: Path, name: str) -> int:
 
 
 def test_the_book_adds_up(starter: Starter, tmp_path: Path) -> None:
-    announce, book = tmp_path / "hub.txt", tmp_path / "book.json"
-    hub = starter.fork(
-        *("hub", "--until-empty", "--announce", str(announce), "--book", str(book)),
-        *("--set", "run.node_timeout_seconds=5", "--set", "sync.duty=0.5"),
-    )
-    wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
-    address, draw = announce.read_text(), random.Random(SEED)
+    settings = ("--set", "run.node_timeout_seconds=5", "--set", "sync.duty=0.5")
+    hub, address = start_hub(starter, tmp_path, "--until-empty", *settings)
+    draw = random.Random(SEED)
     alive: dict[str, Process] = {}
 
     def join(name: str) -> None:
@@ -64,7 +61,7 @@ def test_the_book_adds_up(starter: Starter, tmp_path: Path) -> None:
     for loop in alive.values():
         assert loop.wait(SECONDS) == 0, loop.text()
     assert hub.wait(SECONDS) == 0, hub.text()
-    _require_whole(json.loads(book.read_text(encoding="utf-8")))
+    _require_whole(json.loads((tmp_path / "book.json").read_text(encoding="utf-8")))
 
 
 def _require_whole(book: dict[str, Any]) -> None:

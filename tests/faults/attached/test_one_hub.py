@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.jobs.processes import Process, Starter, free_ports
+from shadowsync.tests.support.jobs.processes import Process, Starter
 from shadowsync.tests.support.loops import launch_script
+from shadowsync.tests.support.loops.killed_hub import SECONDS, start_ranks
 from shadowsync.tests.support.loops.launch_script import STEPS
 
 SCRIPT = Path(launch_script.__file__)
-SECONDS = 400.0
 RANKS = 2
 
 pytestmark = pytest.mark.timeout(900)
@@ -18,12 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 def launched(starter: Starter, folder: Path, order: str, case: str) -> list[Process]:
     """The ranks of a launch; see the script."""
-    variables = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
-    variables["MASTER_PORT"] = str(free_ports(1))
-    return [
-        starter.fork(order, case, str(folder), script=SCRIPT, environment=variables | {"RANK": str(rank)})
-        for rank in range(RANKS)
-    ]
+    return start_ranks(starter, SCRIPT, order, case, str(folder))
 
 
 def told(folder: Path, name: str) -> list[str]:

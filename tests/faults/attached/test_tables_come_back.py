@@ -15,14 +15,14 @@ import psutil
 import pytest
 import shadowsync
 import torch
-from click.testing import CliRunner
 from shadowsync.attached.hub.checkpoint import TABLES
-from shadowsync.cli import main
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops import tables_script
-from shadowsync.tests.support.loops.attached_loops import Task, hub, in_threads, sgd, small_model
-from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub, await_tables_checkpoint
+from shadowsync.tests.support.loops.attached_loops import hub, in_threads, small_loop
+from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub, await_tables_checkpoint, notice_soon
 from shadowsync.watch.status import read_status
 
 ROWS = 4
@@ -67,8 +67,7 @@ def test_a_loop_with_tables_goes_on_from_the_newest_checkpoint(
     starter: Starter, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = KilledHub(starter, tmp_path, "--embedding-nodes", "2", *OFTEN, "--set", "sync.duty=1")
-    model, task = small_model(), Task(0)
-    optimizer = sgd(model)
+    model, optimizer, step = small_loop()
     with joined(own.address) as tables, shadowsync.attach(model, optimizer, join=own.address) as sync:
         first = tables.vectors("shared")
 
@@ -82,7 +81,7 @@ def test_a_loop_with_tables_goes_on_from_the_newest_checkpoint(
         own.kill()
         kept.put_back()
         own.come_back(*OFTEN)
-        task.step(model, optimizer)
+        step()
         # What the checkpoint has is there; the three passes after it are lost, and said to be.
         assert added() == [0, 5, 0, 0]
         assert tables.metrics()["lost_pushes"] == 3
@@ -100,7 +99,7 @@ def test_a_loop_with_tables_goes_on_from_the_newest_checkpoint(
         assert added() == [0, 7, 1, 0]
         assert tables.metrics()["lost_pushes"] == 3
         wait_until(lambda: sync.metrics()["lost"] == 0, "the loop is back", SECONDS)
-        task.step(model, optimizer)
+        step()
     book = own.ended()
     assert book["modules"] == [{"name": "tables-0", "state": "left", "passes": 11, "lost": 3, "why": ""}]
     (loop,) = book["loops"]
@@ -202,7 +201,10 @@ def test_other_tables_and_another_hub_are_refused(starter: Starter, tmp_path: Pa
 
 
 @pytest.mark.matrix
-def test_a_hub_that_does_not_come_back_is_waited_for_so_long(starter: Starter, tmp_path: Path) -> None:
+def test_a_hub_that_does_not_come_back_is_waited_for_so_long(
+    starter: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice_soon(monkeypatch)
     own = KilledHub(starter, tmp_path, "--set", "sync.algorithm=none")
     with joined(own.address, hub_wait_seconds=1.0) as tables:
         add(tables, 1)
@@ -214,16 +216,15 @@ def test_a_hub_that_does_not_come_back_is_waited_for_so_long(starter: Starter, t
 @pytest.mark.matrix
 def test_a_module_that_was_declared_dead_and_lives_comes_back(starter: Starter, tmp_path: Path) -> None:
     """Its process is stopped for longer than the hub's patience; the rows are still there."""
-    with hub(sync__algorithm="none", run__node_timeout_seconds=8.0) as own, joined(own.endpoint) as reader:
+    with hub(sync__algorithm="none", run__node_timeout_seconds=4.0) as own, joined(own.endpoint) as reader:
         first = reader.vectors("shared")
         loop = starter.fork("1", own.endpoint, str(tmp_path), script=Path(tables_script.__file__))
         steps = tmp_path / "steps-1.txt"
 
         def events() -> list[str]:
-            done = CliRunner().invoke(main, ["top", "--join", own.endpoint, "--once", "--json"])
-            assert done.exit_code == 0, done.output
+            text = said("top", "--join", own.endpoint, "--once", "--json")
             assert loop.poll() is None, loop.text()
-            found = read_status(json.loads(done.output)).incidents
+            found = read_status(json.loads(text)).incidents
             return [one.what for one in found if one.node == "tables-1"]
 
         def made() -> int:
@@ -232,7 +233,7 @@ def test_a_module_that_was_declared_dead_and_lives_comes_back(starter: Starter, 
         wait_until(lambda: made() > 3, "it trains", SECONDS)
         loop.signal(signal.SIGSTOP)
         try:
-            wait_until(lambda: events()[-1] == "was silent for 8 s", "it is declared dead", SECONDS)
+            wait_until(lambda: events()[-1] == "was silent for 4 s", "it is declared dead", SECONDS)
         finally:
             loop.signal(signal.SIGCONT)
         wait_until(lambda: any(one.startswith("came back") for one in events()), "it is back", SECONDS)
@@ -241,8 +242,7 @@ def test_a_module_that_was_declared_dead_and_lives_comes_back(starter: Starter, 
         loop.kill()
         loop.wait(SECONDS)
         added = float((reader.vectors("shared") - first)[2, 0])
-    assert own.book is not None
-    module = own.book.modules[1]
+    module = known(own.book).modules[1]
     # At most what was on its way when it was stopped is lost; and none of its numbers was taken for another.
     assert module.lost <= 1
     assert added >= made() - module.lost > before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,22 +16,23 @@ from shadowsync.tests.integration.data.test_followed_input import (
     incoming,  # noqa: F401
     trained,
 )
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
+
+pytestmark = pytest.mark.matrix
 
 
 def _wait_for(own: AnyCluster, examples: int) -> None:
     wait_until(lambda: trained(own.run) >= examples, f"{examples} are trained")
 
 
-@pytest.mark.matrix
 def test_another_coordinator_goes_on_with_the_files_in_their_order(
-    cluster: Callable[..., AnyCluster],
+    in_process: ClusterMaker,
     click_log: Path,
     incoming: Path,  # noqa: F811
 ) -> None:
-    own = cluster(changes(incoming)).start()
+    own = in_process(changes(incoming)).start()
     arrive(click_log, incoming, "z.parquet")
     _wait_for(own, 2 * OF_A_FILE)
     own.coordinator.kill()
@@ -41,17 +41,13 @@ def test_another_coordinator_goes_on_with_the_files_in_their_order(
     own.take_over()
     _wait_for(own, 3 * OF_A_FILE)
     asyncio.run(end_input(own.endpoint))
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == 3 * OF_A_FILE
+    own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=3 * OF_A_FILE)
     files = own.run.query("SELECT path FROM spans ORDER BY span")
     assert [Path(path).name for (path,) in files] == ["m.parquet", "z.parquet", "a.parquet"]
 
 
-@pytest.mark.matrix
 def test_a_run_of_fixed_input_is_resumed_with_more_and_its_coordinator_is_replaced(
-    in_process: Callable[..., InProcessCluster],
+    in_process: ClusterMaker,
     click_log: Path,
     incoming: Path,  # noqa: F811
 ) -> None:
@@ -68,7 +64,5 @@ def test_a_run_of_fixed_input_is_resumed_with_more_and_its_coordinator_is_replac
     arrive(click_log, incoming, "b.parquet")
     _wait_for(second, 2 * OF_A_FILE)
     asyncio.run(end_input(second.endpoint))
-    assert second.wait() == ExitCode.FINISHED_WITH_DEATHS, second.coordinator.text()
-    report = second.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = second.ended(ExitCode.FINISHED_WITH_DEATHS)
     assert (report.examples.distinct, report.restored_examples) == (2 * OF_A_FILE, OF_A_FILE)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from shadowsync.pipeline.report.ledger import Identity
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import Fault, discard, double, lose_messages, miscount
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
@@ -22,7 +20,7 @@ def broken(report: Report) -> dict[str, Identity]:
 
 
 @pytest.fixture
-def faulty_run(in_process: Callable[..., InProcessCluster]) -> Callable[..., InProcessCluster]:
+def faulty_run(in_process: ClusterMaker) -> ClusterMaker:
     """Runs the small job with a fault to its end."""
 
     def run(fault: Fault) -> InProcessCluster:
@@ -39,13 +37,12 @@ def fault_happened(own: InProcessCluster, text: str) -> bool:
     return own.run.logged(text, ["trainer-0", "trainer-1"])
 
 
-def test_an_unharmed_run_is_green(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process().start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert not broken(own.run.report)
+def test_an_unharmed_run_is_green(in_process: ClusterMaker) -> None:
+    report = finished(in_process).report
+    assert not broken(report)
 
 
-def test_a_batch_discarded_by_a_trainer(faulty_run: Callable[..., InProcessCluster]) -> None:
+def test_a_batch_discarded_by_a_trainer(faulty_run: ClusterMaker) -> None:
     own = faulty_run(discard)
     assert fault_happened(own, "a batch was discarded")
     assert own.coordinator.code == 7, own.coordinator.text()
@@ -60,7 +57,7 @@ def test_a_batch_discarded_by_a_trainer(faulty_run: Callable[..., InProcessClust
     assert own.run.batches() * BATCH < EXAMPLES + 2 * BATCH
 
 
-def test_a_batch_trained_twice_and_acknowledged_once(faulty_run: Callable[..., InProcessCluster]) -> None:
+def test_a_batch_trained_twice_and_acknowledged_once(faulty_run: ClusterMaker) -> None:
     own = faulty_run(double)
     assert fault_happened(own, "a batch was trained twice")
     assert own.coordinator.code == 7, own.coordinator.text()
@@ -77,7 +74,7 @@ def test_a_batch_trained_twice_and_acknowledged_once(faulty_run: Callable[..., I
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
-def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., InProcessCluster]) -> None:
+def test_a_delivery_that_a_reader_did_not_count(faulty_run: ClusterMaker) -> None:
     own = faulty_run(miscount)
     assert own.coordinator.code == 7, own.coordinator.text()
     assert "ledger does not add up" in own.coordinator.text()
@@ -92,18 +89,17 @@ def test_a_delivery_that_a_reader_did_not_count(faulty_run: Callable[..., InProc
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
-def test_messages_lost_on_their_way_are_sent_again(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process(faults=(lose_messages,)).start()
-    assert own.wait() == 0, own.coordinator.text()
+def test_messages_lost_on_their_way_are_sent_again(in_process: ClusterMaker) -> None:
+    run = finished(in_process, faults=(lose_messages,))
     nodes = ["trainer-0", "trainer-1", "reader-0", "embedding-0"]
     lost = ("push", "credit", "delivery", "pushed", "vectors", "attach", "attached")
     for kind in (*lost, "report of trained batches"):
-        assert own.run.logged(f"a {kind} was lost", nodes), kind
-    report = own.run.report
+        assert run.logged(f"a {kind} was lost", nodes), kind
+    report = run.report
     assert not broken(report)
     assert report.examples.trained == EXAMPLES
     assert report.examples.replayed == 0
-    assert report.ledger.shard_applied["embedding-0"] == own.run.batches()
+    assert report.ledger.shard_applied["embedding-0"] == run.batches()
     # A lost answer to a push makes the worker push again, and the shard must know it.
-    ((repeated,),) = own.run.query("SELECT repeated FROM shards")
+    ((repeated,),) = run.query("SELECT repeated FROM shards")
     assert repeated >= 1

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable
 import pytest
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.in_process_cluster import slowed_at
 from shadowsync.tests.support.jobs.processes import Process, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
-pytestmark = pytest.mark.no_kill
+pytestmark = [pytest.mark.matrix, pytest.mark.no_kill]
 
 TIMEOUT_SECONDS = 3.0
+CHANGES = {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}}
 # Longer than any timeout of the job: those of nodes, the wait for the coordinator, and a round's.
 PAUSE_SECONDS = 5 * TIMEOUT_SECONDS
-EPOCHS = 2
 
 
 def stand_still(processes: Iterable[Process]) -> None:
@@ -34,50 +34,33 @@ def stand_still(processes: Iterable[Process]) -> None:
 
 def paused(make: Callable[..., Cluster], who: Callable[[Cluster], Iterable[Process]]) -> Report:
     """Runs the job with such a pause in the middle of its training."""
-    slowed = Slowed(50)
-    cluster = make(changes(), faults=(slowed,)).start()
-    cluster.wait_for_batches(50)
+    cluster, slowed = slowed_at(50, make, CHANGES)
     stand_still(who(cluster))
     slowed.release()
-    assert cluster.wait() == 0, cluster.coordinator.text()
-    return cluster.run.report
-
-
-def changes() -> dict[str, dict[str, object]]:
-    return {
-        "run": {"node_timeout_seconds": TIMEOUT_SECONDS},
-        "data": {"epochs": EPOCHS},
-    }
+    return cluster.ended()
 
 
 def check_nothing_else(report: Report) -> None:
     assert report.events == []
-    assert report.ledger.adds_up
-    assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
+    assert report.examples.distinct == report.examples.trained == EXAMPLES
     assert report.examples.returned == 0
     assert report.sync.incomplete_rounds == 0
 
 
-@pytest.mark.matrix
 def test_everything_stands_still(processes: Callable[..., Cluster]) -> None:
     check_nothing_else(paused(processes, Cluster.everyone))
 
 
-@pytest.mark.matrix
 def test_the_coordinator_alone_stands_still(processes: Callable[..., Cluster]) -> None:
     check_nothing_else(paused(processes, lambda cluster: [cluster.coordinator]))
 
 
-@pytest.mark.matrix
 def test_a_trainer_alone_is_given_up(processes: Callable[..., Cluster]) -> None:
     """The control: the others would wait for it, and its batches go to them."""
-    slowed = Slowed(50)
-    own = processes(changes(), faults=(slowed,)).start()
-    own.wait_for_batches(50)
+    own, slowed = slowed_at(50, processes, CHANGES)
     victim = own.nodes["trainer"][1]
     victim.suspend()
     wait_until(lambda: own.run.logged(f"was silent for {TIMEOUT_SECONDS:g} s"), "the coordinator gives it up")
     victim.resume()
     slowed.release()
-    assert own.wait() == 5, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
+    own.ended(5)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,16 +13,13 @@ from shadowsync.nodes.clients.requests import parse_counts, scale_job
 from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError
 from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import Slowed
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, slowed_at
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 
 pytestmark = pytest.mark.no_kill
 
-SECONDS = 120.0
-EPOCHS = 2
 TWO: dict[str, dict[str, Any]] = {"data": ENDLESS, "trainer": {"count": 2}}
 
 
@@ -34,7 +29,7 @@ def _scale(address: str, **counts: int) -> None:
 
 @pytest.mark.parametrize("algorithm", ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix)])
 def test_up_and_down_under_the_supervisor(
-    supervise: Callable[..., Supervised], capsys: pytest.CaptureFixture[str], algorithm: str
+    supervise: Supervise, capsys: pytest.CaptureFixture[str], algorithm: str
 ) -> None:
     nodes = {"nodes": 1} if algorithm == "easgd" else {}
     job = supervise(TWO | {"sync": {"algorithm": algorithm, **nodes}})
@@ -57,37 +52,28 @@ def test_up_and_down_under_the_supervisor(
     _scale(address, trainer=1)
     assert capsys.readouterr().out == "nothing to do; the job has 1 trainer\n"
     job.wait_for_batches(job.run.batches() + 40)
-    job.process.signal(signal.SIGINT)
-    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
-    report = job.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = job.interrupted()
     # Nobody died: those that left were told to, and no other was started for them.
     said_of = [event.what for event in report.events if event.node.startswith(("trainer", "reader"))]
     assert not any("died" in what for what in said_of), said_of
 
 
 @pytest.mark.matrix
-@pytest.mark.no_kill
 def test_without_a_supervisor_nodes_leave_and_none_is_started(
-    in_process: Callable[..., InProcessCluster], capsys: pytest.CaptureFixture[str]
+    in_process: ClusterMaker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slowed = Slowed(30)
-    own = in_process({"data": {"epochs": EPOCHS}, "trainer": {"count": 3}}, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, {"trainer": {"count": 3}})
     with pytest.raises(ClusterError, match="no supervisor") as refused:
         _scale(own.endpoint, trainer=4)
     assert "shadowsync trainer RUN/job.json --join" in refused.value.remedy
     _scale(own.endpoint, trainer=2)
     assert capsys.readouterr().out == "trainer-2 left; the job has 2 trainers\n"
-    assert own.node("trainer-2").wait(SECONDS) == ExitCode.OK
+    assert own.node("trainer-2").wait() == ExitCode.OK
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
-    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
-    assert own.run.report.examples.distinct == EPOCHS * EXAMPLES
+    own.ended(distinct=EXAMPLES)
 
 
 @pytest.mark.matrix
-@pytest.mark.no_kill
 @pytest.mark.parametrize(
     ("changes", "refused"),
     [
@@ -99,27 +85,19 @@ def test_without_a_supervisor_nodes_leave_and_none_is_started(
                 ({"trainer": 0}, "trainer=0 given; the job needs one"),
             ],
         ),
-        (
-            {"trainer": {"count": 1}},
-            [({"trainer": 2}, "the job cannot take another trainer now")],
-        ),
+        ({"trainer": {"count": 1}}, [({"trainer": 2}, "the job cannot take another trainer now")]),
     ],
     ids=["any job", "one trainer"],
 )
 def test_what_cannot_be_is_refused_and_the_job_goes_on(
-    in_process: Callable[..., InProcessCluster],
-    changes: dict[str, Any],
-    refused: list[tuple[dict[str, int], str]],
+    in_process: ClusterMaker, changes: dict[str, Any], refused: list[tuple[dict[str, int], str]]
 ) -> None:
-    slowed = Slowed(20)
-    own = in_process({"data": {"epochs": EPOCHS}} | changes, faults=(slowed,)).start()
-    own.wait_for_batches(20)
+    own, slowed = slowed_at(20, in_process, changes)
     for counts, what in refused:
         with pytest.raises(ClusterError, match=what):
             _scale(own.endpoint, **counts)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
+    own.ended()
 
 
 @pytest.mark.parametrize(

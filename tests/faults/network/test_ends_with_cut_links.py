@@ -15,22 +15,16 @@ from shadowsync.pipeline.errors import DataError, ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.jobs.cut_links import COORDINATOR, CutLinks
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed, is_here, resends_soon
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import (
-    ClusterMaker,
-    check_trained_once,
-    finished,
-    folder_of,
-    going_on,
-)
+from shadowsync.tests.support.jobs.resumed import check_trained_once, folder_of, going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 pytestmark = pytest.mark.no_kill
 
 # A round over a cut link ends soon, and one on a busy machine does not.
-SYNC = {"timeout_seconds": 3.0}
+SYNC = {"timeout_seconds": 2.0}
 SETTINGS: Settings = {"embedding": {"nodes": 2}}
 READ = "read by the readers"
 APPLIED = "batches applied by"
@@ -39,7 +33,7 @@ APPLIED = "batches applied by"
 def interrupted_without(
     make: ClusterMaker, one: str, other: str, algorithm: str = "easgd", data: Mapping[str, int] = ENDLESS
 ) -> RunFolder:
-    """A run that is interrupted while a link is cut, over which something was lost."""
+    """A run that is interrupted while a link is cut, over which something was lost; its ledger adds up."""
     links, slowed = CutLinks(), Slowed()
     settings = {**SETTINGS, "sync": SYNC | {"algorithm": algorithm}, "data": data}
     own = make(settings, faults=(links, slowed, resends_soon)).start()
@@ -51,7 +45,7 @@ def interrupted_without(
     if other == COORDINATOR:
         # It hears nothing of the end, and would wait for another coordinator.
         own.node(one).kill()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    own.ended(ExitCode.INTERRUPTED)
     slowed.release()
     links.mend(one, other)
     return folder_of(own)
@@ -65,14 +59,12 @@ def unknown(report: Report) -> dict[str, str]:
 
 
 @pytest.mark.matrix
-@pytest.mark.no_kill
 def test_a_worker_that_cannot_end_its_pushes(in_process: ClusterMaker) -> None:
     run = interrupted_without(in_process, "trainer-0", "embedding-0", data={"epochs": 1})
     report = run.report
     # The other shard has applied what this one never got.
     applied = report.ledger.shard_applied
     assert applied["embedding-1"] > applied["embedding-0"] >= 20
-    assert report.ledger.adds_up, report.ledger.identities
     assert unknown(report)[READ].startswith("trainer-0 had a worker that did not stop in time")
     assert APPLIED in unknown(report)
     assert report.examples.in_flight is None
@@ -96,16 +88,13 @@ def test_a_worker_that_cannot_end_its_pushes(in_process: ClusterMaker) -> None:
 def test_what_is_known_is_checked(in_process: ClusterMaker, one: str, other: str, algorithm: str) -> None:
     report = interrupted_without(in_process, one, other, algorithm).report
     assert not unknown(report)
-    assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.read - report.examples.trained == report.examples.in_flight
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("node", "what"), [("trainer-0", READ), ("embedding-1", APPLIED)])
 def test_a_node_that_the_coordinator_does_not_hear(in_process: ClusterMaker, node: str, what: str) -> None:
-    report = interrupted_without(in_process, node, COORDINATOR).report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert what in unknown(report)
+    assert what in unknown(interrupted_without(in_process, node, COORDINATOR).report)
 
 
 class EndsOnOrder:
@@ -184,9 +173,8 @@ def test_any_end(in_process: ClusterMaker, end: str, one: str, other: str) -> No
     slowed.release()
     links.mend(one, other)
     order.early.clear()
-    report, text = folder_of(own).report, own.coordinator.text()
+    report, text = own.ended(code), own.coordinator.text()
     assert report.exit_code == code
-    assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.trained == report.examples.distinct + report.examples.replayed
     if report.examples.in_flight is None:
         assert READ in unknown(report)

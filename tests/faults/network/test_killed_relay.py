@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import psutil
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.runs import known
+from shadowsync.tests.support.jobs.supervised import Supervise, Supervised
+
+pytestmark = pytest.mark.matrix
 
 
 @pytest.fixture
-def slow_job(supervise: Callable[..., Supervised]) -> Supervised:
+def slow_job(supervise: Supervise) -> Supervised:
     """A job that trains across a relay."""
     job = supervise({"network": {"delay": "5ms"}})
     job.wait_for_batches(10)
@@ -26,22 +27,18 @@ def relay_of(job: Supervised) -> psutil.Process:
     return relay
 
 
-@pytest.mark.matrix
 def test_a_killed_relay_stops_the_job(slow_job: Supervised) -> None:
     relay_of(slow_job).kill()
-    assert slow_job.process.wait() == 6, slow_job.process.text()
+    report = slow_job.ended(6)
     died = "the relay of the slow network died (killed by SIGKILL)"
     assert slow_job.last_line().startswith(f"shadowsync run: {died}; continue from its last checkpoint with ")
-    report = slow_job.run.report
     assert (report.exit_code, report.outcome) == (6, f"stopped: {died}")
-    assert report.ledger.adds_up
-    assert report.network is not None
-    assert (report.network.means, report.network.relay_cpu_seconds) == ("relay", None)
+    network = known(report.network)
+    assert (network.means, network.relay_cpu_seconds) == ("relay", None)
     _, manifest = open_checkpoint(slow_job.run.folder, verify=True)
     assert manifest.examples_trained == report.examples.distinct
 
 
-@pytest.mark.matrix
 def test_no_coordinator_takes_over_without_the_relay(slow_job: Supervised) -> None:
     relay = relay_of(slow_job)
     slow_job.node("coordinator").kill()

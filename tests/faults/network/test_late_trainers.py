@@ -10,14 +10,14 @@ import torch
 from shadowsync.nodes.control import late_trainers
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
-from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report import lateness
 from shadowsync.sync_algos.base import Group, Slice
 from shadowsync.sync_algos.contract.grouping import Grouping, everyone
 from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import is_here
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import ClusterMaker
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.watch.status import read_status
 
 LATE = "trainer-1"
@@ -65,13 +65,10 @@ def test_it_is_named_while_the_job_trains(in_process: ClusterMaker, algorithm: s
     own = in_process(changes, faults=(slow_messages, soon)).start()
     wait_until(lambda: own.run.logged(f"{LATE}: {words}"), "it is named")
     nodes = {node.name: node for node in read_status(own.status()).nodes}
-    own.coordinator.interrupt()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    report = own.interrupted()
     others = [name for name in nodes if name.startswith("trainer-") and name != LATE]
-    late = nodes[LATE].late
-    assert late is not None
+    late = known(nodes[LATE].late)
     assert all(late > (nodes[name].late or 0.0) for name in others)
-    report = own.report
     named = [event for event in report.events if event.what.endswith(lateness.LOOK)]
     assert [event.node for event in named] == [LATE]
     assert any(warning.startswith(f"{LATE}: {words}") for warning in report.warnings)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.faults.conftest import replace_embedding_nodes
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed, lose_messages
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.tables.seen_rows import SeenRows
 
-MakeCluster = Callable[..., InProcessCluster]
-SECONDS = 120.0
 DEPTH = 16
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
@@ -58,7 +55,7 @@ def require_good_rows(seen: SeenRows, own: InProcessCluster, epochs: int = 1) ->
     ],
     ids=["alone", "checkpoints", "workers"],
 )
-def test_an_embedding_node_is_replaced(in_process: MakeCluster, more: dict[str, dict[str, Any]]) -> None:
+def test_an_embedding_node_is_replaced(in_process: ClusterMaker, more: dict[str, dict[str, Any]]) -> None:
     slowed, seen = Slowed(40), SeenRows()
     own = in_process(changed(**more), faults=(slowed, seen)).start()
     if "checkpoint" in more:
@@ -66,13 +63,13 @@ def test_an_embedding_node_is_replaced(in_process: MakeCluster, more: dict[str, 
     own.wait_for_batches(own.run.batches() + 10)
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.run.report.examples.replayed > 0
     require_good_rows(seen, own)
 
 
 @pytest.mark.matrix
-def test_a_trainer_is_killed(in_process: MakeCluster) -> None:
+def test_a_trainer_is_killed(in_process: ClusterMaker) -> None:
     """Its batches come to the other one, also those that some nodes have."""
     slowed, seen = Slowed(40), SeenRows()
     changes = changed(trainer={"count": 2, "workers": 2})
@@ -80,7 +77,7 @@ def test_a_trainer_is_killed(in_process: MakeCluster) -> None:
     own.wait_for_batches(40)
     own.nodes["trainer"][1].kill()
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.run.report.examples.returned > 0
     # What the dead one had stays as it was.
     assert len(seen.trainers) == 2
@@ -89,11 +86,11 @@ def test_a_trainer_is_killed(in_process: MakeCluster) -> None:
     require_good_rows(seen, own)
 
 
-def test_messages_are_lost(in_process: MakeCluster) -> None:
+def test_messages_are_lost(in_process: ClusterMaker) -> None:
     """They are sent again, out of order, and a push is added only where it lacks."""
     seen = SeenRows()
     own = in_process(changed(), faults=(lose_messages, seen)).start()
-    assert own.wait(SECONDS) == 0, own.coordinator.text()
+    own.ended()
     for kind in ("push", "pushed", "vectors"):
         nodes = ["trainer-0", "embedding-0", "embedding-1"]
         assert own.run.logged(f"fault: a {kind} was lost", nodes), kind
@@ -101,17 +98,15 @@ def test_messages_are_lost(in_process: MakeCluster) -> None:
 
 
 @pytest.mark.matrix
-def test_another_trainer_joins(in_process: MakeCluster) -> None:
+def test_another_trainer_joins(in_process: ClusterMaker) -> None:
     slowed, seen = Slowed(40), SeenRows()
     changes = changed(
-        data={"epochs": 3},
-        sync={"algorithm": "easgd", "nodes": 1},
-        trainer={"count": 2, "workers": 2},
+        data={"epochs": 3}, sync={"algorithm": "easgd", "nodes": 1}, trainer={"count": 2, "workers": 2}
     )
     own = in_process(changes, faults=(slowed, seen)).start()
     own.wait_for_batches(40)
     joined = own.join("trainer")
     wait_until(lambda: joined.poll() is not None or len(seen.trainers) == 3, "it trains")
     slowed.release()
-    assert own.wait(SECONDS) == 0, own.coordinator.text()
+    own.ended()
     require_good_rows(seen, own, epochs=3)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.faults.conftest import AnyCluster, replace_embedding_nodes
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import Settings
 from shadowsync.tests.support.tables.growing_lists import ITEMS, ROWS, TABLES, job_of, write_log
 
-SECONDS = 120.0
+pytestmark = pytest.mark.matrix
+
 EPOCHS = 2
 BATCHES = -(-ROWS // 64)
 
@@ -43,34 +42,16 @@ def settings_of(log: Path, rows: int, **changes: dict[str, object]) -> Settings:
 
 def require_whole(own: AnyCluster, log: Path) -> Report:
     """Every shard has every batch; the saved model scores as the job did."""
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == EPOCHS * ROWS
+    report = own.ended_whole(distinct=EPOCHS * ROWS)
     assert set(report.ledger.shard_applied.values()) == {EPOCHS * BATCHES}
-    assert report.eval is not None
     scored = evaluate_run(own.run.folder.resolve(), [str(log / "eval.parquet")])
-    assert scored["ne"] == pytest.approx(report.eval.ne, rel=1e-5)
+    assert scored["ne"] == pytest.approx(own.run.ne, rel=1e-5)
     return report
 
 
-@pytest.mark.matrix
-def test_another_embedding_node_gets_every_batch(cluster: Callable[..., AnyCluster], log: Path) -> None:
-    _require_that_another_gets_every_batch(cluster, log, 20_000)
-
-
-@pytest.mark.matrix
-def test_another_embedding_node_has_the_rows_that_ids_share(
-    in_process: Callable[..., InProcessCluster], log: Path
-) -> None:
-    _require_that_another_gets_every_batch(in_process, log, ITEMS // 2)
-
-
-def _require_that_another_gets_every_batch(cluster: Callable[..., AnyCluster], log: Path, rows: int) -> None:
-    slowed = Slowed(20)
-    own = cluster(settings_of(log, rows), faults=(slowed,)).start()
-    own.wait_for_batches(20)
+@pytest.mark.parametrize("rows", [20_000, ITEMS // 2], ids=["a row for each id", "rows that ids share"])
+def test_another_embedding_node_gets_every_batch(in_process: ClusterMaker, log: Path, rows: int) -> None:
+    own, slowed = slowed_at(20, in_process, settings_of(log, rows))
     replace_embedding_nodes(own)
     slowed.release()
     report = require_whole(own, log)
@@ -78,10 +59,7 @@ def _require_that_another_gets_every_batch(cluster: Callable[..., AnyCluster], l
     _require_rows(own, report, rows)
 
 
-@pytest.mark.matrix
-def test_it_goes_on_from_the_rows_of_a_checkpoint(
-    in_process: Callable[..., InProcessCluster], log: Path
-) -> None:
+def test_it_goes_on_from_the_rows_of_a_checkpoint(in_process: ClusterMaker, log: Path) -> None:
     slowed = Slowed(60)
     settings = settings_of(log, 20_000, checkpoint={"every_examples": 2_000})
     own = in_process(settings, faults=(slowed,)).start()
@@ -94,11 +72,8 @@ def test_it_goes_on_from_the_rows_of_a_checkpoint(
     _require_rows(own, report, 20_000)
 
 
-@pytest.mark.matrix
-def test_a_dead_trainer_takes_no_row_with_it(in_process: Callable[..., InProcessCluster], log: Path) -> None:
-    slowed = Slowed(20)
-    own = in_process(settings_of(log, 20_000), faults=(slowed,)).start()
-    own.wait_for_batches(20)
+def test_a_dead_trainer_takes_no_row_with_it(in_process: ClusterMaker, log: Path) -> None:
+    own, slowed = slowed_at(20, in_process, settings_of(log, 20_000))
     own.nodes["trainer"][0].kill()
     slowed.release()
     report = require_whole(own, log)

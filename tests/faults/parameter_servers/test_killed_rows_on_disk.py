@@ -27,12 +27,12 @@ from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import Process, Starter, is_alive, wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
+
+pytestmark = pytest.mark.matrix
 
 ROUNDS: Final = int(os.environ.get("SHADOWSYNC_DISK_KILL_ROUNDS", "1"))
 LOG: Final = os.environ.get("SHADOWSYNC_DISK_KILL_LOG")
-SECONDS: Final = 120.0
-EPOCHS: Final = 1
 KINDS: Final = ("hashed", "growing")
 # A quarter to two thirds of the rows have places in memory. Of growing tables the search for ids takes most
 # of it, and ids lose their rows.
@@ -49,7 +49,6 @@ def settings_of(kind: str, folder: Path, **changes: dict[str, Any]) -> Settings:
     embedding = {"nodes": 2, "memory_bytes": MEMORY_BYTES[kind], "folder": str(folder)}
     return FEW_NODES | {
         "run": {"node_timeout_seconds": 2.0},
-        "data": {"epochs": EPOCHS},
         "model": {"table_kind": kind, "table_rows": TABLE_ROWS[kind]},
         "embedding": embedding,
         "checkpoint": {"every_examples": EXAMPLES // 10},
@@ -94,14 +93,13 @@ def died(own: Cluster, doomed: Process) -> None:
 def require_whole(run: RunFolder, met: str, restored: int = 0) -> None:
     """Each example was trained once, the model has all rows of all nodes, and both come from the disk."""
     report = run.report
-    assert problems_of(run.folder, EPOCHS * EXAMPLES) == []
+    assert problems_of(run.folder, EXAMPLES) == []
     assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct + report.restored_examples == EPOCHS * EXAMPLES
+    assert report.examples.distinct + report.restored_examples == EXAMPLES
     assert report.restored_examples == restored
     require_disk_used(report, writes=0 if restored else 100)
-    assert report.eval is not None
     (held_out,) = json.loads((run.folder / "job.json").read_text())["data"]["eval_path"]
-    assert evaluate_run(run.folder, [held_out])["ne"] == pytest.approx(report.eval.ne, rel=1e-5)
+    assert evaluate_run(run.folder, [held_out])["ne"] == pytest.approx(run.ne, rel=1e-5)
     log(met, [report.exit_code], run.ne)
     assert run.ne < CHANCE
 
@@ -128,7 +126,6 @@ def moments_of(point: str) -> list[Any]:
     ]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("point", "kind", "nth"),
     [
@@ -147,11 +144,10 @@ def test_another_one_takes_its_place(
     own.join("embedding")
     before_it_started = point == "reserve"
     expected = ExitCode.OK if before_it_started else ExitCode.FINISHED_WITH_DEATHS
-    assert own.wait(SECONDS) == expected, own.coordinator.text()
+    assert own.wait() == expected, own.coordinator.text()
     require_whole(own.run, f"{point} {nth}, {kind}")
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(("point", "kind", "nth"), moments_of("restore"))
 def test_its_replacement_dies_as_it_restores(
     processes: Callable[..., Cluster], folder: Path, point: str, kind: str, nth: int
@@ -162,12 +158,11 @@ def test_its_replacement_dies_as_it_restores(
     slowed.release()
     died(own, join_doomed(own, point, nth))
     own.join("embedding")
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.run.logged("joined the running job with the rows of a checkpoint")
     require_whole(own.run, f"save_changes 1, and its replacement: {point} {nth}, {kind}")
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(("point", "kind", "nth"), moments_of("save_last"))
 def test_the_job_that_it_ends_is_resumed_and_it_dies_again(
     processes: Callable[..., Cluster], folder: Path, point: str, kind: str, nth: int
@@ -176,40 +171,35 @@ def test_the_job_that_it_ends_is_resumed_and_it_dies_again(
     settings = settings_of(kind, folder)
     own = processes(settings)
     died(own, start_doomed(own, point, nth))
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    report = own.ended(ExitCode.STOPPED_BY_DEATH)
     first = RunFolder(own.run.folder.resolve())
-    assert first.report.ledger.adds_up, first.report.ledger.identities
     saved = open_checkpoint(first.folder, verify=True)[1].examples_trained
-    assert 0 < saved < EPOCHS * EXAMPLES
-    assert any(node.writes > 100 for node in first.report.disk_rows)
+    assert 0 < saved < EXAMPLES
+    assert any(node.writes > 100 for node in report.disk_rows)
     again = processes(going_on(settings, first))
     died(again, start_doomed(again, "restore", nth))
     again.join("embedding")
-    assert again.wait(SECONDS) == ExitCode.OK, again.coordinator.text()
+    again.ended()
     require_whole(
         RunFolder(again.run.folder.resolve()), f"{point} {nth}, and resumed: restore {nth}, {kind}", saved
     )
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(("point", "kind", "nth"), moments_of("score"))
 def test_the_last_checkpoint_is_scored_without_it(
     processes: Callable[..., Cluster], folder: Path, point: str, kind: str, nth: int
 ) -> None:
     own = processes(settings_of(kind, folder))
     died(own, start_doomed(own, point, nth))
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
-    run = RunFolder(own.run.folder.resolve())
-    assert run.report.ledger.adds_up, run.report.ledger.identities
-    assert open_checkpoint(run.folder, verify=True)[1].examples_trained == EPOCHS * EXAMPLES
-    (held_out,) = json.loads((run.folder / "job.json").read_text())["data"]["eval_path"]
-    ne = evaluate_run(run.folder, [held_out])["ne"]
-    log(f"{point} {nth}, {kind}", [run.report.exit_code], ne)
+    report, run = own.ended(ExitCode.STOPPED_BY_DEATH), own.run.folder
+    assert open_checkpoint(run, verify=True)[1].examples_trained == EXAMPLES
+    (held_out,) = json.loads((run / "job.json").read_text())["data"]["eval_path"]
+    ne = evaluate_run(run, [held_out])["ne"]
+    log(f"{point} {nth}, {kind}", [report.exit_code], ne)
     assert ne < CHANCE
 
 
-@pytest.mark.matrix
-def test_all_processes_at_once(supervise: Callable[..., Supervised], starter: Starter, folder: Path) -> None:
+def test_all_processes_at_once(supervise: Supervise, starter: Starter, folder: Path) -> None:
     """With the coordinator and the supervisor; `shadowsync resume` goes on."""
     settings = settings_of("growing", folder, data=ENDLESS)
     job = supervise(dict(settings))
@@ -224,8 +214,7 @@ def test_all_processes_at_once(supervise: Callable[..., Supervised], starter: St
     assert list(folder.iterdir()) == []
     saved = open_checkpoint(first.folder, verify=True)[1].examples_trained
     epochs = 2 + saved // EXAMPLES
-    again = starter.fork("resume", str(first.folder), "--set", f"data.epochs={epochs}")
-    assert again.wait(SECONDS) == ExitCode.OK, again.text()
+    starter.ended("resume", str(first.folder), "--set", f"data.epochs={epochs}")
     run = job.run
     assert run.folder.resolve() != first.folder
     report = run.report

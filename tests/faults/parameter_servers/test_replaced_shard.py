@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,24 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.faults.conftest import (
     ENDLESS,
     dead_embedding_nodes,
+    goes_on_with_another,
     replace_embedding_nodes,
 )
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import (
+    ClusterMaker,
+    InProcessCluster,
+    finished,
+    slowed_at,
+)
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 
-SECONDS = 120.0
-EPOCHS = 1
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
-    "data": {"epochs": EPOCHS, "span_bytes": 1 << 16},
+    "data": {"span_bytes": 1 << 16},
     "embedding": {"nodes": 2},
 }
 
@@ -37,17 +39,14 @@ def _changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: CHANGES.get(name, {}) | sections.get(name, {}) for name in {**CHANGES, **sections}}
 
 
-def _require_whole(report: Report, dead: set[str]) -> None:
-    """Every shard has every batch, and no identity is unknown."""
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    counts = report.examples
-    assert counts.distinct == EPOCHS * EXAMPLES
-    assert counts.read == counts.trained + counts.returned
-    assert counts.replayed > 0, "the control: something was lost"
+def _ended_whole(own: InProcessCluster) -> Report:
+    """Waits for the end: every shard has every batch, and no identity is unknown."""
+    report = own.ended_whole()
+    assert report.examples.replayed > 0, "the control: something was lost"
     assert len(report.ledger.shard_applied) == 2
-    assert not report.ledger.shard_applied.keys() & dead
+    assert not report.ledger.shard_applied.keys() & dead_embedding_nodes(own.run)
     assert len(set(report.ledger.shard_applied.values())) == 1
+    return report
 
 
 @pytest.mark.parametrize(
@@ -59,32 +58,20 @@ def _require_whole(report: Report, dead: set[str]) -> None:
         pytest.param({"threads": 2, "memory_bytes": 400_000}, marks=pytest.mark.matrix),
     ],
 )
-def test_another_one_gets_every_batch(
-    in_process: Callable[..., InProcessCluster], embedding: dict[str, Any]
-) -> None:
+def test_another_one_gets_every_batch(in_process: ClusterMaker, embedding: dict[str, Any]) -> None:
     changes = _changed(embedding=CHANGES["embedding"] | embedding)
-    slowed = Slowed(30)
-    own = in_process(changes, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, changes)
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, dead_embedding_nodes(own.run))
-    events = [event.what for event in own.run.report.events if event.node == "embedding-2"]
+    events = [event.what for event in _ended_whole(own).events if event.node == "embedding-2"]
     assert events[0] == "joined the running job with newly initialized rows"
     assert "batches that it lacks will be trained again" in events[1]
     # The others knew these batches.
-    trained = {
-        (epoch, span, number): count
-        for epoch, span, number, count in own.run.query(
-            "SELECT epoch, span, number, acknowledgements FROM batches"
-        )
-    }
-    again = sum(count - 1 for count in trained.values())
+    ((again,),) = own.run.query("SELECT sum(acknowledgements - 1) FROM batches")
     assert events[1].startswith(f"{again:,} batches")
 
 
-def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcessCluster]) -> None:
+def test_it_goes_on_from_the_last_checkpoint(in_process: ClusterMaker) -> None:
     slowed = Slowed(60)
     # The next one is due when twice as many batches are trained.
     changes = _changed(checkpoint={"every_examples": 6_000})
@@ -94,59 +81,43 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
     own.wait_for_batches(own.run.batches() + 16)
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, dead_embedding_nodes(own.run))
-    joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
+    joined = next(event.what for event in _ended_whole(own).events if event.node == "embedding-2")
     assert "with the rows of a checkpoint" in joined
 
 
 @pytest.mark.matrix
-def test_all_of_them_die_at_once(in_process: Callable[..., InProcessCluster]) -> None:
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+def test_all_of_them_die_at_once(in_process: ClusterMaker) -> None:
+    own, slowed = slowed_at(30, in_process, CHANGES)
     replace_embedding_nodes(own, 2)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, dead_embedding_nodes(own.run))
+    _ended_whole(own)
 
 
 @pytest.mark.matrix
-def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -> None:
+def test_a_trainer_dies_meanwhile(in_process: ClusterMaker) -> None:
     """What it had of the batches that are trained again, others train."""
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, CHANGES)
     own.nodes["trainer"][0].kill()
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     assert len(set(report.ledger.shard_applied.values())) == 1
 
 
 @pytest.mark.matrix
-def test_it_dies_in_the_only_span(in_process: Callable[..., InProcessCluster], click_log: Path) -> None:
+def test_it_dies_in_the_only_span(in_process: ClusterMaker, click_log: Path) -> None:
     """What it had applied can be read again when the span is complete; its reader waits for more by then."""
     file = sorted(click_log.glob("train-*.parquet"))[0]
-    slowed = Slowed(20)
-    own = in_process(_changed(data={"path": str(file), "epochs": 1}), faults=(slowed,)).start()
-    own.wait_for_batches(20)
+    own, slowed = slowed_at(20, in_process, _changed(data={"path": str(file), "epochs": 1}))
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS)
     assert report.examples.distinct == EXAMPLES // 2
     assert report.examples.replayed > 0
 
 
 @pytest.mark.matrix
-def test_it_dies_when_training_has_ended(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_dies_when_training_has_ended(in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes its place any more: the job stops, and says so in its report."""
     own = in_process(CHANGES)
     measure = JobFinalizer.measure_divergence
@@ -158,73 +129,50 @@ def test_it_dies_when_training_has_ended(
 
     monkeypatch.setattr(JobFinalizer, "measure_divergence", measure_while_it_dies)
     own.start()
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    report = own.ended(ExitCode.STOPPED_BY_DEATH, distinct=EXAMPLES)
     assert "rows are lost" in own.coordinator.text()
-    report = own.run.report
     assert report.model_saved is None
-    assert report.examples.distinct == EPOCHS * EXAMPLES
-    assert report.ledger.adds_up, report.ledger.identities
 
 
 @pytest.mark.matrix
 def test_a_shard_that_is_not_asked_what_it_lacks_is_red(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the batches of the dead one are in no row any more, and the ledger says so."""
     restore = OwedBatches.restore_shard
     monkeypatch.setattr(OwedBatches, "restore_shard", lambda self, number, _: restore(self, number, ()))
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, CHANGES)
     replace_embedding_nodes(own)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.LEDGER, own.coordinator.text()
+    assert own.wait() == ExitCode.LEDGER, own.coordinator.text()
     red = [one.name for one in own.run.report.ledger.identities if one.holds is False]
     assert red == ["batches applied by embedding-2 = distinct batches"]
 
 
-def test_nobody_takes_its_place(in_process: Callable[..., InProcessCluster]) -> None:
+def test_nobody_takes_its_place(in_process: ClusterMaker) -> None:
     own = in_process(_changed(run=CHANGES["run"] | {"rejoin_seconds": 0.5}, data=ENDLESS)).start()
     own.wait_for_batches(30)
     own.nodes["embedding"][0].kill()
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.STOPPED_BY_DEATH)
     assert report.model_saved is None
-    assert report.ledger.adds_up, report.ledger.identities
     assert "it died" in {one.unknown for one in report.ledger.identities if one.holds is None}
 
 
 @pytest.mark.matrix
-def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(
-    in_process: Callable[..., InProcessCluster],
-) -> None:
+def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(in_process: ClusterMaker) -> None:
     """What the new shard lacks is not in the checkpoint's ledger, so the next run trains it."""
-    slowed = Slowed(30)
-    own = in_process(CHANGES, faults=(slowed,)).start()
-    own.wait_for_batches(30)
+    own, slowed = slowed_at(30, in_process, CHANGES)
     replace_embedding_nodes(own)
     wait_until(lambda: own.run.logged("batches that it lacks will be trained again"), "it is known")
-    own.coordinator.interrupt()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    own.interrupted()
     slowed.release()
     first = RunFolder(own.run.folder.resolve())
-    assert first.report.ledger.adds_up, first.report.ledger.identities
-    again = in_process(going_on(CHANGES, first)).start()
-    assert again.wait(SECONDS) == ExitCode.OK, again.coordinator.text()
-    report = again.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = finished(in_process, going_on(CHANGES, first)).report
     assert report.restored_examples < first.report.examples.distinct, "the control: something was owed"
-    assert report.restored_examples + report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.restored_examples + report.examples.distinct == EXAMPLES
 
 
-def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+def test_the_supervisor_starts_another(supervise: Supervise) -> None:
     job = supervise()
-    job.wait_for_batches(20)
-    job.node("embedding").kill()
-    known = "batches that it lacks will be trained again"
-    wait_until(lambda: job.run.logged(known), known)
-    trained = job.run.batches()
-    job.wait_for_batches(trained + 20)
-    job.process.signal(signal.SIGINT)
-    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
-    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    goes_on_with_another(job, "embedding", "batches that it lacks will be trained again")
+    job.interrupted()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import ENDLESS, goes_on_with_another
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 from shadowsync.tests.support.sync.example_algorithms import DOWNPOUR, needs_examples
 
-EPOCHS = 1
-SECONDS = 120.0
 QUICK = {"node_timeout_seconds": 2.0}
 MODES: dict[str, dict[str, Any]] = {
     "shadow": {"mode": "shadow"},
@@ -36,41 +32,29 @@ MODES: dict[str, dict[str, Any]] = {
         pytest.param("decoupled, fixed", marks=pytest.mark.matrix),
     ],
 )
-def test_the_center_is_made_again_of_the_replicas(
-    in_process: Callable[..., InProcessCluster], mode: str
-) -> None:
+def test_the_center_is_made_again_of_the_replicas(in_process: ClusterMaker, mode: str) -> None:
     slowed = Slowed(40, 1.0)
     own = in_process(
-        {
-            "run": QUICK,
-            "data": {"epochs": EPOCHS},
-            "sync": {"nodes": 2} | MODES[mode],
-        },
-        supervised=True,
-        faults=(slowed,),
+        {"run": QUICK, "sync": {"nodes": 2} | MODES[mode]}, supervised=True, faults=(slowed,)
     ).start()
     own.wait_for_batches(30)
     own.nodes["sync"][0].kill()
     own.join("sync")
     wait_until(lambda: own.run.logged("joined the running job"), "it has joined")
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     events = [(event.node, event.what) for event in report.events]
     assert ("sync-2", "joined the running job; its slice of the center is the mean of 2 replicas") in events
     # Without it the center would be lost: `test_a_killed_sync_node`.
     name = MODES[mode].get("algorithm", "easgd")
     assert report.model_saved == f"the center ({name})"
-    assert report.eval is not None
-    assert report.eval.model == f"the center ({name})"
+    assert own.run.evaluation.model == f"the center ({name})"
 
 
 @needs_examples
-def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., InProcessCluster]) -> None:
+def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: ClusterMaker) -> None:
     """What a replica has not sent yet would be in the mean, and be sent again."""
-    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": DOWNPOUR}}
+    changes = {"run": QUICK, "sync": {"algorithm": DOWNPOUR}}
     slowed = Slowed(40, 1.0)
     own = in_process(changes, supervised=True, faults=(slowed,)).start()
     own.wait_for_batches(30)
@@ -79,16 +63,11 @@ def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., 
     assert late.wait() == ExitCode.CLUSTER
     slowed.release()
     assert "the job is running and cannot take another sync node now" in late.text()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
+    own.ended(ExitCode.FINISHED_WITH_DEATHS)
 
 
-def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+def test_the_supervisor_starts_another(supervise: Supervise) -> None:
     job = supervise({"data": ENDLESS, "sync": {"algorithm": "easgd", "nodes": 1}})
-    job.wait_for_batches(20)
-    job.node("sync").kill()
     joined = "sync-1: joined the running job; its slice of the center is the mean of 1 replica"
-    wait_until(lambda: job.run.logged(joined), joined)
-    job.process.signal(signal.SIGINT)
-    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
-    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    goes_on_with_another(job, "sync", joined)
+    job.interrupted()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import stray_row
 
 
-def test_a_row_out_of_range_costs_its_reader_and_is_named(
-    in_process: Callable[..., InProcessCluster],
-) -> None:
+def test_a_row_out_of_range_costs_its_reader_and_is_named(in_process: ClusterMaker) -> None:
     """It was the only one, so the job stops, with a checkpoint."""
     few: dict[str, dict[str, object]] = {
         "run": {"rejoin_seconds": 1.0},
@@ -19,7 +15,7 @@ def test_a_row_out_of_range_costs_its_reader_and_is_named(
         "sync": {"algorithm": "none"},
     }
     own = in_process(few, faults=(stray_row,)).start()
-    assert own.wait() == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    own.ended(ExitCode.STOPPED_BY_DEATH)
     assert any("a row was changed on its way" in line["text"] for line in own.run.log("reader-0"))
     events = own.run.report.events
     why = events[0].what
@@ -28,4 +24,3 @@ def test_a_row_out_of_range_costs_its_reader_and_is_named(
     assert "use one version of shadowsync" in why
     assert "reader" in own.coordinator.text()
     assert "Traceback" not in own.coordinator.text()
-    assert own.run.report.ledger.adds_up

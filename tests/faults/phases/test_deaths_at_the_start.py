@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import Ready
 from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers
 from shadowsync.tests.faults.conftest import FOLLOWING, finish_input
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import until, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 
-SECONDS = 120.0
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
     "data": {"readers": 2, "span_bytes": 1 << 16},
@@ -39,18 +38,14 @@ MOMENTS = [
 ]
 
 
-def _require_whole(own: InProcessCluster) -> None:
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == EXAMPLES
+def _ended_whole(own: InProcessCluster, code: ExitCode = ExitCode.FINISHED_WITH_DEATHS) -> Report:
+    report = own.ended_whole(code)
     assert report.model_saved == "the center (easgd)"
+    return report
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_before_all_are_there(
-    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, role: str
-) -> None:
+def test_before_all_are_there(in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     own = in_process(CHANGES, replaces=True)
     handle, all_but_one, released = RequestHandler.handle, threading.Event(), threading.Event()
 
@@ -58,7 +53,7 @@ def test_before_all_are_there(
         missing = sum(handler._state.members.missing().values())
         if isinstance(request, Ready) and missing == 1 and not released.is_set():
             all_but_one.set()
-            await until(released.is_set, "the dead one is replaced", SECONDS)
+            await until(released.is_set, "the dead one is replaced")
         return await handle(handler, token, request, number)
 
     monkeypatch.setattr(RequestHandler, "handle", hold_one_back)
@@ -69,19 +64,14 @@ def test_before_all_are_there(
     own.replace_dead(dead)
     released.set()
     # No node that took part has died.
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
-    _require_whole(own)
-    events = [(event.node, event.what) for event in own.run.report.events]
+    report = _ended_whole(own, ExitCode.OK)
+    events = [(event.node, event.what) for event in report.events]
     assert (dead.name, "died (killed by SIGKILL)") in events
 
 
 @pytest.mark.parametrize(("role", "phase", "time"), MOMENTS)
 def test_while_the_job_starts(
-    in_process: Callable[..., InProcessCluster],
-    monkeypatch: pytest.MonkeyPatch,
-    role: str,
-    phase: str,
-    time: int,
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, role: str, phase: str, time: int
 ) -> None:
     slowed = Slowed()
     own = in_process(CHANGES, replaces=True, faults=(slowed,))
@@ -90,7 +80,7 @@ def test_while_the_job_starts(
 
     async def lose() -> None:
         due.set()
-        await until(dead.is_set, "a node is dead", SECONDS)
+        await until(dead.is_set, "a node is dead")
 
     async def call_and_lose(self: CoordinatorServer, members: Any, request: Any, *more: Any) -> Any:
         number = next(calls) if type(request) is PHASES[phase] else 0
@@ -113,12 +103,11 @@ def test_while_the_job_starts(
     replacing.join()
     wait_until(lambda: own.nodes[role][-1].name, "the other one has joined")
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own)
+    _ended_whole(own)
     assert len(own.nodes[role]) == own.job.expected[role] + 1
 
 
-def test_who_ends_by_itself_is_not_replaced(in_process: Callable[..., InProcessCluster]) -> None:
+def test_who_ends_by_itself_is_not_replaced(in_process: ClusterMaker) -> None:
     """The control: another one would end in the same way."""
     own = in_process(CHANGES, replaces=True)
     own.start_coordinator()
@@ -126,20 +115,17 @@ def test_who_ends_by_itself_is_not_replaced(in_process: Callable[..., InProcessC
     wait_until(lambda: own.nodes["reader"][0].name, "the reader has joined")
     own.nodes["reader"][0].kill()
     own.replace_dead(own.nodes["reader"][0], ExitCode.DATA)
-    assert own.wait(SECONDS) == ExitCode.DATA
+    assert own.wait() == ExitCode.DATA
     assert "reader-0 died before the job started" in own.coordinator.text()
     assert len(own.nodes["reader"]) == 1
 
 
-def test_the_supervisor_replaces_it(supervise: Callable[..., Supervised]) -> None:
+def test_the_supervisor_replaces_it(supervise: Supervise) -> None:
     job = supervise({"data": FOLLOWING})
     wait_until(lambda: job.nodes("reader"), "the reader is started")
     job.nodes("reader")[0].kill()
     wait_until(lambda: job.run.logged("killed by SIGKILL"), "the coordinator knows of it")
     finish_input(job)
-    code = job.process.wait(SECONDS)
-    assert code in (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS), job.process.text()
-    report = job.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = job.ended(ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
     assert report.examples.distinct == EXAMPLES
     assert any("killed by SIGKILL" in event.what for event in report.events)

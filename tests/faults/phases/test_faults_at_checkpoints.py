@@ -15,16 +15,21 @@ import psutil
 import pytest
 from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster, replace_embedding_nodes
+from shadowsync.tests.faults.conftest import (
+    ENDLESS,
+    FEW_NODES,
+    AnyCluster,
+    AnyClusterMaker,
+    replace_embedding_nodes,
+)
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 from shadowsync.tests.support.jobs.resumed import Changed, going_on, trained_batches
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
+from shadowsync.tests.support.jobs.supervised import Supervise
 
-ClusterMaker = Callable[..., AnyCluster]
 Validating = Callable[..., tuple[AnyCluster, psutil.Process]]
 SCORING = "shadowsync.nodes.coordinator.validation.process"
 STOPS_ITSELF = f"""
@@ -78,7 +83,7 @@ def validating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation_file:
     }
 
     def start(
-        cluster: ClusterMaker, run: dict[str, float | str] | None = None, **changes: dict[str, Any]
+        cluster: AnyClusterMaker, run: dict[str, float | str] | None = None, **changes: dict[str, Any]
     ) -> tuple[AnyCluster, psutil.Process]:
         own = cluster(
             {
@@ -154,9 +159,8 @@ def fill_in_the_middle(own: AnyCluster, volume: Path) -> tuple[Path, int] | None
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
-@pytest.mark.no_kill
 def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
-    volume: Path, in_process: ClusterMaker
+    volume: Path, in_process: AnyClusterMaker
 ) -> None:
     # Checkpoints with pauses, in which the volume is filled.
     often = {"every_seconds": 2.0}
@@ -173,20 +177,16 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     assert manifest.examples_trained >= kept
     filler.unlink()
     wait_until(lambda: saved_examples(own.run) > manifest.examples_trained, "the next one is written")
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
-    report = own.run.report
-    assert report.checkpoints is not None
-    assert report.checkpoints.failed >= 1
+    report = own.interrupted()
+    assert known(report.checkpoints).failed >= 1
     assert any(failed in event.what for event in report.events)
-    assert report.ledger.adds_up, report.ledger.identities
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
 def test_a_volume_that_gets_full_while_a_checkpoint_is_written(
-    volume: Path, in_process: ClusterMaker
+    volume: Path, in_process: AnyClusterMaker
 ) -> None:
     often = {"every_seconds": 2.0}
     own = in_process({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
@@ -198,33 +198,25 @@ def test_a_volume_that_gets_full_while_a_checkpoint_is_written(
     wait_until(lambda: not own.run.partial_checkpoint("embedding-*"), "its files are removed")
     filler.unlink()
     wait_until(lambda: saved_examples(own.run) > kept, "the next one is written")
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
-    report = own.run.report
+    report = own.interrupted()
     assert any("No space left on device" in event.what for event in report.events)
-    assert report.ledger.adds_up, report.ledger.identities
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
-def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, in_process: ClusterMaker) -> None:
+def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, in_process: AnyClusterMaker) -> None:
     fill(volume)
     own = in_process({"data": {"epochs": 2}, "model": LARGE}).start()
-    assert own.wait() == 8, own.coordinator.text()
+    report = own.ended(8, distinct=2 * EXAMPLES)
     assert "No space left on device" in own.coordinator.text()
-    report = own.run.report
     assert report.exit_code == 8
-    assert report.examples.distinct == 2 * EXAMPLES
-    assert report.ledger.adds_up, report.ledger.identities
     assert not list(own.run.folder.glob("checkpoint*"))
 
 
-def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) -> None:
+def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: AnyClusterMaker) -> None:
     run = {"node_timeout_seconds": 3.0}
-    slowed = Slowed(40)
-    own = cluster({"run": run, "checkpoint": {"every_examples": 1}}, faults=(slowed,)).start()
-    own.wait_for_batches(40)
+    own, slowed = slowed_at(40, cluster, {"run": run, "checkpoint": {"every_examples": 1}})
     wait_until(own.run.partial_checkpoint, "one is being written")
     own.nodes["trainer"][1].kill()
     before = saved_examples(own.run)
@@ -232,27 +224,22 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
     wait_until(lambda: own.run.logged("was silent for 3 s"), "its death is known")
     wait_until(lambda: saved_examples(own.run) > before, "checkpoints go on without it")
     slowed.release()
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES
+    own.ended(5, distinct=EXAMPLES)
     open_checkpoint(own.run.folder, verify=True)
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
 
 @pytest.mark.matrix
-def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Validating) -> None:
+def test_the_process_that_scores_is_killed(in_process: ClusterMaker, validating: Validating) -> None:
     # The next ones are scored beside training, which takes all of a busy machine.
-    own, scorer = validating(cluster, {"background_priority": "normal"})
+    own, scorer = validating(in_process, {"background_priority": "normal"})
     scorer.kill()
     said = "the validation process ended with killed by SIGKILL; another one scores "
     wait_until(lambda: own.run.logged(said), "that is known")
     own.wait_for_batches(own.run.batches() + 20)
     # Of one alone it would be a matter of course that it is the best.
     wait_until(lambda: validated(own.run) >= 2, "the next ones are validated")
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
-    report = own.run.report
+    report = own.interrupted()
     assert report.validation is not None
     assert report.validation.failed == 0
     best_at, best = min(report.curves.validation, key=lambda point: point[1])
@@ -262,40 +249,34 @@ def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Va
 
 @pytest.mark.matrix
 def test_an_embedding_node_dies_while_a_checkpoint_is_scored(
-    cluster: ClusterMaker, validating: Validating, tmp_path: Path
+    in_process: ClusterMaker, validating: Validating, tmp_path: Path
 ) -> None:
     """Its rows are on disk, and so are those of the one that takes its place."""
     folder = tmp_path / "rows"
     folder.mkdir()
     embedding = {"nodes": 2, "memory_bytes": 350_000, "folder": str(folder)}
     run: dict[str, float | str] = {"background_priority": "normal", "node_timeout_seconds": 2.0}
-    own, scorer = validating(cluster, run, embedding=embedding)
+    own, scorer = validating(in_process, run, embedding=embedding)
     replace_embedding_nodes(own)
-    known = "batches that it lacks will be trained again"
-    wait_until(lambda: own.run.logged(known), known)
+    lacks = "batches that it lacks will be trained again"
+    wait_until(lambda: own.run.logged(lacks), lacks)
     assert own.run.logged("with the rows of a checkpoint")
     before = validated(own.run)
     scorer.resume()
     own.wait_for_batches(own.run.batches() + 20)
     wait_until(lambda: validated(own.run) >= before + 2, "this one and the next are scored")
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.validation is not None
-    assert report.validation.failed == 0
+    report = own.interrupted()
+    assert known(report.validation).failed == 0
     assert all(node.reads > 100 and node.writes > 100 for node in report.disk_rows), report.disk_rows
     open_checkpoint(own.run.folder, verify=True)
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.no_kill
-def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validating: Validating) -> None:
-    own, scorer = validating(cluster)
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
+def test_ctrl_c_while_a_checkpoint_is_scored(in_process: ClusterMaker, validating: Validating) -> None:
+    own, scorer = validating(in_process)
+    own.interrupted()
     wait_until(lambda: not is_alive(scorer), "the process that scores has ended")
-    assert own.run.report.ledger.adds_up
     assert sorted(path.name for path in own.run.folder.glob("*best*")) == []
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
     open_checkpoint(own.run.folder, verify=True)
@@ -313,7 +294,7 @@ def test_the_process_that_scores_ends_with_its_coordinator(
 
 @pytest.mark.matrix
 def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
-    cluster: ClusterMaker,
+    cluster: AnyClusterMaker,
 ) -> None:
     settings: Changed = {
         "run": {"node_timeout_seconds": 3.0, "rejoin_seconds": 0.5},
@@ -330,7 +311,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     wait_until(lacks_some, "checkpoints are written, and the last one lacks some")
     own.nodes["embedding"][1].kill()
     slowed.release()
-    assert own.wait() == 6, own.coordinator.text()
+    own.ended(6)
     first = RunFolder(own.run.folder.resolve())
     text = own.coordinator.text()
     # How much of what was trained it has.
@@ -339,24 +320,20 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     alone = isinstance(own, Cluster)
     assert ("--set start.resume=true`" in text) == alone
     assert ("`shadowsync resume " in text) == (not alone)
-    again = cluster(going_on(settings, first)).start()
-    assert again.wait() == 0, again.coordinator.text()
-    second = RunFolder(again.run.folder.resolve())
+    second = finished(cluster, going_on(settings, first))
     report = second.report
-    assert report.ledger.adds_up, report.ledger.identities
     assert 6_000 <= report.restored_examples < first.report.examples.distinct
     assert report.restored_examples + report.examples.distinct == EXAMPLES
     # What the first one trained after its checkpoint is trained again, and everything else once.
     restored = second.query("SELECT sum(examples) FROM restored_spans")[0][0] or 0
     restored += second.query("SELECT sum(examples) FROM restored_batches")[0][0] or 0
     assert restored == report.restored_examples
-    lost = trained_batches(first).keys() & trained_batches(second).keys()
-    assert lost
+    assert trained_batches(first).keys() & trained_batches(second).keys()
 
 
 @pytest.mark.matrix
 def test_a_killed_coordinator_leaves_what_can_be_gone_on_with(
-    supervise: Callable[..., Supervised], in_process: Callable[..., InProcessCluster]
+    supervise: Supervise, in_process: ClusterMaker
 ) -> None:
     """Here the coordinator's death ends the job."""
     job = supervise({"checkpoint": {"every_examples": 2_000}, "run": {"restarts": 0}})
@@ -364,14 +341,11 @@ def test_a_killed_coordinator_leaves_what_can_be_gone_on_with(
     wait_until(lambda: saved_examples(job.run) > 0, "a checkpoint is written")
     (coordinator,) = job.nodes("coordinator")
     coordinator.kill()
-    wait_until(lambda: job.process.poll() is not None, "the job ends")
+    job.process.wait()
     first = RunFolder(job.run.folder.resolve())
     assert job.last_line().endswith("continue from its last checkpoint with `shadowsync resume runs/small`")
     # More than it had begun.
     epochs = 2 + saved_examples(first) // EXAMPLES
     settings: Changed = FEW_NODES | {"data": {"epochs": epochs}}
-    again = in_process(going_on(settings, first)).start()
-    assert again.wait() == 0, again.coordinator.text()
-    report = again.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = finished(in_process, going_on(settings, first)).report
     assert report.restored_examples + report.examples.distinct == epochs * EXAMPLES

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.faults.conftest import AnyCluster
+from shadowsync.tests.faults.conftest import AnyClusterMaker
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import RunFolder
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 
 pytestmark = pytest.mark.no_kill
 
@@ -43,7 +42,7 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def test_ctrl_c_in_training(supervise: Callable[..., Supervised]) -> None:
+def test_ctrl_c_in_training(supervise: Supervise) -> None:
     job = supervise()
     job.wait_for_batches(30)
     job.process.signal(signal.SIGINT)
@@ -54,7 +53,7 @@ def test_ctrl_c_in_training(supervise: Callable[..., Supervised]) -> None:
     check_interrupted(job.run)
 
 
-def test_ctrl_c_twice_stops_at_once(supervise: Callable[..., Supervised]) -> None:
+def test_ctrl_c_twice_stops_at_once(supervise: Supervise) -> None:
     job = supervise()
     job.wait_for_batches(5)
     # A coordinator that hangs: the first interrupt does nothing to it.
@@ -71,7 +70,7 @@ def test_ctrl_c_twice_stops_at_once(supervise: Callable[..., Supervised]) -> Non
 
 
 @pytest.mark.matrix
-def test_sigterm_before_training(supervise: Callable[..., Supervised]) -> None:
+def test_sigterm_before_training(supervise: Supervise) -> None:
     job = supervise()
     wait_until(lambda: job.nodes("coordinator"), "the coordinator is started")
     job.process.signal(signal.SIGTERM)
@@ -82,7 +81,7 @@ def test_sigterm_before_training(supervise: Callable[..., Supervised]) -> None:
 
 
 @pytest.mark.matrix
-def test_sigterm_while_nodes_are_starting(supervise: Callable[..., Supervised]) -> None:
+def test_sigterm_while_nodes_are_starting(supervise: Supervise) -> None:
     job = supervise()
     wait_until(lambda: job.run.logged("reader-0 joined"), "the reader joins")
     job.process.signal(signal.SIGTERM)
@@ -92,7 +91,7 @@ def test_sigterm_while_nodes_are_starting(supervise: Callable[..., Supervised]) 
     assert "Traceback" not in job.process.text()
 
 
-def test_sigterm_of_the_coordinator_in_training(cluster: Callable[..., AnyCluster]) -> None:
+def test_sigterm_of_the_coordinator_in_training(cluster: AnyClusterMaker) -> None:
     own = cluster({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(30)
     own.coordinator.interrupt()
@@ -103,7 +102,7 @@ def test_sigterm_of_the_coordinator_in_training(cluster: Callable[..., AnyCluste
         assert process.code == 130
 
 
-def test_sigterm_of_one_node_stops_the_job_and_says_which(cluster: Callable[..., AnyCluster]) -> None:
+def test_sigterm_of_one_node_stops_the_job_and_says_which(cluster: AnyClusterMaker) -> None:
     own = cluster({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(30)
     own.nodes["embedding"][0].interrupt()

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
@@ -24,7 +25,7 @@ def _chaos(starter: Starter, job_file: JobMaker, folder: Path, seed: int, *optio
 
     Of the seeds the faults are of all kinds, far from the jobs' ends, and in few jobs.
     """
-    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
+    job = job_file({"data": {"epochs": 8}, "run": {"node_timeout_seconds": 5.0}})
     faults = ["--kills", str(len(ROLES)), "--seed", str(seed)]
     process = starter.fork("chaos", str(job), *faults, *options, "--clean-runs", "1", "--out", "chaos")
     assert process.wait(580.0) == 0, process.text()
@@ -107,6 +108,5 @@ def test_a_folder_that_is_not_empty_is_refused(job_file: JobMaker, tmp_path: Pat
     folder = tmp_path / "chaos"
     folder.mkdir()
     (folder / "of-mine").touch()
-    result = CliRunner().invoke(main, ["chaos", str(job_file({})), "--out", str(folder)])
-    assert result.exit_code == ExitCode.USAGE
-    assert f"--out {folder}: is not empty; give another folder" in result.output
+    text = said("chaos", str(job_file({})), "--out", str(folder), code=ExitCode.USAGE)
+    assert f"--out {folder}: is not empty; give another folder" in text

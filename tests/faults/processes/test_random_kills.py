@@ -13,7 +13,6 @@ import json
 import os
 import random
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,7 @@ from shadowsync.lab.chaos.ledger_check import problems_of
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.in_process_node import InProcess
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
@@ -32,7 +31,6 @@ from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 JOBS: Final = int(os.environ.get("SHADOWSYNC_RANDOM_KILL_JOBS", "6"))
 SEED: Final = int(os.environ.get("SHADOWSYNC_RANDOM_KILL_SEED", "1"))
 LOG: Final = os.environ.get("SHADOWSYNC_RANDOM_KILL_LOG")
-SECONDS: Final = 120.0
 ROLES: Final = ("coordinator", "reader", "trainer", "embedding", "sync")
 PAIRED_SHARE: Final = 0.3
 # A whole job has about so many requests; the second moment is later by up to half of them.
@@ -117,23 +115,19 @@ def run_with_kills(
         if own.coordinator.poll() is None:
             phase = requests.phase
             met.append(f"{' and '.join(kill(own, moment.roles, draw))}, {phase}")
-    return own.wait(SECONDS), met
+    return own.wait(), met
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(SEED, SEED + JOBS))
-def test_nothing_is_lost(
-    in_process: Callable[..., InProcessCluster],
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
-) -> None:
+def test_nothing_is_lost(in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     requests, draw = RequestCount(monkeypatch), random.Random(seed)
     own = in_process(CHANGES, replaces=True)
     code, met = run_with_kills(own, moments_of(seed), requests, draw)
     codes, said = [code], [own.coordinator.text()]
     while code == ExitCode.STOPPED_BY_DEATH and TRAINED not in said[-1] and len(codes) < 3:
         own = in_process(_next_settings(own.run), replaces=True).start()
-        code = own.wait(SECONDS)
+        code = own.wait()
         codes.append(code)
         said.append(own.coordinator.text())
     if LOG is not None:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from shadowsync.cli import main
 from shadowsync.lab.chaos import soak
 from shadowsync.lab.chaos.schedule import ScheduledFault, soak_faults
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker
 
@@ -43,10 +42,7 @@ def test_a_soak(
     monkeypatch.setattr(soak, "soak_faults", first_kills)
     options = ["--every", "1s", "--for", "2s", "--faults", "kill", "--roles", "trainer,reader"]
     folder = tmp_path / "soak"
-    done = CliRunner().invoke(
-        main, ["chaos", str(job_file(SLOW)), *options, "--clean-runs", "1", "--out", str(folder)]
-    )
-    assert done.exit_code == ExitCode.OK, done.output
+    text = said("chaos", str(job_file(SLOW)), *options, "--clean-runs", "1", "--out", str(folder))
     found = json.loads((folder / "chaos.json").read_text("utf-8"))
     assert found["problems"] == []
     assert found["injected"] == {"trainer killed": 1, "reader killed": 1}
@@ -58,7 +54,7 @@ def test_a_soak(
     counts = clean["input_examples"], clean["repeated_examples"], clean["lost_examples"]
     assert counts == (EXAMPLES, 0, 0), "the control: a job without a kill"
     assert found["goodput"] == pytest.approx(useful_per_second(faulted) / useful_per_second(clean))
-    assert f"goodput {found['goodput']:.3f}" in done.output
+    assert f"goodput {found['goodput']:.3f}" in text
 
     # Not of a kill after which its run trained nothing more.
     assert set(found["speeds"]) <= set(found["injected"])

@@ -10,9 +10,9 @@ import torch
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.sync_algos.base import Slice
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed, is_here, once
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import ClusterMaker
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 DECOUPLED: dict[str, dict[str, Any]] = {
@@ -40,24 +40,20 @@ def many_examples(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker) -> None:
-    control = in_process(OFTEN).start()
-    assert control.wait() == ExitCode.OK, control.coordinator.text()
-    assert control.report.events == []
+    run = finished(in_process, OFTEN)
+    assert run.report.events == []
     slowed = Slowed(40)
     own = in_process(OFTEN, faults=(many_examples, slowed)).start()
     wait_until(lambda: own.run.logged(REFUSED), "the trainer is refused")
     assert own.coordinator.poll() is None
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     (said,) = [event for event in report.events if event.what.startswith(REFUSED)]
     assert said.node == "trainer-1"
     claimed, given = (int(text.replace(",", "")) for text in re.findall(r"[\d,]*\d", said.what))
     assert given < EXAMPLES < MANY <= claimed
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES
     # Who has which batch is up to the machine, which makes a hundredth. What has learned nothing has 1.2.
-    assert own.run.ne == pytest.approx(control.run.ne, rel=0.05)
+    assert own.run.ne == pytest.approx(run.ne, rel=0.05)
 
 
 @pytest.mark.parametrize("dies", ["reader", "trainer", "sync"])
@@ -73,8 +69,5 @@ def test_an_honest_trainer_is_never_accused(in_process: ClusterMaker, dies: str)
         own.join(dies)
         wait_until(lambda: own.run.logged("joined the running job"), "another has joined")
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     assert [event for event in report.events if event.what.startswith(REFUSED)] == []
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES

@@ -12,13 +12,11 @@ from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.wire.control.base import Request
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
-from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster, AnyClusterMaker
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed, die
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, Settings
-
-EPOCHS = 2
 
 
 def busy(own: AnyCluster) -> bool:
@@ -39,11 +37,7 @@ def wounded(
 ) -> AnyCluster:
     """A cluster in mid-training, one of whose trainers has been stopped, so that deliveries pile up, and then
     killed; nothing but its silence tells of that."""
-    base: Settings = {
-        "run": {"node_timeout_seconds": 3.0},
-        "data": {"epochs": EPOCHS},
-        "trainer": {"credit": 16},
-    }
+    base: Settings = {"run": {"node_timeout_seconds": 3.0}, "trainer": {"credit": 16}}
     slowed = Slowed(40)
     own: AnyCluster = cluster({**base, **(changes or {})}, faults=(slowed,)).start()
     wait_until(lambda: ready(own), "both trainers have trained")
@@ -55,17 +49,15 @@ def wounded(
 
 
 @pytest.mark.matrix
-def test_the_other_trainer_gets_its_batches(cluster: Callable[..., AnyCluster]) -> None:
+def test_the_other_trainer_gets_its_batches(cluster: AnyClusterMaker) -> None:
     own = wounded(cluster)
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(5)
     assert report.outcome == "finished although a node died"
     counted = report.examples
-    assert counted.distinct == EPOCHS * EXAMPLES
+    assert counted.distinct == EXAMPLES
     assert counted.returned > 0
     assert counted.read == counted.trained + counted.returned
     assert counted.in_flight == counted.dropped == 0
-    assert report.ledger.adds_up, report.ledger.identities
     # Each shard changed once for each batch, also for those that the dead trainer had pushed before it died.
     assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}
     ((returned,),) = own.run.query("SELECT sum(examples) FROM returned")
@@ -78,24 +70,22 @@ def test_the_other_trainer_gets_its_batches(cluster: Callable[..., AnyCluster]) 
     assert {living} == {"trainer-0", "trainer-1"} - dead
 
 
-def test_the_report_says_what_died_with_it(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_report_says_what_died_with_it(in_process: ClusterMaker) -> None:
     own = wounded(in_process, {"sync": {"algorithm": "none"}})
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(5)
     (event,) = [event for event in report.events if event.node.startswith("trainer")]
     assert event.what == "was silent for 3 s"
     # Without synchronization all dense updates of the dead replica are lost.
     ((trained,),) = own.run.query(f"SELECT count(*) FROM batches WHERE trainer = '{event.node}'")
     assert report.ledger.lost_dense_updates == trained > 0
     assert {node.name: node.exit for node in report.nodes}[event.node] == event.what
-    assert report.eval is not None
-    assert report.eval.model == "the replica (none)"
-    assert report.eval.examples == EVAL_EXAMPLES
+    assert own.run.evaluation.model == "the replica (none)"
+    assert own.run.evaluation.examples == EVAL_EXAMPLES
     open_checkpoint(own.run.folder, verify=True)
 
 
 @pytest.mark.matrix
-def test_trainers_that_die_while_the_disk_is_slow(in_process: Callable[..., InProcessCluster]) -> None:
+def test_trainers_that_die_while_the_disk_is_slow(in_process: ClusterMaker) -> None:
     """What the coordinator has in memory gets into the ledger's file, though its senders are gone."""
     armed, go_on = threading.Event(), threading.Event()
     waiting: set[str] = set()
@@ -119,10 +109,8 @@ def test_trainers_that_die_while_the_disk_is_slow(in_process: Callable[..., InPr
         patch.setattr(LedgerStore, "commit", slow)
         patch.setattr(JobJournal, "apply", noted)
 
-    changes = {"trainer": {"count": 3}, "data": {"epochs": EPOCHS}}
-    slowed = Slowed(40)
-    own = in_process(changes, supervised=True, faults=(slow_disk, slowed)).start()
-    own.wait_for_batches(40)
+    changes = {"trainer": {"count": 3}}
+    own, slowed = slowed_at(40, in_process, changes, faults=(slow_disk,), supervised=True)
     armed.set()
     wait_until(lambda: len(waiting) == 3, "each trainer waits for the ledger")
     slowed.release()
@@ -130,38 +118,30 @@ def test_trainers_that_die_while_the_disk_is_slow(in_process: Callable[..., InPr
     for victim in own.nodes["trainer"][:2]:
         victim.kill()
     go_on.set()
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    own.ended(5, distinct=EXAMPLES)
 
 
 @pytest.mark.matrix
-def test_synchronized_updates_outlive_their_trainer(in_process: Callable[..., InProcessCluster]) -> None:
+def test_synchronized_updates_outlive_their_trainer(in_process: ClusterMaker) -> None:
     """The control of the test above: the center has what rounds brought it."""
     own = wounded(in_process, {"sync": {"duty": 0.2}}, in_rounds)
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(5)
     (event,) = [event for event in report.events if event.node.startswith("trainer")]
     ((trained,),) = own.run.query(f"SELECT count(*) FROM batches WHERE trainer = '{event.node}'")
     assert report.ledger.lost_dense_updates < trained
-    assert report.eval is not None
-    assert report.eval.model == "the center (easgd)"
+    assert own.run.evaluation.model == "the center (easgd)"
 
 
 @pytest.mark.matrix
-def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster]) -> None:
+def test_a_death_that_is_told_at_once(in_process: ClusterMaker) -> None:
     """As by a supervisor, long before the heartbeats would tell."""
     changes = FEW_NODES | {"trainer": {"count": 2}, "data": {"epochs": 2}}
     changes["run"] = {"node_timeout_seconds": 60.0}
     # It has a batch that it will not train.
     own = in_process(changes, supervised=True, faults=(die("trainer", 40),)).start()
-    assert own.wait() == 5, own.coordinator.text()
+    report = own.ended(5, distinct=2 * EXAMPLES)
     (victim,) = (node for node in own.nodes["trainer"] if node.killed)
     assert own.run.logged(f"{victim.name}: died (killed by SIGKILL)")
-    report = own.run.report
-    assert report.examples.distinct == 2 * EXAMPLES
     assert report.examples.returned > 0
-    assert report.ledger.adds_up, report.ledger.identities
     assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}
     assert "finished although a node died" in own.coordinator.text()

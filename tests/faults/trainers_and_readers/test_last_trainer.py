@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,15 +9,13 @@ import torch
 from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import TakeCenter, TakeCenterReply
-from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster, goes_on_without_a_trainer
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.faults.conftest import ENDLESS, goes_on_with_another
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.runs import EXAMPLES, known
+from shadowsync.tests.support.jobs.supervised import Supervise
 
-EPOCHS = 1
-SECONDS = 120.0
 QUICK = {"node_timeout_seconds": 2.0}
 SYNC: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd", "nodes": 2},
@@ -39,8 +36,7 @@ class Taken:
         take = TrainerRole._take_center
 
         async def noted(role: TrainerRole, request: TakeCenter) -> TakeCenterReply:
-            assert role._sync is not None
-            self.center = await role._sync.shadow.read_center()
+            self.center = await known(role._sync).shadow.read_center()
             self.first = role._context.replica.read().clone()
             reply = await take(role, request)
             self.weights = role._context.replica.read().clone()
@@ -72,12 +68,11 @@ def _kill_all(own: InProcessCluster) -> None:
     ],
 )
 def test_another_takes_the_weights_from_the_center(
-    in_process: Callable[..., InProcessCluster], sync: str, trainers: int
+    in_process: ClusterMaker, sync: str, trainers: int
 ) -> None:
     slowed, taken = Slowed(60), Taken()
     changes = {
         "run": QUICK,
-        "data": {"epochs": EPOCHS},
         "trainer": {"count": trainers, "optimizer": "adagrad"},
         "sync": SYNC[sync],
         "checkpoint": {"every_examples": 2_000},
@@ -94,23 +89,18 @@ def test_another_takes_the_weights_from_the_center(
     )
     wait_until(lambda: own.run.logged(joined), joined)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended_whole()
     assert report.outcome == "finished although a node died"
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == EPOCHS * EXAMPLES
     assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}
     assert report.examples.returned > 0
     assert torch.equal(taken.weights, taken.center[: len(taken.weights)])
     assert not torch.equal(taken.weights, taken.first), "the control"
     assert taken.squares > 0.0
-    assert report.eval is not None
-    assert report.eval.model.startswith("the center")
+    assert own.run.evaluation.model.startswith("the center")
 
 
 @pytest.mark.matrix
-def test_without_a_checkpoint_the_optimizer_is_new(in_process: Callable[..., InProcessCluster]) -> None:
+def test_without_a_checkpoint_the_optimizer_is_new(in_process: ClusterMaker) -> None:
     slowed, taken = Slowed(40), Taken()
     changes = {
         "run": QUICK,
@@ -123,95 +113,74 @@ def test_without_a_checkpoint_the_optimizer_is_new(in_process: Callable[..., InP
     joined = "trainer-1: joined the running job, with the weights of the center and a new optimizer"
     wait_until(lambda: own.run.logged(joined), joined)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
+    own.ended(ExitCode.FINISHED_WITH_DEATHS)
     assert torch.equal(taken.weights, taken.center[: len(taken.weights)])
     assert taken.squares == 0.0
 
 
-def test_without_a_center_the_job_stops(in_process: Callable[..., InProcessCluster]) -> None:
+def test_without_a_center_the_job_stops(in_process: ClusterMaker) -> None:
     """The control: nobody has the dense model any more."""
-    slowed = Slowed(60)
     changes = {"run": QUICK, "data": ENDLESS, "sync": SYNC["none"], "checkpoint": {"every_examples": 2_000}}
-    own = in_process(changes, replaces=True, faults=(slowed,)).start()
-    own.wait_for_batches(60)
+    own, slowed = slowed_at(60, in_process, changes, replaces=True)
     wait_until(lambda: (own.run.folder / "checkpoint").exists(), "there is a checkpoint")
     _kill_all(own)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
-    assert own.run.report.outcome == "stopped: the last trainer died"
+    report = own.ended(ExitCode.STOPPED_BY_DEATH)
+    assert report.outcome == "stopped: the last trainer died"
     assert "shadowsync resume" in own.coordinator.text()
-    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
 
 
-def test_without_another_the_job_stops(cluster: Callable[..., AnyCluster]) -> None:
-    changes = {
-        "run": {"node_timeout_seconds": 2.0, "rejoin_seconds": 1.0},
-        "data": ENDLESS,
-        "trainer": {"count": 1},
-    }
-    own = cluster(changes).start()
+def test_without_another_the_job_stops(in_process: ClusterMaker) -> None:
+    changes = {"run": QUICK | {"rejoin_seconds": 1.0}, "data": ENDLESS, "trainer": {"count": 1}}
+    own = in_process(changes).start()
     own.wait_for_batches(20)
     own.nodes["trainer"][0].kill()
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.STOPPED_BY_DEATH)
     assert report.outcome == "stopped: the last trainer died"
     assert report.model_saved is None
     assert report.examples.read == report.examples.trained + report.examples.returned
     assert report.examples.dropped == report.examples.returned > 0
-    assert report.ledger.adds_up, report.ledger.identities
 
 
-def test_a_supervisor_without_restarts_left_is_not_waited_for(
-    in_process: Callable[..., InProcessCluster],
-) -> None:
-    changes = {
-        "run": QUICK | {"rejoin_seconds": 3_600.0},
-        "data": ENDLESS,
-        "trainer": {"count": 1},
-    }
+def test_a_supervisor_without_restarts_left_is_not_waited_for(in_process: ClusterMaker) -> None:
+    changes = {"run": QUICK | {"rejoin_seconds": 3_600.0}, "data": ENDLESS, "trainer": {"count": 1}}
     own = in_process(changes, supervised=True).start()
     own.wait_for_batches(20)
     own.nodes["trainer"][0].kill()
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
-    assert own.run.report.outcome == "stopped: the last trainer died"
+    report = own.ended(ExitCode.STOPPED_BY_DEATH)
+    assert report.outcome == "stopped: the last trainer died"
 
 
-def test_the_center_dies_with_the_last_trainer(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_center_dies_with_the_last_trainer(in_process: ClusterMaker) -> None:
     changes = {"run": QUICK, "data": ENDLESS, "trainer": {"count": 1}}
     own = in_process(changes, supervised=False, replaces=True).start()
     own.wait_for_batches(20)
     own.nodes["trainer"][0].kill()
     own.nodes["sync"][0].kill()
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
-    outcomes = {
+    report = own.ended(ExitCode.STOPPED_BY_DEATH)
+    assert report.outcome in {
         "stopped: sync-0 died while the job had no trainer, so the center is lost",
         "stopped: the last trainer died",
     }
-    assert own.run.report.outcome in outcomes
 
 
 @pytest.mark.matrix
-def test_the_coordinator_dies_too(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_coordinator_dies_too(in_process: ClusterMaker) -> None:
     """The next one knows from the ledger that no trainer lives, and waits for another."""
-    slowed = Slowed(60)
-    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"count": 1}}
-    own = in_process(changes, replaces=True, faults=(slowed,)).start()
-    own.wait_for_batches(60)
+    changes = {"run": QUICK, "trainer": {"count": 1}}
+    own, slowed = slowed_at(60, in_process, changes, replaces=True)
     victim = own.nodes["trainer"][0]
     victim.kill()
     own.coordinator.kill()
     own.take_over()
     own.replace_dead(victim)
     slowed.release()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     assert own.run.logged("with the weights of the center")
 
 
 @pytest.mark.matrix
-def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+def test_the_supervisor_starts_another(supervise: Supervise) -> None:
     job = supervise({"data": ENDLESS, "sync": {"algorithm": "easgd", "nodes": 1}})
-    goes_on_without_a_trainer(job, "trainer-1: joined the running job, with the weights of the center")
+    goes_on_with_another(job, "trainer", "trainer-1: joined the running job, with the weights of the center")
+    job.interrupted()

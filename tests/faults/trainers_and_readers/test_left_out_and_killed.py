@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from shadowsync.tests.faults.conftest import AnyCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.runs import EXAMPLES, known
 from shadowsync.tests.support.jobs.unruly_model import NAME
 
-EPOCHS = 4
 UNRULY = {"name": NAME, "options": {"kind": "rows", "one_in": 2}, "bottom": None, "top": None}
 
 
 @pytest.mark.matrix
-def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., AnyCluster]) -> None:
+def test_the_other_trainer_leaves_out_what_is_bad_of_it(in_process: ClusterMaker) -> None:
     slowed = Slowed(20)
-    own = cluster(
+    own = in_process(
         {
             "run": {"node_timeout_seconds": 3.0},
-            "data": {"epochs": EPOCHS},
             "model": UNRULY,
             "trainer": {"credit": 32, "max_bad_batches": 10_000},
         },
@@ -37,18 +33,15 @@ def test_the_other_trainer_leaves_out_what_is_bad_of_it(cluster: Callable[..., A
     victim.suspend()
     victim.kill()
     slowed.release()
-    assert own.wait() == 5, own.coordinator.text()
-    report, run = own.run.report, own.run
-    assert report.ledger.adds_up, report.ledger.identities
+    report, run = own.ended(5), own.run
     assert "left out by the trainers = left out in the ledger" in {i.name for i in report.ledger.identities}
     counted = report.examples
     assert counted.returned > 0
-    assert counted.distinct + counted.dropped == EPOCHS * EXAMPLES
+    assert counted.distinct + counted.dropped == EXAMPLES
     assert counted.read == counted.trained + counted.dropped + counted.returned
     # Some of what came back is bad, every other one of all that credit allows, and was left out by the other.
     again = "SELECT count(*) FROM returned r JOIN left_out l USING (epoch, span, number)"
     ((bad,),) = run.query(again)
     assert bad > 0
     assert set(report.ledger.shard_applied.values()) == {run.batches()}
-    assert report.bad_batches is not None
-    assert report.bad_batches.examples == counted.dropped
+    assert known(report.bad_batches).examples == counted.dropped

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers, ReadReplica
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import until, wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.short_start import ALGORITHMS, WARM, InOrder, algorithms, short_start
 
 START, SLOW_FROM = 80, 30
-SECONDS = 120.0
 CENTRAL = ("easgd", "fixed easgd", "decoupled")
 CENTER = "with the weights of the center and a new optimizer"
 OWN = "with the weights that it was ready with: those of the trainer that died are lost"
-Cluster = Callable[..., InProcessCluster]
 
 
 class Slow:
@@ -45,7 +41,7 @@ class Slow:
 
 
 def in_start(
-    in_process: Cluster, sync: str, trainers: int = 3, **options: Any
+    in_process: ClusterMaker, sync: str, trainers: int = 3, **options: Any
 ) -> tuple[InProcessCluster, Slow, InOrder]:
     """A job in its start, through which one trainer goes slowly, and who trains each of its batches."""
     slowed, order = Slow(), InOrder()
@@ -64,16 +60,11 @@ def in_start(
 
 def require_whole(own: InProcessCluster, code: ExitCode = ExitCode.FINISHED_WITH_DEATHS) -> list[str]:
     """Wait for the end; everything is trained, and the ledger adds up. Gives the events."""
-    assert own.wait(SECONDS) == code, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == EXAMPLES
-    return [f"{event.node}: {event.what}" for event in report.events]
+    return [f"{event.node}: {event.what}" for event in own.ended_whole(code).events]
 
 
 @pytest.mark.parametrize("sync", algorithms("easgd", "bmuf", without="gaia"))
-def test_another_one_goes_on_alone(in_process: Cluster, sync: str) -> None:
+def test_another_one_goes_on_alone(in_process: ClusterMaker, sync: str) -> None:
     own, slowed, order = in_start(in_process, sync, supervised=True)
     own.node("trainer-0").kill()
     text = "trainer-1: goes on alone with the start of the job"
@@ -92,7 +83,7 @@ def test_another_one_goes_on_alone(in_process: Cluster, sync: str) -> None:
 @pytest.mark.parametrize("sync", ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("moment", [ConnectPeers, Begin])
 def test_it_dies_before_it_has_begun(
-    in_process: Cluster, monkeypatch: pytest.MonkeyPatch, moment: type[Any], sync: str
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, moment: type[Any], sync: str
 ) -> None:
     """Perhaps before it has given the center its first values: the next one does."""
     due, dead = threading.Event(), threading.Event()
@@ -101,7 +92,7 @@ def test_it_dies_before_it_has_begun(
     async def call_and_lose(self: CoordinatorServer, member: Any, request: Any, *more: Any) -> Any:
         if type(request) is moment and member.info.name == "trainer-0":
             due.set()
-            await until(dead.is_set, "it is dead", SECONDS)
+            await until(dead.is_set, "it is dead")
         return await call(self, member, request, *more)
 
     monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)
@@ -127,18 +118,18 @@ def test_it_dies_before_it_has_begun(
     assert {"trainer-1", "trainer-2"} <= set(order) <= {"trainer-1", "trainer-2", "trainer-3"}
 
 
-def test_the_control_without_another_one_and_a_center_the_job_stops(in_process: Cluster) -> None:
+def test_the_control_without_another_one_and_a_center_the_job_stops(in_process: ClusterMaker) -> None:
     own, slowed, order = in_start(in_process, "bmuf", 2, supervised=True)
     own.node("trainer-1").kill()
     wait_until(lambda: own.run.logged("trainer-1: died"), "the coordinator knows of it")
     own.node("trainer-0").kill()
     slowed.release(own, order)
-    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    assert own.wait() == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
     assert own.run.report.outcome == "stopped: the last trainer died"
 
 
 @pytest.mark.parametrize("replaced", [True, pytest.param(False, marks=pytest.mark.matrix)])
-def test_one_that_waits_dies(in_process: Cluster, *, replaced: bool) -> None:
+def test_one_that_waits_dies(in_process: ClusterMaker, *, replaced: bool) -> None:
     own, slowed, order = in_start(in_process, "bmuf", replaces=True)
     victim = own.node("trainer-1")
     victim.kill()
@@ -158,10 +149,10 @@ def test_one_that_waits_dies(in_process: Cluster, *, replaced: bool) -> None:
 
 @pytest.mark.no_kill
 @pytest.mark.parametrize("sync", ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix)])
-def test_it_leaves_and_another_one_goes_on_first(in_process: Cluster, sync: str) -> None:
+def test_it_leaves_and_another_one_goes_on_first(in_process: ClusterMaker, sync: str) -> None:
     own, slowed, order = in_start(in_process, sync)
     own.node("trainer-0").terminate()
-    assert own.node("trainer-0").wait(SECONDS) == ExitCode.OK, own.node("trainer-0").text()
+    assert own.node("trainer-0").wait() == ExitCode.OK, own.node("trainer-0").text()
     slowed.release(own, order, "trainer-1", "trainer-2")
     events = require_whole(own, ExitCode.OK)
     text = "goes on alone with the start of the job, with the weights and the optimizer of trainer-0"
@@ -172,10 +163,10 @@ def test_it_leaves_and_another_one_goes_on_first(in_process: Cluster, sync: str)
 
 
 @pytest.mark.no_kill
-def test_one_that_waits_leaves(in_process: Cluster) -> None:
+def test_one_that_waits_leaves(in_process: ClusterMaker) -> None:
     own, slowed, order = in_start(in_process, "bmuf")
     own.node("trainer-1").terminate()
-    assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK, own.node("trainer-1").text()
+    assert own.node("trainer-1").wait() == ExitCode.OK, own.node("trainer-1").text()
     slowed.release(own, order, "trainer-2")
     events = require_whole(own, ExitCode.OK)
     assert "trainer-1: left the job as requested" in events
@@ -183,7 +174,7 @@ def test_one_that_waits_leaves(in_process: Cluster) -> None:
 
 
 @pytest.mark.parametrize("sync", ["easgd", pytest.param("bmuf", marks=pytest.mark.matrix)])
-def test_the_coordinator_dies(in_process: Cluster, sync: str) -> None:
+def test_the_coordinator_dies(in_process: ClusterMaker, sync: str) -> None:
     own, slowed, order = in_start(in_process, sync)
     own.coordinator.kill()
     own.take_over()
@@ -207,7 +198,7 @@ def test_the_coordinator_dies(in_process: Cluster, sync: str) -> None:
     ],
 )
 def test_one_dies_while_the_others_join(
-    in_process: Cluster, monkeypatch: pytest.MonkeyPatch, victim: str, request_type: type[Any]
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, victim: str, request_type: type[Any]
 ) -> None:
     """The trainer that went through the start, or one that joins: no other one is lost."""
     due, dead = threading.Event(), threading.Event()
@@ -217,7 +208,7 @@ def test_one_dies_while_the_others_join(
         started = self.state.ledger.examples_so_far >= self.state.job.start_examples
         if started and type(request) is request_type and not due.is_set():
             due.set()
-            await until(dead.is_set, "a node is dead", SECONDS)
+            await until(dead.is_set, "a node is dead")
         return await call(self, member, request, *more)
 
     monkeypatch.setattr(CoordinatorServer, "call", call_and_lose)

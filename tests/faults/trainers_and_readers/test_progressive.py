@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from shadowsync.tests.faults.conftest import FEW_NODES
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.runs import EXAMPLES, known
 
 PART = 0.9
 
 
 @pytest.mark.matrix
-def test_the_report_says_how_many_are_scored_of_how_many(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_report_says_how_many_are_scored_of_how_many(in_process: ClusterMaker) -> None:
     slowed = Slowed(60)
     own = in_process(
         FEW_NODES
@@ -34,10 +32,8 @@ def test_the_report_says_how_many_are_scored_of_how_many(in_process: Callable[..
     wait_until(both_have_scored, "both trainers have trained batches of the part")
     own.nodes["trainer"][1].kill()
     slowed.release()
-    assert own.wait() == 5, own.coordinator.text()
-    report = own.run.report
-    part = report.train.progressive
-    assert part is not None
+    report = own.ended(5)
+    part = known(report.train.progressive)
     assert part.trained == round(EXAMPLES * PART)
     (dead,) = (event.node for event in report.events if event.node.startswith("trainer"))
     # The first span is what comes before the part.

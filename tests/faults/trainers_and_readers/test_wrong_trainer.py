@@ -30,11 +30,10 @@ from shadowsync.pipeline.wire.control.messages import NextSpan, SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc.channel import RpcChannel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import AT, Fault, Slowed, is_here, once
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, until, wait_until
-from shadowsync.tests.support.jobs.resumed import ClusterMaker
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, known
 
 LAST_ROW = 2**31 - 1
 
@@ -252,23 +251,18 @@ NO_SCORES = np.full(7, np.nan).tobytes()
         ),
         pytest.param(replied(EvalSums, sums=b"x"), "its scores: ", marks=pytest.mark.matrix),
         pytest.param(
-            replied(DrainReply, applied_of=(BatchId(0, 0, 9, 9),)),
-            "not asked for",
-            marks=pytest.mark.matrix,
+            replied(DrainReply, applied_of=(BatchId(0, 0, 9, 9),)), "not asked for", marks=pytest.mark.matrix
         ),
     ],
     ids=["drain", "eval", "bytes", "applied"],
 )
 def test_a_reply_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
     own = in_process(faults=(fault,)).start()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     said = [event.what for event in report.events if event.node == "trainer-1"]
     assert said
     assert said[0].startswith("sent what cannot be: ")
     assert why in said[0]
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES
     assert report.eval is not None
 
 
@@ -324,14 +318,11 @@ def test_wrong_counts_of_a_pass_cost_whoever_says_them(
     in_process: ClusterMaker, fault: Fault, liar: str
 ) -> None:
     own = in_process({"data": {"readers": 2}}, faults=(fault, each_trainer_scores)).start()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS)
     (said,) = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
     assert said.node == liar
     assert "agree only without it" in said.what
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.eval is not None
-    assert report.eval.examples == EVAL_EXAMPLES
+    assert own.run.evaluation.examples == EVAL_EXAMPLES
 
 
 def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_process: ClusterMaker) -> None:
@@ -349,11 +340,10 @@ def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_proces
 
         patch.setattr(Scoring, "sums_of", late)
 
-    report = finished_run(in_process, {"data": {"readers": 2}}, faults=(scores_on,)).report
+    report = finished(in_process, {"data": {"readers": 2}}, faults=(scores_on,)).report
     assert len(scored_on) >= 2
     assert report.events == []
-    assert report.eval is not None
-    assert report.eval.examples == EVAL_EXAMPLES
+    assert known(report.eval).examples == EVAL_EXAMPLES
 
 
 @pytest.mark.matrix
@@ -365,26 +355,20 @@ def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: Clus
     of_the_part = "SELECT DISTINCT trainer FROM batches WHERE span > 0"
     wait_until(lambda: len(own.run.query(of_the_part)) == 2, "both trainers have batches of the part")
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS)
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]
     assert said.startswith("sent what cannot be: its scores: ")
     assert "it can have scored" in said
-    part = report.train.progressive
-    assert part is not None
+    part = known(report.train.progressive)
     assert 0 < part.examples < part.trained
-    assert report.ledger.adds_up, report.ledger.identities
 
 
 @pytest.mark.matrix
 def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> None:
     own = in_process({"data": {"readers": 2}}, faults=(a_span_of_too_many, each_reader_has_a_span)).start()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     said = [event.what for event in report.events if event.node == "reader-1"]
     assert "batches of at most" in said[0]
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES
 
 
 @pytest.mark.parametrize(
@@ -416,33 +400,26 @@ def test_a_batch_number_that_its_span_does_not_have_costs_one_reader(in_process:
     """Only the count of the next reader tells, which is honest."""
     faults = (delivered(id=beyond_its_span), each_reader_has_a_span)
     own = in_process({"data": {"readers": 2}}, faults=faults).start()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     assert {event.node for event in report.events if "failed: " in event.what} == {"reader-1"}
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES
     assert report.examples.replayed > 0
     assert any("the input does not have" in (one.unknown or "") for one in report.ledger.identities)
 
 
 def _require_a_dead_reader(own: InProcessCluster, why: str) -> None:
     own.start()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     (said,) = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
     assert said.node.startswith("reader-")
     assert said.what.startswith("sent what cannot be: a delivery to trainer-")
     assert why in said.what
     assert not [event for event in report.events if event.node.startswith("trainer")]
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES
     assert report.eval is not None
 
 
 def test_a_delivery_that_can_be_is_trained(in_process: ClusterMaker) -> None:
     """The control: nobody can know that its numbers are not those of the file."""
-    own = in_process({"data": {"readers": 2}}, faults=(delivered(dense=of_zeros),)).start()
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
+    finished(in_process, {"data": {"readers": 2}}, faults=(delivered(dense=of_zeros),))
 
 
 def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker) -> None:
@@ -450,13 +427,10 @@ def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker
     own = in_process({"data": {"readers": 3}}, faults=(refusing_all, slowed)).start()
     wait_until(lambda: own.run.logged("reports of two readers"), "it has reported two")
     slowed.release()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     said = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
     assert sorted(event.node.partition("-")[0] for event in said) == ["reader", "trainer"]
     assert "reports of two readers" in said[1].what
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES
 
 
 @pytest.mark.parametrize(
@@ -472,10 +446,7 @@ def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker
 )
 def test_it_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
     own = in_process(faults=(fault, each_trainer_trains)).start()
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    report = own.run.report
+    report = own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=EXAMPLES)
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]
     assert said.startswith("failed: ")
     assert why in said
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EXAMPLES

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 from shadowsync.attached.hub.checkpoint import FOLDER, MANIFEST, SavedModel
-from shadowsync.cli import main
 from shadowsync.pipeline.errors import CheckpointError, ClusterError
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops.attached_loops import (
-    Task,
     hub,
     in_threads,
     sgd,
+    small_loop,
     small_model,
     train_until,
     weights_of,
@@ -39,10 +39,9 @@ def folder(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("algorithm", ["easgd", "ma", "bmuf"])
 def test_loops_begin_with_the_model_of_a_checkpoint(tmp_path: Path, algorithm: str) -> None:
     with hub(folder(tmp_path / "a"), RARELY, sync__algorithm=algorithm) as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 10)
+            train_until(sync, step, lambda found: found["rounds"] >= 10)
         one = weights_of(sync.model())
     # By name, for whoever reads it without shadowsync.
     (file,) = (tmp_path / "a" / FOLDER).glob("*.safetensors")
@@ -103,8 +102,7 @@ def test_the_accounts_of_samples_go_on(tmp_path: Path) -> None:
         rest = train(own.endpoint, 0)
     assert len(seen) == 20
     assert sorted(seen + rest) == list(range(40))
-    assert own.book is not None
-    (samples,) = own.book.samples
+    (samples,) = known(own.book).samples
     assert samples.finished == 40
     assert samples.granted == samples.finished + samples.returned
     # The control: a hub that resumes nothing grants all of them.
@@ -117,13 +115,12 @@ def test_checkpoints_are_written_while_loops_train(tmp_path: Path) -> None:
         manifest = tmp_path / "a" / FOLDER / MANIFEST
 
         def loop(index: int) -> None:
-            model, task = small_model(), Task(index)
-            optimizer = sgd(model)
+            model, optimizer, step = small_loop(index)
             with shadowsync.attach(model, optimizer, join=own.endpoint, wait_for=2) as sync:
                 written: set[str] = set()
 
                 def several() -> bool:
-                    task.step(model, optimizer)
+                    step()
                     if manifest.exists():
                         content = json.loads(manifest.read_text())
                         written.update(one["name"] for one in content["files"])
@@ -153,7 +150,6 @@ def test_what_cannot_be_resumed_or_recovered(tmp_path: Path, monkeypatch: pytest
         (("--recover", "a", "--algo", "ma"), 2),
         (("--recover", "nowhere"), 2),
     ]:
-        done = CliRunner().invoke(main, ["hub", *arguments])
-        assert done.exit_code == code, (arguments, done.output)
+        said("hub", *arguments, code=code)
     # Nothing was begun.
     assert not (tmp_path / "runs").exists()

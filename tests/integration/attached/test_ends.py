@@ -16,12 +16,13 @@ from shadowsync.attached.hub.members import LOOP
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops.attached_loops import (
     END_SECONDS,
-    Task,
     hub,
     in_threads,
     sgd,
+    small_loop,
     small_model,
     train_until,
 )
@@ -31,13 +32,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def test_an_exception_leaves_as_it_was_and_nothing_else_is_left() -> None:
     with hub() as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         error = ZeroDivisionError("mine")
 
         def fail(own_error: Exception) -> None:
             with shadowsync.attach(model, optimizer, join=own.endpoint):
-                task.step(model, optimizer)
+                step()
                 raise own_error
 
         with pytest.raises(ZeroDivisionError) as raised:
@@ -48,10 +48,10 @@ def test_an_exception_leaves_as_it_was_and_nothing_else_is_left() -> None:
         # The parameters are plain tensors, each with memory of its own, and the loop goes on by itself.
         sizes = {p.untyped_storage().nbytes() for p in model.parameters()}
         assert sizes == {4 * p.numel() for p in model.parameters()}
-        task.step(model, optimizer)
+        step()
         # The model can be attached again.
         with shadowsync.attach(model, optimizer, join=own.endpoint):
-            task.step(model, optimizer)
+            step()
     assert own.book is not None
     assert [one.state for one in own.book.loops] == ["left", "left"]
     # An exception makes no closing round; a clean end does, the control.
@@ -104,14 +104,13 @@ def test_a_hub_of_two_awaits_the_second_loop_after_the_first_has_left() -> None:
 def test_a_step_that_would_not_be_synchronized_is_refused(breaks: Callable[[Any], Any], what: str) -> None:
     # Without rounds: one in the background may change parameters at any time.
     with hub(sync__algorithm="none") as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint, algorithm="none") as sync:
-            task.step(model, optimizer)
+            step()
             # What keeps the parameters is no fault, the control.
             model.load_state_dict(copy.deepcopy(model.state_dict()))
             model.to(torch.float32)
-            task.step(model, optimizer)
+            step()
             breaks(model)
             before = [p.detach().clone() for p in model.parameters()]
             with pytest.raises(shadowsync.AttachError, match=what):
@@ -152,10 +151,9 @@ def test_loops_and_hub_need_the_same_key(tmp_path: Path, monkeypatch: pytest.Mon
     JobKey.generate().write(key)
     monkeypatch.setenv(KEY_VARIABLE, str(key))
     with hub() as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint, key=key) as sync:
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 2)
+            train_until(sync, step, lambda found: found["rounds"] >= 2)
         monkeypatch.delenv(KEY_VARIABLE)
         before = [p.data_ptr() for p in model.parameters()]
         with pytest.raises(ClusterError, match="the hub and this node have different keys"):
@@ -165,13 +163,12 @@ def test_loops_and_hub_need_the_same_key(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_lost_hub_is_told_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    model, task = small_model(), Task(0)
-    optimizer = sgd(model)
+    model, optimizer, step = small_loop()
     with hub() as own:
         sync = shadowsync.attach(model, optimizer, join=own.endpoint)
-        task.step(model, optimizer)
-    train_until(sync, lambda: task.step(model, optimizer), lambda found: found["lost"] == 1)
-    task.step(model, optimizer)
+        step()
+    train_until(sync, step, lambda found: found["lost"] == 1)
+    step()
     assert "trains alone" in caplog.text
     sync.finish()
     assert "closing round could not be made" in caplog.text
@@ -179,15 +176,14 @@ def test_a_lost_hub_is_told_and_the_loop_goes_on(caplog: pytest.LogCaptureFixtur
 
 def test_a_forked_process_touches_nothing() -> None:
     with hub() as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            task.step(model, optimizer)
+            step()
             read, write = os.pipe()
             child = os.fork()
             if child == 0:
                 try:
-                    task.step(model, optimizer)
+                    step()
                 except shadowsync.AttachError as error:
                     os.write(write, str(error).encode())
                 sync.__exit__(None, None, None)
@@ -197,9 +193,8 @@ def test_a_forked_process_touches_nothing() -> None:
             os.close(read)
             os.close(write)
             # Its parent goes on.
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 3)
-    assert own.book is not None
-    assert own.book.loops[0].state == "left"
+            train_until(sync, step, lambda found: found["rounds"] >= 3)
+    assert known(own.book).loops[0].state == "left"
 
 
 def test_loops_share_a_data_set() -> None:
@@ -224,17 +219,15 @@ def test_loops_share_a_data_set() -> None:
 
         in_threads(lambda: loop(0), lambda: loop(1))
     assert sorted(seen[0] + seen[1]) == sorted(list(range(size)) * epochs)
-    assert own.book is not None
-    (samples,) = own.book.samples
+    (samples,) = known(own.book).samples
     assert (samples.granted, samples.finished, samples.returned, samples.held) == (150, 150, 0, 0)
 
 
 def test_a_loader_with_the_shared_sampler_has_no_length() -> None:
     with hub() as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            task.step(model, optimizer)
+            step()
             sampler = sync.sampler(range(40), epochs=1)
             loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=8, sampler=sampler)
             # Torch and others ask for it, and take a TypeError for none.
@@ -262,8 +255,7 @@ def test_what_a_broken_pass_did_not_train_is_given_out_again() -> None:
                 seen += x.int().tolist()
                 optimizer.step()
     assert sorted(seen) == list(range(40))
-    assert own.book is not None
-    (samples,) = own.book.samples
+    (samples,) = known(own.book).samples
     assert samples.finished == 40
     assert samples.granted == samples.finished + samples.returned
     assert samples.returned > 0

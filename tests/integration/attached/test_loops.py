@@ -11,6 +11,7 @@ import shadowsync
 import torch
 from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.control.server import ControlServer
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops.attached_loops import (
     END_SECONDS,
     Task,
@@ -18,6 +19,7 @@ from shadowsync.tests.support.loops.attached_loops import (
     in_threads,
     loss_of,
     sgd,
+    small_loop,
     small_model,
     train_until,
     weights_of,
@@ -106,15 +108,14 @@ def test_fixed_rate_rounds_of_two_loops_make_them_equal() -> None:
     both = threading.Barrier(2)
 
     def loop(address: str, index: int) -> list[torch.Tensor]:
-        model, task = small_model(), Task(index)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop(index)
         own = []
         with shadowsync.attach(model, optimizer, join=address, wait_for=2) as sync:
             assert sync.metrics()["members"] == 2
             # Rounds do not wait for a loop that has not begun.
             both.wait(60)
             for _ in range(every * rounds):
-                task.step(model, optimizer)
+                step()
                 own.append(weights_of(model))
         return own
 
@@ -130,11 +131,10 @@ def test_fixed_rate_rounds_of_two_loops_make_them_equal() -> None:
 
 def test_a_loop_that_joins_late_takes_the_weights_of_the_others() -> None:
     with hub(sync__algorithm="easgd") as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["steps"] >= 300)
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 20)
+            train_until(sync, step, lambda found: found["steps"] >= 300)
+            train_until(sync, step, lambda found: found["rounds"] >= 20)
             mine = weights_of(model)
             late, other = small_model(seed=5), small_model(seed=5)
             with shadowsync.attach(late, sgd(late), join=own.endpoint):
@@ -148,10 +148,9 @@ def test_a_loop_that_joins_late_takes_the_weights_of_the_others() -> None:
 @pytest.mark.parametrize("algorithm", ["ma", "bmuf"])
 def test_a_late_loop_without_a_center_gets_a_peers_weights(algorithm: str) -> None:
     with hub(sync__algorithm=algorithm) as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["steps"] >= 200)
+            train_until(sync, step, lambda found: found["steps"] >= 200)
             joined = threading.Event()
             late = small_model(seed=5)
             start = weights_of(late)
@@ -168,7 +167,7 @@ def test_a_late_loop_without_a_center_gets_a_peers_weights(algorithm: str) -> No
 
             def first() -> None:
                 while not joined.is_set():
-                    task.step(model, optimizer)
+                    step()
 
             (found, mine), _ = in_threads(second, first)
     assert (found - mine).norm() < (start - mine).norm() / 4
@@ -189,26 +188,23 @@ def test_a_loop_that_joins_as_the_last_other_one_leaves_begins_with_its_own_weig
         begun = threading.Event()
 
         def first() -> None:
-            model, task = small_model(), Task(0)
-            optimizer = sgd(model)
+            model, optimizer, step = small_loop()
             with shadowsync.attach(model, optimizer, join=own.endpoint):
-                task.step(model, optimizer)
+                step()
                 begun.set()
                 assert leave.wait(END_SECONDS)
 
         def second() -> torch.Tensor:
             assert begun.wait(END_SECONDS)
-            model, task = small_model(seed=5), Task(1)
-            optimizer = sgd(model)
+            model, optimizer, step = small_loop(1, seed=5)
             with shadowsync.attach(model, optimizer, join=own.endpoint):
                 found = weights_of(model)
-                task.step(model, optimizer)
+                step()
             return found
 
         _, found = in_threads(first, second)
     assert torch.equal(found, weights_of(small_model(seed=5)))
-    assert own.book is not None
-    assert [(loop.state, loop.steps) for loop in own.book.loops] == [("left", 1), ("left", 1)]
+    assert [(loop.state, loop.steps) for loop in known(own.book).loops] == [("left", 1), ("left", 1)]
 
 
 def test_nothing_changes_while_paused() -> None:
@@ -216,10 +212,9 @@ def test_nothing_changes_while_paused() -> None:
         paused, done = threading.Event(), threading.Event()
 
         def first() -> tuple[bool, int]:
-            model, task = small_model(), Task(0)
-            optimizer = sgd(model)
+            model, optimizer, step = small_loop()
             with shadowsync.attach(model, optimizer, join=own.endpoint, wait_for=2) as sync:
-                train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 3)
+                train_until(sync, step, lambda found: found["rounds"] >= 3)
                 with sync.paused():
                     before, rounds = weights_of(model), sync.metrics()["rounds"]
                     paused.set()
@@ -227,27 +222,20 @@ def test_nothing_changes_while_paused() -> None:
                     same = torch.equal(before, weights_of(model))
                     same = same and sync.metrics()["rounds"] == rounds
                 more = int(sync.metrics()["rounds"])
-                train_until(
-                    sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= more + 2
-                )
+                train_until(sync, step, lambda found: found["rounds"] >= more + 2)
             return same, more
 
         def second() -> None:
-            model, task = small_model(), Task(1)
-            optimizer = sgd(model)
+            model, optimizer, step = small_loop(1)
             with shadowsync.attach(model, optimizer, join=own.endpoint, wait_for=2) as sync:
                 while not paused.is_set():
-                    task.step(model, optimizer)
+                    step()
                 at = sync.metrics()["rounds"]
                 # The other one does not wait: its rounds go on.
-                train_until(
-                    sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= at + 3
-                )
+                train_until(sync, step, lambda found: found["rounds"] >= at + 3)
                 done.set()
                 at = sync.metrics()["rounds"]
-                train_until(
-                    sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= at + 3
-                )
+                train_until(sync, step, lambda found: found["rounds"] >= at + 3)
 
         (same, _), _ = in_threads(first, second)
     assert same
@@ -255,10 +243,9 @@ def test_nothing_changes_while_paused() -> None:
 
 def test_the_single_model() -> None:
     with hub(sync__algorithm="easgd") as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 5)
+            train_until(sync, step, lambda found: found["rounds"] >= 5)
             during = sync.model("center")
             assert type(during) is type(model)
             mine = sync.model("mine")

@@ -23,6 +23,7 @@ from shadowsync.tests.support.loops.attached_loops import (
     hub,
     in_threads,
     sgd,
+    small_loop,
     small_model,
     train_until,
     weights_of,
@@ -348,10 +349,9 @@ def test_what_would_be_trained_and_not_synchronized_is_refused(change: Any, what
 
 
 def test_the_model_of_all_never_has_a_layers_values_under_anothers_name() -> None:
-    model, task = small_model(), Task(0)
-    optimizer = sgd(model)
+    model, optimizer, step = small_loop()
     with hub() as own, shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-        task.step(model, optimizer)
+        step()
         head = model[3]
         model[3] = nn.Linear(8, 1)
         with pytest.raises(shadowsync.AttachError, match=r"3\.weight: was replaced"):
@@ -517,13 +517,12 @@ def test_a_block_that_trained_nothing_is_told(caplog: pytest.LogCaptureFixture) 
 
 
 def test_without_the_hub_the_error_says_which_model_there_is() -> None:
-    model, task = small_model(), Task(0)
-    optimizer = sgd(model)
+    model, optimizer, step = small_loop()
     with hub() as own:
         sync = shadowsync.attach(model, optimizer, join=own.endpoint)
-        task.step(model, optimizer)
+        step()
         sync.model()
-    train_until(sync, lambda: task.step(model, optimizer), lambda found: found["lost"] == 1)
+    train_until(sync, step, lambda found: found["lost"] == 1)
     with pytest.raises(
         ClusterError, match=r'center of all loops cannot be had: the hub is gone.*model\("mine"\)'
     ):

@@ -15,7 +15,15 @@ import shadowsync
 import torch
 from shadowsync.attached.loop import AttachedLoop
 from shadowsync.tests.support.gpu import GPU, needs_gpu
-from shadowsync.tests.support.loops.attached_loops import Task, hub, in_threads, sgd, small_model, weights_of
+from shadowsync.tests.support.loops.attached_loops import (
+    Task,
+    hub,
+    in_threads,
+    sgd,
+    small_loop,
+    small_model,
+    weights_of,
+)
 from torch import nn
 
 RATE, EVERY = 0.25, 2
@@ -222,13 +230,12 @@ def test_statistics_of_a_batchnorm_are_each_loops_own() -> None:
     both = threading.Barrier(2)
 
     def loop(address: str, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        model, task = small_model(), Task(index)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop(index)
         with shadowsync.attach(model, optimizer, join=address, wait_for=2) as sync:
             # Rounds do not wait for a loop that has not begun.
             both.wait(60)
             for _ in range(4 * EVERY):
-                task.step(model, optimizer)
+                step()
             norm: Any = sync.model("mine")[1]  # type: ignore[index]
             return weights_of(model), norm.running_mean, model[1].running_mean.clone()  # type: ignore
 

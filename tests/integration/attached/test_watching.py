@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.attached.hub.folder import announce
 from shadowsync.cli import main
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import free_ports, wait_until
-from shadowsync.tests.support.loops.attached_loops import Task, hub, sgd, small_model, train_until
+from shadowsync.tests.support.loops.attached_loops import hub, small_loop, train_until
 from shadowsync.watch.status import Status, read_status
 
 
@@ -31,16 +32,13 @@ def test_top_page_and_metrics_show_the_loops(tmp_path: Path) -> None:
     port = free_ports(1)
     with hub({"metrics_port": port, "folder": tmp_path}, watch__web="0") as own:
         announce(tmp_path, own.endpoint)
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
+        model, optimizer, step = small_loop()
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 5)
+            train_until(sync, step, lambda found: found["rounds"] >= 5)
             statuses: list[Status] = []
 
             def counted() -> bool:
-                done = CliRunner().invoke(main, ["top", str(tmp_path), "--once", "--json"])
-                assert done.exit_code == 0, done.output
-                statuses.append(read_status(json.loads(done.output)))
+                statuses.append(read_status(json.loads(said("top", str(tmp_path), "--once", "--json"))))
                 loops = statuses[-1].loops
                 # The loop knew of its rounds after its last step, which a heartbeat may have counted before.
                 has_rounds = statuses[-1].sync.rounds >= 5
@@ -96,15 +94,13 @@ def test_off_loopback_page_and_metrics_need_the_token(
         assert json.loads(got(f"{address}status.json", token))["run"] == "hub"
         # Whoever has no key cannot ask the hub either.
         monkeypatch.delenv(KEY_VARIABLE)
-        refused_top = CliRunner().invoke(main, ["top", "--join", own.endpoint, "--once"])
-        assert refused_top.exit_code == 4
+        said("top", "--join", own.endpoint, "--once", code=4)
         monkeypatch.setenv(KEY_VARIABLE, str(key))
 
 
 def test_an_address_off_loopback_needs_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["hub", "--bind", "0.0.0.0:0"])
-    assert done.exit_code == 2
+    said("hub", "--bind", "0.0.0.0:0", code=2)
     # Nothing was begun.
     assert list(tmp_path.iterdir()) == []

@@ -5,16 +5,11 @@ Requests that are scored meanwhile are scored by one checkpoint each.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import shutil
 import tracemalloc
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +18,13 @@ import pytest
 import torch
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.pipeline.types import Float32Array, Uint64Array
+from shadowsync.pipeline.types import Uint64Array
 from shadowsync.serving.follower import FollowedModel
-from shadowsync.serving.server import ModelServer
-from shadowsync.tests.support.jobs.checkpoint_copies import kept_checkpoints, replace_checkpoint
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.processes import until, wait_until
+from shadowsync.tests.support.jobs.checkpoint_copies import kept_checkpoints
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
+from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.jobs.runs import known
+from shadowsync.tests.support.outside.served import replies_while_replaced
 
 EXAMPLES = 20_000
 
@@ -56,10 +52,7 @@ def copies(tmp_path: Path) -> Iterator[Callable[[], list[Path]]]:
 
 @pytest.mark.matrix
 def test_a_followed_model_is_the_one_that_is_opened(
-    cluster: Callable[..., InProcessCluster],
-    log: Path,
-    copies: Callable[[], list[Path]],
-    tmp_path: Path,
+    cluster: ClusterMaker, log: Path, copies: Callable[[], list[Path]], tmp_path: Path
 ) -> None:
     own = cluster(
         {
@@ -161,52 +154,18 @@ def serve_while_they_change(copies: list[Path], rows: Mapping[str, list[int]], f
         wanted[model.manifest.examples_trained] = model.predict(rows)
     for one, other in combinations(wanted.values(), 2):
         assert (one != other).mean() > 0.5, "the control: they differ"
-    run, answers = folder / "served", list[tuple[int, Float32Array]]()
-
-    async def ask(server: ModelServer, done: asyncio.Event) -> None:
-        def request() -> dict[str, Any]:
-            body = json.dumps({"columns": rows}).encode()
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/score", body) as reply:
-                found: dict[str, Any] = json.load(reply)
-                return found
-
-        while not done.is_set():
-            found = await asyncio.to_thread(request)
-            values = np.array(found["probabilities"], np.float32)
-            answers.append((found["model"]["examples_trained"], values))
-
-    async def body() -> None:
-        shutil.copytree(copies[0], run / "checkpoint")
-        model, done = FollowedModel(run, "last"), asyncio.Event()
-        server = ModelServer(model, "127.0.0.1", 0)
-        await server.start()
-        asking = [asyncio.ensure_future(ask(server, done)) for _ in range(3)]
-        following = asyncio.ensure_future(server.follow(0.01))
-        for copy, examples in zip(copies, wanted, strict=True):
-            if copy != copies[0]:
-                replace_checkpoint(run, copy)
-            await until(partial(_has_answered, answers, examples, 6), "the next one is served")
-        done.set()
-        await asyncio.gather(*asking)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await server.close()
-
-    asyncio.run(asyncio.wait_for(body(), 120.0))
-    assert {examples for examples, _ in answers} == set(wanted)
-    for examples, values in answers:
-        np.testing.assert_allclose(values, wanted[examples], rtol=1e-6)
-
-
-def _has_answered(answers: list[tuple[int, Float32Array]], examples: int, count: int) -> bool:
-    return sum(named == examples for named, _ in answers) >= count
+    run = folder / "served"
+    shutil.copytree(copies[0], run / "checkpoint")
+    by_examples = dict(zip(wanted, copies, strict=True))
+    served = FollowedModel(run, "last")
+    for reply in replies_while_replaced(served, run, by_examples, "score", {"columns": rows}):
+        values = np.array(reply["probabilities"], np.float32)
+        np.testing.assert_allclose(values, wanted[reply["model"]["examples_trained"]], rtol=1e-6)
 
 
 def _users(model: SavedModel) -> Uint64Array:
     """The hashes of the users that have a row."""
-    grown = model.tables["user"].grown
-    assert grown is not None
-    return grown.keys
+    return known(model.tables["user"].grown).keys
 
 
 def _damage(folder: Path) -> None:

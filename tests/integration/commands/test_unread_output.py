@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("starter")
 
 CLI = [sys.executable, "-m", "shadowsync.cli"]
 # Only a trainer and an embedding node have to import torch.
-FEW_NODES = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
+FEW_NODES = {"trainer": {"count": 1, "batch": 512}, "sync": {"algorithm": "none"}}
 
 
 @pytest.fixture

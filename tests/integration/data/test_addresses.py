@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 
 
 def write_clicks(path: Path, rows: int = 6000) -> Path:
@@ -24,23 +23,21 @@ def write_clicks(path: Path, rows: int = 6000) -> Path:
     return path
 
 
-def test_an_address_that_was_never_seen_scores_as_its_network(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path
-) -> None:
+def test_an_address_that_was_never_seen_scores_as_its_network(cluster: ClusterMaker, tmp_path: Path) -> None:
     log = write_clicks(tmp_path / "clicks.csv")
     columns = {"clicked": "label", "client": "ip"}
-    own = cluster(
+    run = finished(
+        cluster,
         {
             "data": {"format": "csv", "path": str(log), "eval_path": None, "columns": columns},
             "model": {"name": "wide_deep"},
             "tables": {"client": {"kind": "growing", "rows": 1 << 14}},
             "embedding": {"lr": 0.2, "nodes": 1},
             "trainer": {"count": 1, "batch": 64},
-        }
-    ).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.report.examples.bad_rows == 1
-    model = SavedModel.open(own.run.folder)
+        },
+    )
+    assert run.report.examples.bad_rows == 1
+    model = SavedModel.open(run.folder)
     # Of neither the last two bytes came with these before, perhaps not even the /24.
 
     scores = model.predict([{"client": ip} for ip in ("12.3.255.1", "27.3.255.1", "200.3.255.1", None, "x")])

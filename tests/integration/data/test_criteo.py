@@ -5,11 +5,10 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 
 NAME = "criteo_first10k.tsv.gz"
 EPOCHS = 3
@@ -26,26 +25,20 @@ def criteo() -> Path:
     return Path(folder) / NAME
 
 
-def test_several_epochs_from_the_raw_file(
-    cluster: Callable[..., InProcessCluster], criteo: Path, tmp_path: Path
-) -> None:
+def test_several_epochs_from_the_raw_file(cluster: ClusterMaker, criteo: Path, tmp_path: Path) -> None:
     with gzip.open(criteo, "rb") as file:
         lines = sum(1 for _ in file)
     # What was trained on is scored on purpose, so under another name: a file is in one part only.
     again = shutil.copy(criteo, tmp_path / f"again-{NAME}")
     data = {"format": "criteo_tsv", "path": str(criteo), "eval_path": str(again), "epochs": EPOCHS}
-    own = cluster({"data": data, "embedding": {"nodes": 2}}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
+    run = finished(cluster, {"data": data, "embedding": {"nodes": 2}})
+    report = run.report
     counted = report.examples
     assert counted.trained == counted.distinct == counted.read
     assert counted.trained + counted.bad_rows == EPOCHS * lines
     assert counted.bad_rows == 0
-    assert report.ledger.adds_up
-    per_epoch = own.run.query("SELECT epoch, sum(examples) FROM batches GROUP BY epoch ORDER BY epoch")
+    per_epoch = run.query("SELECT epoch, sum(examples) FROM batches GROUP BY epoch ORDER BY epoch")
     assert per_epoch == [(epoch, lines) for epoch in range(EPOCHS)]
-    assert report.eval is not None
-    assert report.eval.examples == lines
+    assert run.evaluation.examples == lines
     # It has learned: on rows that it has seen, it is better than their mean.
-    assert report.eval.ne is not None
-    assert report.eval.ne < 0.98
+    assert run.ne < 0.98

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from shadowsync.cli import main
 from shadowsync.nodes.coordinator.input.follower import FoundSpans, GrowingInput
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.commands import said
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
-SECONDS = 120.0
 OF_A_FILE = EXAMPLES // 2
 
 
@@ -56,14 +53,10 @@ def wait_for(own: InProcessCluster, examples: int) -> None:
 
 def stop(own: InProcessCluster) -> str:
     """End the input, as a user does; gives what the command said."""
-    done = CliRunner().invoke(main, ["stop", str(own.run.folder)])
-    assert done.exit_code == ExitCode.OK, done.output
-    return done.output
+    return said("stop", str(own.run.folder))
 
 
-def test_files_are_trained_on_as_they_come(
-    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
-) -> None:
+def test_files_are_trained_on_as_they_come(in_process: ClusterMaker, click_log: Path, incoming: Path) -> None:
     own = in_process(changes(incoming)).start()
     wait_for(own, OF_A_FILE)
     # One that sorts before the first.
@@ -73,9 +66,7 @@ def test_files_are_trained_on_as_they_come(
     wait_for(own, 3 * OF_A_FILE)
     assert own.status()["progress"]["total"] is None
     assert "looks for no more input" in stop(own)
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended()
     assert report.examples.distinct == report.examples.read == 3 * OF_A_FILE
     assert [event.what for event in report.events].count("the input was ended as requested") == 1
     files = own.run.query("SELECT span, path FROM spans ORDER BY span")
@@ -87,21 +78,18 @@ def test_files_are_trained_on_as_they_come(
     assert report.eval is not None
 
 
-def interrupted(
-    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
-) -> InProcessCluster:
+def interrupted(in_process: ClusterMaker, click_log: Path, incoming: Path) -> InProcessCluster:
     """A job that was interrupted after it had trained m.parquet and z.parquet, which came later."""
     own = in_process(changes(incoming)).start()
     arrive(click_log, incoming, "z.parquet")
     wait_for(own, 2 * OF_A_FILE)
-    own.coordinator.interrupt()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    own.interrupted()
     return own
 
 
 @pytest.mark.matrix
 def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
-    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+    in_process: ClusterMaker, click_log: Path, incoming: Path
 ) -> None:
     first = interrupted(in_process, click_log, incoming)
     # By its path it is the first; the two before it keep their numbers, though one of them is gone.
@@ -110,17 +98,14 @@ def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     second = in_process(going_on(changes(incoming), first.run)).start()
     wait_for(second, OF_A_FILE)
     stop(second)
-    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
-    report = second.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == OF_A_FILE
+    report = second.ended(distinct=OF_A_FILE)
     assert report.restored_examples == 2 * OF_A_FILE
     assert [Path(path).name for (path,) in second.run.query("SELECT path FROM spans")] == ["a.parquet"]
 
 
 @pytest.mark.matrix
 def test_one_is_resumed_although_a_file_is_still_empty(
-    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+    in_process: ClusterMaker, click_log: Path, incoming: Path
 ) -> None:
     first = interrupted(in_process, click_log, incoming)
     (incoming / "b.parquet").touch()
@@ -128,32 +113,28 @@ def test_one_is_resumed_although_a_file_is_still_empty(
     arrive(click_log, incoming, "a.parquet")
     wait_for(second, OF_A_FILE)
     stop(second)
-    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
-    assert second.run.report.examples.distinct == OF_A_FILE
+    second.ended(distinct=OF_A_FILE)
 
 
 @pytest.mark.matrix
 def test_one_is_resumed_with_the_files_of_now_and_then_ends(
-    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+    in_process: ClusterMaker, click_log: Path, incoming: Path
 ) -> None:
     first = interrupted(in_process, click_log, incoming)
     arrive(click_log, incoming, "a.parquet")
     (incoming / "z.parquet").unlink()
     fixed = {"data": {"follow": False}}
-    second = in_process(going_on(changes(incoming), first.run, fixed)).start()
-    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
-    report = second.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = finished(in_process, going_on(changes(incoming), first.run, fixed)).report
     assert (report.examples.distinct, report.restored_examples) == (OF_A_FILE, 2 * OF_A_FILE)
 
 
 def test_a_file_that_cannot_be_trained_on_stops_the_job_and_is_named(
-    in_process: Callable[..., InProcessCluster], incoming: Path
+    in_process: ClusterMaker, incoming: Path
 ) -> None:
     own = in_process(changes(incoming)).start()
     wait_for(own, OF_A_FILE)
     (incoming / "z.parquet").write_text("not a table\n", encoding="utf-8")
-    assert own.wait(SECONDS) == ExitCode.DATA
+    assert own.wait() == ExitCode.DATA
     said = own.coordinator.text()
     assert "a new file of data.path cannot be trained on" in said
     assert str(incoming / "z.parquet") in said
@@ -162,13 +143,11 @@ def test_a_file_that_cannot_be_trained_on_stops_the_job_and_is_named(
     (incoming / "z.parquet").unlink()
     again = in_process(going_on(changes(incoming), own.run)).start()
     stop(again)
-    assert again.wait(SECONDS) == ExitCode.OK, again.coordinator.text()
-    assert again.run.report.ledger.adds_up
-    assert again.run.report.examples.distinct == 0
+    again.ended(distinct=0)
 
 
 def test_rows_added_to_a_planned_file_are_an_event(
-    in_process: Callable[..., InProcessCluster], incoming: Path, monkeypatch: pytest.MonkeyPatch
+    in_process: ClusterMaker, incoming: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, looks = GrowingInput.look, list[FoundSpans]()
 
@@ -182,16 +161,13 @@ def test_rows_added_to_a_planned_file_are_an_event(
     os.utime(incoming / "m.parquet", (1, 1))
     wait_until(lambda: own.run.logged("m.parquet has changed since it was planned"), "that is an event")
     stop(own)
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    own.ended()
     assert sum("has changed" in event.what for event in own.run.report.events) == 1
 
 
-def test_a_job_of_fixed_input_is_not_stopped(in_process: Callable[..., InProcessCluster]) -> None:
+def test_a_job_of_fixed_input_is_not_stopped(in_process: ClusterMaker) -> None:
     own = in_process({"data": {"epochs": 10_000}}).start()
     own.wait_for_batches(1)
-    done = CliRunner().invoke(main, ["stop", str(own.run.folder)])
-    assert done.exit_code == ExitCode.CLUSTER
-    assert "the job reads a fixed input" in done.output
+    assert "the job reads a fixed input" in said("stop", str(own.run.folder), code=ExitCode.CLUSTER)
     assert own.coordinator.poll() is None
-    own.coordinator.interrupt()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED
+    own.interrupted()

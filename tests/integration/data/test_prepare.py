@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import shadowsync
 from shadowsync.tests.support.data.prepared import csv_lines
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, write_job
 from shadowsync.tests.support.page_blocks import blocks_of, run_blocks
@@ -23,28 +22,23 @@ QUICKSTART = ROOT / "docs" / "quickstart.md"
 NONE = {"sync": {"algorithm": "none"}}
 
 
-def _run(cluster: Callable[..., InProcessCluster], name: str, folder: str = "") -> RunFolder:
+def _run(cluster: ClusterMaker, name: str, folder: str = "") -> RunFolder:
     changes = deterministic(NONE, 1, name)
     data = {**changes.get("data", {}), **({"prepared": folder} if folder else {})}
-    own = cluster({**changes, "data": data}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    return RunFolder(own.run.folder.resolve())
+    return finished(cluster, {**changes, "data": data})
 
 
 def test_the_same_run_to_the_bit(
-    cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
+    cluster: ClusterMaker, starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """A deterministic job on the folder ends with the bytes that the job on the source ends with."""
-    made = starter.spawn("prepare", str(job_file(deterministic(NONE, 1, "made"))), "--out", "prepared")
-    assert made.wait() == 0, made.text()
-    assert re.search(r"train: 20,000 rows, label rate 2\d\.\d\d%", made.text())
+    made = starter.ended("prepare", str(job_file(deterministic(NONE, 1, "made"))), "--out", "prepared")
+    assert re.search(r"train: 20,000 rows, label rate 2\d\.\d\d%", made)
     source = _run(cluster, "source")
     prepared = _run(cluster, "prepared-run", str(tmp_path / "prepared"))
     assert digests(source) == digests(prepared)
-    assert source.report.eval is not None
-    assert prepared.report.eval is not None
-    assert source.report.eval.ne == prepared.report.eval.ne
-    assert prepared.report.eval.teacher_ne == source.report.eval.teacher_ne is not None
+    assert source.ne == prepared.ne
+    assert prepared.evaluation.teacher_ne == source.evaluation.teacher_ne is not None
     assert prepared.report.examples == source.report.examples
 
 
@@ -86,8 +80,7 @@ cli.main()
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.matrix)])
 def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, number: signal.Signals) -> None:
     job, out = _big_csv(tmp_path), tmp_path / "out"
-    done = starter.spawn("prepare", str(job), "--out", "whole", "--quiet")
-    assert done.wait() == 0, done.text()
+    starter.ended("prepare", str(job), "--out", "whole", "--quiet")
     script = tmp_path / "prepare.py"
     script.write_text(UP_TO_THREE_PARTS)
     killed = starter.fork("prepare", str(job), "--out", "out", script=script)
@@ -100,12 +93,8 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
     if number == signal.SIGINT:
         assert "the same command resumes where it stopped" in killed.text()
         assert "Traceback" not in killed.text()
-    unfinished = starter.fork("run", str(job), "--set", f"data.prepared={out}")
-    assert unfinished.wait() == 3
-    assert "has no manifest.json" in unfinished.text()
-    again = starter.spawn("prepare", str(job), "--out", "out")
-    assert again.wait() == 0, again.text()
-    assert re.search(r"of them by an earlier call", again.text())
+    assert "has no manifest.json" in starter.ended("run", str(job), "--set", f"data.prepared={out}", code=3)
+    assert "of them by an earlier call" in starter.ended("prepare", str(job), "--out", "out")
     for path in (tmp_path / "whole").iterdir():
         assert (out / path.name).read_bytes() == path.read_bytes(), path.name
     assert len(os.listdir(out)) == len(os.listdir(tmp_path / "whole"))
@@ -113,24 +102,20 @@ def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, numbe
 
 def test_exit_codes_of_what_is_wrong(starter: Starter, tmp_path: Path) -> None:
     job = _big_csv(tmp_path)
-    assert starter.fork("prepare", str(job), "--out", "out", "--quiet").wait() == 0
+    starter.ended("prepare", str(job), "--out", "out", "--quiet")
     prepared = ("--set", f"data.prepared={tmp_path / 'out'}", "--set", "run.name=wrong")
-    other = starter.fork("run", str(job), *prepared, "--set", "model.table_rows=301")
-    assert other.wait() == 2
-    assert "table user has 301 rows, in the folder 300 rows" in other.text()
+    text = starter.ended("run", str(job), *prepared, "--set", "model.table_rows=301", code=2)
+    assert "table user has 301 rows, in the folder 300 rows" in text
     assert not (tmp_path / "runs" / "wrong").exists(), "no node was started"
-    again = starter.fork("prepare", str(job), "--out", "out", "--set", "model.table_rows=301")
-    assert again.wait() == 3
-    assert "was prepared with other settings; what differs: the rows of the tables" in again.text()
+    said = starter.ended("prepare", str(job), "--out", "out", "--set", "model.table_rows=301", code=3)
+    assert "was prepared with other settings; what differs: the rows of the tables" in said
     part = tmp_path / "out" / "train-00001.parquet"
     part.write_bytes(part.read_bytes()[:-1])
-    short = starter.fork("run", str(job), *prepared)
-    assert short.wait() == 3, short.text()
-    assert re.search(r"train-00001\.parquet: has \d+ bytes; its manifest states \d+", short.text())
-    verified = starter.fork("prepare", str(job), "--out", "out", "--verify")
-    assert verified.wait() == 3
-    assert starter.fork("prepare", str(job), "--out", "out", "--force").wait() == 0
-    assert starter.fork("prepare", str(job), "--out", "out", "--verify").wait() == 0
+    short = starter.ended("run", str(job), *prepared, code=3)
+    assert re.search(r"train-00001\.parquet: has \d+ bytes; its manifest states \d+", short)
+    starter.ended("prepare", str(job), "--out", "out", "--verify", code=3)
+    starter.ended("prepare", str(job), "--out", "out", "--force")
+    starter.ended("prepare", str(job), "--out", "out", "--verify")
 
 
 @pytest.mark.matrix

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-from shadowsync.cli import main
 from shadowsync.pipeline.data.files import kafka_client
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
@@ -18,12 +16,12 @@ from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.integration.data.test_followed_input import stop
 from shadowsync.tests.integration.data.test_topic_jobs import COLUMNS, rows, wait_for
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.commands import said
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.outside.broker import Broker, running_broker
 from shadowsync.tests.support.outside.secured_broker import Certificates, SecuredBroker
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-SECONDS = 120.0
 USER, PASSWORD = "reader-of-clicks", "nobody-writes-this-down"
 
 
@@ -54,9 +52,7 @@ def password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def reading(
-    in_process: Callable[..., InProcessCluster], secured: SecuredBroker, certificates: Certificates
-) -> Callable[..., InProcessCluster]:
+def reading(in_process: ClusterMaker, secured: SecuredBroker, certificates: Certificates) -> ClusterMaker:
     """A job on the topic "clicks" of the secured broker, with changes of its [data]."""
     certificate, key = certificates.client
     kafka = {
@@ -88,9 +84,7 @@ def files_with(folder: Path, text: str) -> list[str]:
 
 
 def test_a_followed_topic_is_trained_on_and_the_password_is_in_no_file(
-    reading: Callable[..., InProcessCluster],
-    broker: Broker,
-    secured: SecuredBroker,
+    reading: ClusterMaker, broker: Broker, secured: SecuredBroker
 ) -> None:
     broker.write("clicks", rows(1, 600))
     broker.write("held-out", rows(5, 200))
@@ -100,12 +94,8 @@ def test_a_followed_topic_is_trained_on_and_the_password_is_in_no_file(
     broker.write("clicks", rows(2, 300), partition=2)
     wait_for(own, 900)
     stop(own)
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == 900
-    assert report.eval is not None
-    assert report.eval.examples == 200
+    own.ended(distinct=900)
+    assert own.run.evaluation.examples == 200
     assert secured.refused == 0
     assert files_with(own.run.folder, PASSWORD) == []
     assert PASSWORD not in "".join(node.text() for nodes in own.nodes.values() for node in nodes)
@@ -116,21 +106,17 @@ def test_a_followed_topic_is_trained_on_and_the_password_is_in_no_file(
     model = SavedModel.open(own.run.folder)
     assert evaluate_model(model, [secured.url("held-out")])["examples"] == 200
     command = ["predict", str(own.run.folder), "--data", secured.url("held-out"), "--out", "scores.parquet"]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == ExitCode.OK, done.output
+    said(*command)
     assert pq.read_metadata("scores.parquet").num_rows == 200
 
 
 def test_a_wrong_password_ends_a_job_before_any_node_joins(
-    reading: Callable[..., InProcessCluster],
-    broker: Broker,
-    secured: SecuredBroker,
-    monkeypatch: pytest.MonkeyPatch,
+    reading: ClusterMaker, broker: Broker, secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.write("clicks", rows(1, 10))
     monkeypatch.setenv("CLICKS_PASSWORD", "another-one")
     own = reading().start()
-    assert own.wait(SECONDS) == ExitCode.DATA
+    assert own.wait() == ExitCode.DATA
     assert "SASL authentication error" in own.coordinator.text()
     assert "check data.kafka.sasl_mechanism, sasl_username and the password" in own.coordinator.text()
     assert "another-one" not in own.coordinator.text()
@@ -138,15 +124,13 @@ def test_a_wrong_password_ends_a_job_before_any_node_joins(
 
 
 def test_credentials_that_are_refused_later_end_a_followed_job(
-    reading: Callable[..., InProcessCluster],
-    broker: Broker,
-    monkeypatch: pytest.MonkeyPatch,
+    reading: ClusterMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.write("clicks", rows(1, 300))
     own = reading(follow=True, follow_seconds=0.1).start()
     wait_for(own, 300)
     monkeypatch.setenv("CLICKS_PASSWORD", "another-one")
-    assert own.wait(SECONDS) == ExitCode.DATA, own.coordinator.text()
+    assert own.wait() == ExitCode.DATA, own.coordinator.text()
     report = own.run.report
     assert report.examples.distinct == 300
     assert "the topic cannot be trained on: " in report.outcome
@@ -162,23 +146,20 @@ def test_a_run_without_the_password_starts_nothing(tmp_path: Path, monkeypatch: 
         'sasl_password_env = "CLICKS_PASSWORD"\n',
         encoding="utf-8",
     )
-    done = CliRunner().invoke(main, ["run", str(job)])
-    assert done.exit_code == ExitCode.USAGE
-    assert "data.kafka.sasl_password_env: the variable CLICKS_PASSWORD is not set" in done.output
+    text = said("run", str(job), code=ExitCode.USAGE)
+    assert "data.kafka.sasl_password_env: the variable CLICKS_PASSWORD is not set" in text
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_reader_without_the_password_does_not_join(
-    reading: Callable[..., InProcessCluster],
-    broker: Broker,
-    monkeypatch: pytest.MonkeyPatch,
+    reading: ClusterMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.write("clicks", rows(1, 10))
     own = reading()
     own.start_coordinator()
     monkeypatch.delenv("CLICKS_PASSWORD")
     reader = own.join("reader")
-    assert reader.wait(SECONDS) == JobFileError.exit_code
+    assert reader.wait() == JobFileError.exit_code
     assert "the variable CLICKS_PASSWORD is not set" in reader.text()
     own.coordinator.interrupt()
-    assert own.wait(SECONDS) == ExitCode.INTERRUPTED
+    assert own.wait() == ExitCode.INTERRUPTED

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.resumed import finished
-from shadowsync.tests.support.jobs.runs import EXAMPLES, Settings
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.support.jobs.runs import EXAMPLES, Settings, known
 
 COLUMN = "C3"
 
 
-def test_a_job_scores_the_last_row_of_each_id(
-    cluster: Callable[..., InProcessCluster], click_log: Path
-) -> None:
+def test_a_job_scores_the_last_row_of_each_id(cluster: ClusterMaker, click_log: Path) -> None:
     files = sorted(click_log.glob("train-*.parquet"))
     ids = [id_ for path in files for id_ in pq.read_table(path, columns=[COLUMN])[COLUMN].to_pylist()]
     # A missing one is an id, too.
@@ -31,7 +27,5 @@ def test_a_job_scores_the_last_row_of_each_id(
     }
     report = finished(cluster, settings).report
     assert report.examples.distinct == EXAMPLES - tested - validated
-    assert report.eval is not None
-    assert report.eval.examples == tested
-    assert report.validation is not None
-    assert report.validation.best is not None
+    assert known(report.eval).examples == tested
+    assert known(report.validation).best is not None

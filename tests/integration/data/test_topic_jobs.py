@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.integration.data.test_followed_input import stop, trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
 from shadowsync.tests.support.outside.broker import Broker, running_broker
 
-SECONDS = 120.0
 COLUMNS = {"clicked": "label", "ad": "categorical", "place": "categorical", "price": "dense"}
 
 
@@ -55,7 +54,7 @@ def wait_for(own: InProcessCluster, examples: int) -> None:
 
 
 def test_messages_are_trained_on_as_they_come_and_a_resumed_run_goes_on(
-    in_process: Callable[..., InProcessCluster], broker: Broker
+    in_process: ClusterMaker, broker: Broker
 ) -> None:
     broker.write("clicks", rows(1, 1_000), partition=0)
     broker.write("clicks", rows(2, 500), partition=2)
@@ -63,16 +62,12 @@ def test_messages_are_trained_on_as_they_come_and_a_resumed_run_goes_on(
     wait_for(first, 1_500)
     broker.write("clicks", rows(3, 700), partition=2)
     wait_for(first, 2_200)
-    first.coordinator.interrupt()
-    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
-    assert first.run.report.ledger.adds_up, first.run.report.ledger.identities
+    first.interrupted()
     broker.write("clicks", rows(4, 300), partition=1)
     second = in_process(going_on(changes(broker), first.run)).start()
     wait_for(second, 300)
     stop(second)
-    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
-    report = second.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = second.ended()
     assert (report.examples.distinct, report.restored_examples) == (300, 2_200)
     # Each offset of each partition is in one span.
     read: dict[str, list[tuple[int, int]]] = {}
@@ -87,49 +82,40 @@ def test_messages_are_trained_on_as_they_come_and_a_resumed_run_goes_on(
 
 
 def test_a_resumed_run_goes_on_where_it_was_at_other_brokers(
-    in_process: Callable[..., InProcessCluster], broker: Broker
+    in_process: ClusterMaker, broker: Broker
 ) -> None:
     broker.write("clicks", rows(1, 1_000), partition=1)
     first = in_process(changes(broker)).start()
     wait_for(first, 1_000)
-    first.coordinator.interrupt()
-    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
+    first.interrupted()
     with running_broker() as other:
         other.write("clicks", [*rows(1, 1_000), *rows(2, 300)], partition=1)
         moved = going_on(changes(broker), first.run, {"data": {"path": other.url("clicks")}})
         second = in_process(moved).start()
         wait_for(second, 300)
         stop(second)
-        assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
+        second.ended()
     report = second.run.report
-    assert report.ledger.adds_up, report.ledger.identities
     assert (report.examples.distinct, report.restored_examples) == (300, 1_000)
     said = f"{other.url('clicks')} goes on where {broker.url('clicks')} was read to"
     assert any(said in event.what for event in report.events), report.events
 
 
 def test_a_schema_that_changes_in_mid_stream_stops_the_job_and_is_named(
-    in_process: Callable[..., InProcessCluster], broker: Broker
+    in_process: ClusterMaker, broker: Broker
 ) -> None:
     broker.write("clicks", rows(1, 1_000))
     own = in_process(changes(broker)).start()
     wait_for(own, 1_000)
     broker.write("clicks", [f"{row},new" for row in rows(2, 200)])
-    assert own.wait(SECONDS) == ExitCode.DATA, own.coordinator.text()
+    report = own.ended(ExitCode.DATA)
     first = f"first is {broker.url('clicks')}/0:1000: 5 columns, not 4"
     said = rf"\d+ malformed rows, [\d.]+% of 1,\d+ rows; .* {first}"
     assert re.search(said, own.coordinator.text()), own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
     assert (report.examples.distinct, report.model_saved is None) == (1_000, False)
 
 
-def test_a_fixed_input_is_what_the_topic_has_at_the_start(
-    in_process: Callable[..., InProcessCluster], broker: Broker
-) -> None:
+def test_a_fixed_input_is_what_the_topic_has_at_the_start(in_process: ClusterMaker, broker: Broker) -> None:
     broker.write("clicks", [*rows(1, 999), "1,a,b,no number"], partition=3)
-    own = in_process(changes(broker, follow=False)).start()
-    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = finished(in_process, changes(broker, follow=False)).report
     assert (report.examples.distinct, report.examples.bad_rows) == (999, 1)

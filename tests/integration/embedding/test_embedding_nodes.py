@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,24 +9,23 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.runs import RunFolder
+
+pytestmark = pytest.mark.matrix
 
 NONE = {"algorithm": "none"}
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
-    "settings",
-    [{}, pytest.param({"storage": "bfloat16", "optimizer": "adam"}, marks=pytest.mark.matrix)],
-    ids=["float32", "bfloat16, adam"],
+    "settings", [{}, {"storage": "bfloat16", "optimizer": "adam"}], ids=["float32", "bfloat16, adam"]
 )
 def test_threads_change_no_bit_of_a_deterministic_job(
-    cluster: Callable[..., InProcessCluster], settings: dict[str, Any]
+    cluster: ClusterMaker, settings: dict[str, Any]
 ) -> None:
     def with_threads(threads: int) -> RunFolder:
         changes = {"sync": NONE, "embedding": {**settings, "threads": threads}}
-        return finished_run(cluster, deterministic(changes, 1, f"threads-{threads}"))
+        return finished(cluster, deterministic(changes, 1, f"threads-{threads}"))
 
     one, two = with_threads(1), with_threads(2)
     assert was_trained(one)
@@ -36,11 +34,10 @@ def test_threads_change_no_bit_of_a_deterministic_job(
     assert digests(one) == digests(two)
 
 
-@pytest.mark.matrix
-def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: Callable[..., InProcessCluster]) -> None:
+def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: ClusterMaker) -> None:
     def quality(name: str, **settings: Any) -> float:
         changes = {"embedding": {"optimizer": "adam", "lr": 0.002, "threads": 2, **settings}, "sync": NONE}
-        result = finished_run(cluster, deterministic(changes, 1, name))
+        result = finished(cluster, deterministic(changes, 1, name))
         folder, manifest = open_checkpoint(result.folder, verify=True)
         saved = SavedTables(folder, manifest)
         steps = saved.read_state("C1", 0, saved.rows("C1"))["adam_steps"]
@@ -49,9 +46,7 @@ def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: Callable[..
         assert (saved.read("C1", 0, saved.rows("C1")).view(np.uint32) & 0xFFFF).any() == (
             settings.get("storage") != "bfloat16"
         )
-        assert result.report.eval is not None
-        assert result.report.eval.ne is not None
-        return result.report.eval.ne
+        return result.ne
 
     wide = quality("wide")
     narrow = quality("narrow", storage="bfloat16")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ from shadowsync.pipeline.data.hashing import hash_integers, mix_one
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.table import Table
-from shadowsync.tests.support.jobs import resumed
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.runs import Settings
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.support.jobs.runs import Settings, known
 
-ClusterMaker = Callable[..., InProcessCluster]
+pytestmark = pytest.mark.matrix
 
 EXAMPLES, CURRENT, MOST_ROWS = 30_000, 400, 500
 
@@ -55,7 +54,6 @@ def job_of(log: Path, user: Mapping[str, Any], **sections: dict[str, Any]) -> Se
     return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
 
 
-@pytest.mark.matrix
 def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
     cluster: ClusterMaker, drifting_log: Path
 ) -> None:
@@ -65,10 +63,8 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
         ("hashed", {}),
         ("full", {"kind": "growing", "evict": "never"}),
     ):
-        report = resumed.finished(cluster, job_of(drifting_log, {"rows": MOST_ROWS, **user})).report
-        assert report.eval is not None
-        assert report.eval.ne is not None
-        quality[name], reports[name] = report.eval.ne, report
+        report = finished(cluster, job_of(drifting_log, {"rows": MOST_ROWS, **user})).report
+        quality[name], reports[name] = known(known(report.eval).ne), report
     assert quality["growing"] < quality["hashed"] - 0.05
     # Without eviction the last ids have no row, and the report says so.
     assert quality["growing"] < quality["full"] - 0.05
@@ -85,7 +81,6 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
     assert reports["hashed"].growing_tables == []
 
 
-@pytest.mark.matrix
 def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log: Path) -> None:
     trainer = {"count": 2, "batch": 100}
     settings = job_of(
@@ -94,11 +89,10 @@ def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log
         trainer=trainer,
         sync={"algorithm": "easgd", "nodes": 1},
     )
-    run = resumed.finished(cluster, settings)
+    run = finished(cluster, settings)
     report, folder = run.report, run.folder
-    assert report.eval is not None
     scored = evaluate_run(folder, [str(drifting_log / "eval.parquet")])
-    assert scored["ne"] == pytest.approx(report.eval.ne, rel=1e-5)
+    assert scored["ne"] == pytest.approx(known(report.eval).ne, rel=1e-5)
     model = SavedModel.open(folder)
     users = pq.read_table(drifting_log / "eval.parquet")["user"].to_numpy()
     table = model.tables["user"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.tables.placement import PlanRecord, read_table_plan
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import other_plan, tampered_plan
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings, known
 
-ClusterMaker = Callable[..., InProcessCluster]
 UNEQUAL: dict[str, dict[str, Any]] = {
     "tables": {"C1": {"rows": 40_000}, "C2": {"rows": 3, "optimizer": "adagrad"}},
     "embedding": {"nodes": 3},
@@ -33,9 +31,7 @@ def whole_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_of(run: RunFolder) -> PlanRecord:
     """What the run's folder says of its tables."""
-    record = read_table_plan(run.folder)
-    assert record is not None
-    return record
+    return known(read_table_plan(run.folder))
 
 
 def places(record: PlanRecord) -> dict[str, list[tuple[int, int, str]]]:
@@ -45,17 +41,15 @@ def places(record: PlanRecord) -> dict[str, list[tuple[int, int, str]]]:
 
 def test_the_nodes_keep_and_do_what_the_plan_says(cluster: ClusterMaker) -> None:
     # So that each example's rows are looked up, and not those of a batch once.
-    own = cluster({**UNEQUAL, "trainer": {"exact_rows": False}}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    record, report = plan_of(own.run), own.run.report
+    run = finished(cluster, {**UNEQUAL, "trainer": {"exact_rows": False}})
+    record, report = plan_of(run), run.report
     assert record.how == "measured"
     assert record.sampled_examples > 5000
-    folder, manifest = open_checkpoint(own.run.folder, verify=True)
+    folder, manifest = open_checkpoint(run.folder, verify=True)
     saved = SavedTables(folder, manifest)
     for name, pieces in places(record).items():
         assert [(start, stop, f"embedding-{node}") for start, stop, node in saved.places(name)] == pieces
-    placed = report.placement
-    assert placed is not None
+    placed = known(report.placement)
     assert [node.model_dump(exclude={"looked_up_rows", "cpu_seconds"}) for node in placed.nodes] == [
         node.model_dump() for node in record.nodes
     ]
@@ -64,7 +58,7 @@ def test_the_nodes_keep_and_do_what_the_plan_says(cluster: ClusterMaker) -> None
     assert sum(looked_up) >= 26 * EXAMPLES
     assert min(looked_up) > 0.5 * sum(looked_up) / 3
     assert all((node.cpu_seconds or 0) > 0 for node in placed.nodes)
-    assert "## Tables: by measured cost" in (own.run.folder / "report.md").read_text("utf-8")
+    assert "## Tables: by measured cost" in (run.folder / "report.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("role", ["embedding", "trainer"])
@@ -92,25 +86,18 @@ def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMa
     settings = {**UNEQUAL, "data": {"epochs": 2}, "trainer": {"batch": 256}}
     first = interrupted(cluster, settings, 40)
     by_rows = {"embedding": {"nodes": 3, "placement": "rows"}}
-    kept = _finished(cluster, going_on(settings, first, by_rows))
+    kept = finished(cluster, going_on(settings, first, by_rows))
     assert plan_of(kept).how == "kept"
     assert places(plan_of(kept)) == places(plan_of(first))
     check_trained_once([first, kept], 2, EXAMPLES)
     anew = {"embedding": {"nodes": 2}, "data": {"epochs": 3}}
-    other = _finished(cluster, going_on(settings, kept, anew))
+    other = finished(cluster, going_on(settings, kept, anew))
     assert plan_of(other).how == "measured"
     assert len(plan_of(other).nodes) == 2
     check_trained_once([first, kept, other], 3, EXAMPLES)
     # The control: by rows alone it would have been another split.
-    rows = _finished(cluster, {**settings, **by_rows, "data": {"epochs": 1}})
+    rows = finished(cluster, {**settings, **by_rows, "data": {"epochs": 1}})
     assert places(plan_of(rows)) != places(plan_of(first))
-
-
-def _finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
-    own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
-    return RunFolder(own.run.folder.resolve())
 
 
 @pytest.mark.matrix
@@ -120,7 +107,7 @@ def test_deterministic_runs_have_one_plan_and_no_clock_in_it(cluster: ClusterMak
         "embedding": {"nodes": 2},
         "tables": UNEQUAL["tables"],
     }
-    runs = [_finished(cluster, deterministic(settings, 1, name)) for name in ("first", "second")]
+    runs = [finished(cluster, deterministic(settings, 1, name)) for name in ("first", "second")]
     assert plan_of(runs[0]).how == "counted"
     assert plan_of(runs[0]) == plan_of(runs[1])
     assert digests(runs[0]) == digests(runs[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, Starter
-from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, Settings
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, Settings, known
 
 NONE = {"sync": {"algorithm": "none"}}
 BATCHES = 2 * -(-EXAMPLES // 2 // 128)
@@ -36,12 +35,10 @@ def waits_for_the_reader(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("ahead", [4, *(pytest.param(count, marks=pytest.mark.matrix) for count in (0, 1))])
-def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
-    cluster: Callable[..., InProcessCluster], ahead: int
-) -> None:
+def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(cluster: ClusterMaker, ahead: int) -> None:
     """Of one worker nobody else's pushes come between; each number is the control of the others."""
     trainer = {"count": 1, "lookups_ahead": ahead, "credit": 8, "exact_rows": False}
-    run = finished_run(cluster, {**NONE, "trainer": trainer}, faults=(waits_for_the_reader,))
+    run = finished(cluster, {**NONE, "trainer": trainer}, faults=(waits_for_the_reader,))
     assert run.batches() == BATCHES
     assert run.report.staleness.embedding_max == ahead
     # The first ones had nobody before them: 0, 1, ..., and all others as many as are looked ahead.
@@ -49,18 +46,16 @@ def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
     assert run.report.staleness.embedding_mean == pytest.approx(pushes_between / BATCHES)
 
 
-def test_a_trainer_adds_what_its_rows_lack(cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_trainer_adds_what_its_rows_lack(cluster: ClusterMaker) -> None:
     """The control is the test before."""
     trainer = {"count": 1, "lookups_ahead": 4, "credit": 8}
-    run = finished_run(cluster, {**NONE, "trainer": trainer}, faults=(waits_for_the_reader,))
+    run = finished(cluster, {**NONE, "trainer": trainer}, faults=(waits_for_the_reader,))
     assert run.batches() == BATCHES
     assert run.report.staleness.embedding_max == 0
 
 
 @pytest.mark.parametrize("ahead", [1, pytest.param(0, marks=pytest.mark.matrix)])
-def test_a_worker_does_not_wait_while_a_batch_is_there(
-    cluster: Callable[..., InProcessCluster], ahead: int
-) -> None:
+def test_a_worker_does_not_wait_while_a_batch_is_there(cluster: ClusterMaker, ahead: int) -> None:
     waits: list[bool] = []
 
     def note_waits(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +70,7 @@ def test_a_worker_does_not_wait_while_a_batch_is_there(
         patch.setattr(Worker, "_receive", noting)
 
     trainer = {"count": 1, "lookups_ahead": ahead}
-    finished_run(cluster, {**NONE, "trainer": trainer}, faults=(note_waits,))
+    finished(cluster, {**NONE, "trainer": trainer}, faults=(note_waits,))
     assert waits
     assert not any(waits), f"{sum(waits)} of {len(waits)} waits were for nothing"
 
@@ -101,13 +96,12 @@ def two_begin_together(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.matrix
-def test_consecutive_batches_are_trained_by_one_trainer(cluster: Callable[..., InProcessCluster]) -> None:
+def test_consecutive_batches_are_trained_by_one_trainer(cluster: ClusterMaker) -> None:
     def run(consecutive: int) -> RunFolder:
         trainer = {"count": 2, "batch": 32, "consecutive_batches": consecutive}
-        return finished_run(cluster, {**NONE, "trainer": trainer}, faults=(two_begin_together,))
+        return finished(cluster, {**NONE, "trainer": trainer}, faults=(two_begin_together,))
 
     together, apart = run(16), run(1)
-    assert together.report.ledger.adds_up
     assert together.batches() == apart.batches()
     # A turn may begin in one span and end in the next.
     most = together.batches() // 16
@@ -115,12 +109,12 @@ def test_consecutive_batches_are_trained_by_one_trainer(cluster: Callable[..., I
     assert switches(apart) > most, "the control"
 
 
-def ended(cluster: Callable[..., InProcessCluster], name: str, **trainer: object) -> RunFolder:
-    return finished_run(cluster, deterministic({**NONE, "trainer": trainer}, 1, name))
+def ended(cluster: ClusterMaker, name: str, **trainer: object) -> RunFolder:
+    return finished(cluster, deterministic({**NONE, "trainer": trainer}, 1, name))
 
 
 @pytest.mark.matrix
-def test_asking_for_distinct_rows_changes_no_bit(cluster: Callable[..., InProcessCluster]) -> None:
+def test_asking_for_distinct_rows_changes_no_bit(cluster: ClusterMaker) -> None:
     plain, distinct = ended(cluster, "plain"), ended(cluster, "distinct", distinct_rows=True)
     assert was_trained(plain)
     assert digests(plain) == digests(distinct)
@@ -129,7 +123,7 @@ def test_asking_for_distinct_rows_changes_no_bit(cluster: Callable[..., InProces
 
 @pytest.mark.parametrize("kind", ["categorical", "multi_hot"])
 def test_every_node_knows_of_a_batch_that_has_no_row_there(
-    cluster: Callable[..., InProcessCluster], tmp_path: Path, kind: str
+    cluster: ClusterMaker, tmp_path: Path, kind: str
 ) -> None:
     """The last batch is one example: its one row is on one of the nodes, its empty bag on none."""
     log = tmp_path / "log.csv"
@@ -144,8 +138,7 @@ def test_every_node_knows_of_a_batch_that_has_no_row_there(
         "shuffle_window": 0,
     }
     changes: Settings = {"data": data, "trainer": {"count": 1, "batch": 64}, "embedding": {"nodes": 2}}
-    ended = finished_run(cluster, {**NONE, **changes})
-    assert ended.report.ledger.adds_up
+    ended = finished(cluster, {**NONE, **changes})
     # The control: there was such a batch.
     assert ended.batches() == 2
     assert sorted(ended.report.ledger.shard_applied.values()) == [2, 2]
@@ -154,8 +147,8 @@ def test_every_node_knows_of_a_batch_that_has_no_row_there(
 FAR: Settings = {
     "network": {"delay": "100ms", "delay_links": "all"},
     # So that the staleness tells how far it looked.
-    "trainer": {"count": 1, "batch": 512, "exact_rows": False},
-    "data": {"epochs": 5},
+    "trainer": {"count": 1, "batch": 1024, "exact_rows": False},
+    "data": {"epochs": 4},
     **NONE,
 }
 
@@ -164,19 +157,15 @@ def test_a_worker_that_waits_for_far_rows_looks_further_ahead(
     starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """A round trip of 0.2 s is several steps on any machine. The start has 50,000 examples."""
-    process = starter.fork("run", str(job_file(FAR)))
-    assert process.wait() == 0, process.text()
+    starter.ended("run", str(job_file(FAR)))
     staleness = RunFolder(tmp_path / "runs" / "latest").report.staleness
     # That it looked further ahead; a machine that stands still in the next window lets it go back.
-    assert staleness.embedding_max is not None
-    assert staleness.embedding_max > 1
+    assert known(staleness.embedding_max) > 1
     assert set(staleness.lookups_ahead) == {"trainer-0"}
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_workers_of_a_job_that_warms_up_begin_one_after_the_other(
-    cluster: Callable[..., InProcessCluster], exact: bool
-) -> None:
+def test_workers_of_a_job_that_warms_up_begin_one_after_the_other(cluster: ClusterMaker, exact: bool) -> None:
     """The first trains three times the warm-up alone; without exact rows one batch after the other."""
     alone, workers = 3 * 10, 3
     begun = [threading.Event() for _ in range(workers)]
@@ -207,10 +196,9 @@ def test_workers_of_a_job_that_warms_up_begin_one_after_the_other(
         "embedding": {"warmup_iterations": 10},
         **NONE,
     }
-    run = finished_run(cluster, settings, faults=(note,))
+    run = finished(cluster, settings, faults=(note,))
     assert [worker for worker, _ in ahead] == [0] * alone
     assert (max(count for _, count in ahead) > 1) == exact
     assert set(first) == {0, 1, 2}
     assert all(first[worker] >= worker * alone for worker in first)
-    assert run.report.ledger.adds_up
     assert run.batches() == BATCHES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
+from shadowsync.tests.support.jobs.runs import known
 
 TABLES = {
     "C1": {"optimizer": "adagrad", "lr": 0.05},
@@ -22,7 +22,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("codec", [pytest.param("float32", marks=pytest.mark.matrix), "bfloat16"])
-def test_tables_of_their_own(cluster: Callable[..., InProcessCluster], codec: str) -> None:
+def test_tables_of_their_own(cluster: ClusterMaker, codec: str) -> None:
     settings: dict[str, dict[str, Any]] = {
         "tables": TABLES,
         "model": {"name": "wide_deep"},
@@ -30,13 +30,9 @@ def test_tables_of_their_own(cluster: Callable[..., InProcessCluster], codec: st
         "codecs": {"vectors": codec, "gradients": codec},
     }
     own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
-    assert report.eval is not None
+    own.ended()
     # Not NE: how far the center is when so short a job ends depends on how busy the machine was.
-    assert report.eval.auc is not None
-    assert report.eval.auc > 0.55, "0.5 is what chance gives, to within 0.01"
+    assert known(own.run.evaluation.auc) > 0.55, "0.5 is what chance gives, to within 0.01"
     folder, manifest = open_checkpoint(own.run.folder, verify=True)
     saved = SavedTables(folder, manifest)
     assert saved.nodes == 3
@@ -49,4 +45,4 @@ def test_tables_of_their_own(cluster: Callable[..., InProcessCluster], codec: st
         moved = float(np.abs(saved.read(name, 0, saved.rows(name)) - firsts).max())
         assert (moved < 1e-6) == (name == "C3")
     offline = evaluate_run(own.run.folder, list(own.job.data.eval_path))
-    assert offline["ne"] == pytest.approx(report.eval.ne, rel=1e-5 if codec == "float32" else 1e-3)
+    assert offline["ne"] == pytest.approx(own.run.ne, rel=1e-5 if codec == "float32" else 1e-3)

@@ -17,7 +17,7 @@ from shadowsync.pipeline.saved_model.evaluate import SCORE_BATCH
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
 
 EXAMPLE = Path(shadowsync.__file__).resolve().parent / "examples" / "own_loss"
 
@@ -47,8 +47,7 @@ def test_it_trains_and_is_scored(tmp_path: Path, click_log: Path, starter: Start
     text = text.replace("validation_path", 'eval_path = "test.parquet"\nvalidation_path')
     text = text.replace("every_examples = 50000", "every_examples = 8000")
     job_file.write_text(f'[run]\ndirectory = "{folder / "runs"}"\n\n{text}', encoding="utf-8")
-    process = starter.fork("run", str(job_file), "--quiet", "--set", "trainer.count=2")
-    assert process.wait() == 0, process.text()
+    starter.ended("run", str(job_file), "--quiet", "--set", "trainer.count=2")
     run = RunFolder(folder / "runs" / "job")
     report, told = run.report, (run.folder / "report.md").read_text("utf-8")
     assert report.examples.distinct == EXAMPLES
@@ -56,21 +55,18 @@ def test_it_trains_and_is_scored(tmp_path: Path, click_log: Path, starter: Start
     _no_probabilities(report, told)
 
     out = folder / "scores.parquet"
-    process = starter.fork("predict", str(run.folder), "--data", data, "--out", str(out), "--keep", "C1")
-    assert process.wait() == 0, process.text()
+    starter.ended("predict", str(run.folder), "--data", data, "--out", str(out), "--keep", "C1")
     frame = pl.read_parquet(out).rename({"C1": "user"})
     assert set(frame.columns) == {"file", "row", "score", "label", "user"}
-    process = starter.fork("eval", str(run.folder), "--data", data, "--by", "C1", "--json")
-    assert process.wait() == 0, process.text()
-    scored = json.loads(process.text().splitlines()[-1])
+    said = starter.ended("eval", str(run.folder), "--data", data, "--by", "C1", "--json")
+    scored = json.loads(said.splitlines()[-1])
     want = ndcg(frame, 10)
     assert scored["groups"]["ndcg@10"] == pytest.approx(want, abs=1e-6)
     assert scored["by"]["ranking"]["ndcg@10"] == pytest.approx(want, abs=1e-6)
     assert report.validation is not None
     assert report.validation.best == pytest.approx(want, abs=1e-6)
     assert report.eval is not None
-    assert report.eval.within_groups is not None
-    assert report.eval.within_groups.ndcg == pytest.approx(want, abs=1e-6)
+    assert known(report.eval.within_groups).ndcg == pytest.approx(want, abs=1e-6)
     assert report.eval.auc == pytest.approx(scored["auc"], abs=1e-6)
     # Of the pairs of a user that were scored in one batch, which are all here.
     right = pairs = 0
@@ -95,8 +91,7 @@ def test_it_trains_and_is_scored(tmp_path: Path, click_log: Path, starter: Start
     values = model.predict(data)
     assert np.allclose(values, frame["score"].to_numpy())
     _is_served(model, click_log, values)
-    process = starter.fork("export", str(run.folder), "--out", str(folder / "export"))
-    assert process.wait() == 0, process.text()
+    starter.ended("export", str(run.folder), "--out", str(folder / "export"))
     assert "probability" not in json.loads((folder / "export" / "manifest.json").read_text("utf-8"))["dense"]
     dense, vectors = zero_inputs(model.job)
     exported = torch.export.load(folder / "export" / "dense.pt2").module()(dense + 1, vectors)

@@ -50,12 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_has_blocks_of_known_kinds_only() -> None:
     """So that the tests below run all of them, and there are as many as fences."""
     kinds = [(block.language, block.file) for block in BLOCKS]
-    assert kinds == [
-        ("python", "fedadagrad.py"),
-        *[("python", "")] * 3,
-        ("toml", "job.toml"),
-        ("bash", ""),
-    ]
+    assert kinds == [("python", "fedadagrad.py"), *[("python", "")] * 3, ("toml", "job.toml"), ("bash", "")]
     assert PAGE.read_text("utf-8").count("```") == 2 * len(BLOCKS)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,9 @@ from shadowsync.lab.comparison.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.run_folders.write import read_report
 from shadowsync.tests.support.jobs.processes import Process, Starting, wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
+from shadowsync.tests.support.jobs.runs import EXAMPLES, known, small_job, write_job
+
+pytestmark = pytest.mark.matrix
 
 ALGORITHMS = "none,easgd:elastic_rate=0.3@5"
 EASGD = "easgd:elastic_rate=0.3@5"
@@ -28,8 +29,7 @@ class Compared:
 
     def report(self, label: str) -> Report:
         (run,) = self.whole.of(label)
-        assert run.folder is not None
-        return read_report(self.folder / run.folder / "report.json")
+        return read_report(self.folder / known(run.folder) / "report.json")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), {})
     with starting(folder) as starter:
         options = ["--algorithms", ALGORITHMS, "--seeds", "1", "--delay", "10ms"]
-        first = starter.spawn("compare", str(job), *options)
+        first = starter.fork("compare", str(job), *options)
         wait_until(lambda: "1/3" in first.text() or first.poll() is not None, "a run is made")
         first.signal(signal.SIGINT)
         first.wait()
@@ -46,12 +46,11 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
         broken = read_record(own)
         paper = (own / "compare.md").read_text(encoding="utf-8")
         assert "INCOMPLETE: 2 of 3 runs have not been made." in paper
-        second = starter.spawn("compare", "--resume", str(own))
+        second = starter.fork("compare", "--resume", str(own))
         second.wait()
     return Compared(own, first, broken, second)
 
 
-@pytest.mark.matrix
 def test_an_interrupt_keeps_what_there_is(compared: Compared) -> None:
     assert compared.first.code == 130
     assert "interrupted in none, seed 1" in compared.first.text()
@@ -59,7 +58,6 @@ def test_an_interrupt_keeps_what_there_is(compared: Compared) -> None:
     assert not compared.broken.complete
 
 
-@pytest.mark.matrix
 def test_going_on_makes_the_rest(compared: Compared) -> None:
     assert compared.second.code == 0, compared.second.text()
     assert "2 of 3 runs to make" in compared.second.text()
@@ -69,7 +67,6 @@ def test_going_on_makes_the_rest(compared: Compared) -> None:
     assert all(run.exit_code == 0 for run in compared.whole.runs)
 
 
-@pytest.mark.matrix
 def test_every_run_is_of_the_whole_data(compared: Compared) -> None:
     for label in (REFERENCE, "none", EASGD):
         report = compared.report(label)
@@ -79,52 +76,23 @@ def test_every_run_is_of_the_whole_data(compared: Compared) -> None:
     assert compared.report("none").elp == 256
 
 
-@pytest.mark.matrix
 def test_the_network_was_slow(compared: Compared) -> None:
     sync = compared.report(EASGD).sync
     assert (sync.algorithm, sync.mode) == ("easgd", "fixed")
     assert sync.gap_max == 5
     for label in (REFERENCE, "none", EASGD):
-        network = compared.report(label).network
-        assert network is not None
+        network = known(compared.report(label).network)
         assert (network.means, network.delay_seconds) == ("relay", DELAY)
         assert network.relay_cpu_seconds is not None
-        assert network.relay_bytes is not None
-        assert (network.relay_bytes > sync.bytes * 0.9) == (label == EASGD)
+        assert (known(network.relay_bytes) > sync.bytes * 0.9) == (label == EASGD)
     assert compared.whole.means == "relay"
 
 
-@pytest.mark.matrix
 def test_what_is_told(compared: Compared) -> None:
     paper = (compared.folder / "compare.md").read_text(encoding="utf-8")
-    ne = compared.whole.of(EASGD)[0].figures
-    assert ne is not None
-    assert ne.ne is not None
+    ne = known(compared.whole.of(EASGD)[0].figures)
     for text in (paper, compared.second.text()):
-        assert f"{ne.ne:.4f}" in text
+        assert f"{known(ne.ne):.4f}" in text
         assert "INCOMPLETE" not in text
     assert "by relay: a delay of 10 ms one way, on the links of synchronization" in paper
     assert str(compared.folder / "compare.md") in compared.second.text()
-
-
-@pytest.mark.matrix
-def test_what_is_refused(starter_at: Callable[..., Process]) -> None:
-    assert (
-        "--resume takes the job and the options from the comparison"
-        in starter_at("--resume", "x", "--seeds", "2").text()
-    )
-    assert "a job file and --algorithms are needed" in starter_at("job.toml").text()
-    assert "x/compare.json: cannot be read" in starter_at("--resume", "x").text()
-
-
-@pytest.fixture
-def starter_at(starting: Starting, tmp_path: Path) -> Callable[..., Process]:
-    """A comparison that is refused with exit code 2."""
-
-    def make(*arguments: str) -> Process:
-        with starting(tmp_path) as starter:
-            process = starter.fork("compare", *arguments)
-            assert process.wait() == 2
-        return process
-
-    return make

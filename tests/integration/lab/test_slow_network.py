@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, known
 
 RATE = 2.5e6
 FIXED = {"sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 10}}
@@ -19,12 +19,11 @@ FIXED = {"sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 10
 @pytest.fixture
 def report(starter: Starter, job_file: JobMaker, tmp_path: Path, request: pytest.FixtureRequest) -> Report:
     """Of a job that was run with these options."""
-    process = starter.fork("run", str(job_file(FIXED)), *request.param)
-    assert process.wait() == 0, process.text()
+    text = starter.ended("run", str(job_file(FIXED)), *request.param)
     found = RunFolder(tmp_path / "runs" / "small").report
     assert found.examples.distinct == EXAMPLES
     assert found.ledger.adds_up
-    assert "Emulated network, by" in process.text()
+    assert "Emulated network, by" in text
     return found
 
 
@@ -33,19 +32,16 @@ ALL_BY_RELAY = [*("--delay", "5ms", "--delay-links", "all", "--set", "network.tr
 
 @pytest.mark.parametrize("report", [ALL_BY_RELAY], indirect=True)
 def test_every_link_by_relay_over_tcp(report: Report) -> None:
-    network = report.network
-    assert network is not None
+    network = known(report.network)
     assert (network.means, network.links, network.delay_seconds) == ("relay", "all", 0.005)
-    assert network.relay_bytes is not None
     # Batches, lookups and pushes, which are far more than the replicas.
-    assert network.relay_bytes > 3 * report.sync.bytes
+    assert known(network.relay_bytes) > 3 * report.sync.bytes
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("report", [["--bandwidth", "20mbit"]], indirect=True)
 def test_the_links_of_synchronization_at_a_rate(report: Report) -> None:
-    network = report.network
-    assert network is not None
+    network = known(report.network)
     assert (network.means, network.links, network.delay_seconds) == ("relay", "sync", 0.0)
     assert report.sync.rounds > 0
     assert network.bytes_per_second == RATE

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, ray_cluster
 from shadowsync.tests.support.on_ray.ray_jobs import ray_jobs, write_ray_log
 
@@ -25,7 +25,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 
 
 @pytest.fixture
-def start_job(ray: RayCluster, ray_log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+def start_job(ray: RayCluster, ray_log: Path, tmp_path: Path) -> Iterator[Supervise]:
     """See `ray_jobs`."""
     with ray_jobs(ray, ray_log, tmp_path) as starts:
         yield starts

@@ -16,10 +16,7 @@ pytestmark = RAY_TESTS
 
 
 def test_machines_without_shadowsync(ray_log: Path, tmp_path: Path) -> None:
-    with (
-        ray_cluster(tmp_path, without_shadowsync=True) as ray,
-        ray_jobs(ray, ray_log, tmp_path) as start,
-    ):
+    with ray_cluster(tmp_path, without_shadowsync=True) as ray, ray_jobs(ray, ray_log, tmp_path) as start:
         job = start(None, "--on", "ray")
         assert job.process.wait(SECONDS) == ExitCode.CLUSTER, job.process.text()
         said = job.last_line()

@@ -7,14 +7,14 @@ installed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from shadowsync.nodes.runtime.process import CLI
 from shadowsync.tests.support.jobs.processes import Spawned, is_alive, wait_until
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.runs import known
+from shadowsync.tests.support.jobs.supervised import Supervise, Supervised
 from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, nodes_on
 from shadowsync.tests.support.on_ray.ray_jobs import (
     ENDLESS,
@@ -46,7 +46,7 @@ def roles(raylet: psutil.Process) -> list[str]:
 
 
 def test_the_accounts_are_those_of_one_machine(
-    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
+    ray: RayCluster, second: list[psutil.Process], start_job: Supervise
 ) -> None:
     job = start_job(None, "--on", "ray")
     seen: dict[str, list[str]] = {}
@@ -87,15 +87,14 @@ def wait_for_text(job: Supervised, text: str) -> None:
 
 
 def test_a_node_and_an_actor_are_killed(
-    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised], tmp_path: Path
+    ray: RayCluster, second: list[psutil.Process], start_job: Supervise, tmp_path: Path
 ) -> None:
     slow = tmp_path / "slow"
     job = start_job(slowed(slow), "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     everywhere(ray, second, "trainer")[0].kill()
     embedding = everywhere(ray, second, "embedding")[0]
-    actor = embedding.parent()
-    assert actor is not None
+    actor = known(embedding.parent())
     assert "NodeHost" in " ".join(actor.cmdline())
     actor.kill()
     wait_for_text(job, "died (killed by SIGKILL)")
@@ -108,7 +107,7 @@ def test_a_node_and_an_actor_are_killed(
 
 
 def test_a_raylet_is_killed(
-    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised], tmp_path: Path
+    ray: RayCluster, second: list[psutil.Process], start_job: Supervise, tmp_path: Path
 ) -> None:
     slow = tmp_path / "slow"
     job = start_job(slowed(slow), "--on", "ray")
@@ -131,9 +130,7 @@ def test_a_raylet_is_killed(
     wait_until(lambda: not ray.left_files(), "no file is left")
 
 
-def test_the_driver_is_killed(
-    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
-) -> None:
+def test_the_driver_is_killed(ray: RayCluster, second: list[psutil.Process], start_job: Supervise) -> None:
     job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", key_of(job)]
@@ -149,7 +146,7 @@ def test_the_driver_is_killed(
 
 
 @pytest.mark.usefixtures("second")
-def test_a_cluster_that_is_too_small(start_job: Callable[..., Supervised]) -> None:
+def test_a_cluster_that_is_too_small(start_job: Supervise) -> None:
     changes = {"trainer": {"count": 2, "workers": 40}, "run": {"start_timeout_seconds": 2.0}}
     job = start_job(changes, "--on", "ray")
     assert job.process.wait(SECONDS) == 4, job.process.text()
@@ -158,7 +155,7 @@ def test_a_cluster_that_is_too_small(start_job: Callable[..., Supervised]) -> No
     assert not job.runs.exists(), "nothing was started"
 
 
-def test_no_cluster_answers(start_job: Callable[..., Supervised], ray: RayCluster) -> None:
+def test_no_cluster_answers(start_job: Supervise, ray: RayCluster) -> None:
     ray.environment, good = ray.environment | {"RAY_ADDRESS": "127.0.0.1:1"}, ray.environment
     try:
         job = start_job(None, "--on", "ray")

@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from shadowsync.nodes.runtime.process import CLI
-from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.processes import Spawned, is_alive, wait_until
 from shadowsync.tests.support.jobs.runs import RunFolder
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise
 from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, nodes_on, ray_cluster
 from shadowsync.tests.support.on_ray.ray_jobs import (
     ENDLESS,
@@ -102,9 +100,7 @@ def is_in_removed_folder(process: psutil.Process) -> bool:
     return words[-2:] == ["--on", "ray"] and "working_dir_files" in folder and folder.endswith(" (deleted)")
 
 
-def test_sigterm_of_an_actor_has_its_node_leave(
-    ray: RayCluster, start_job: Callable[..., Supervised]
-) -> None:
+def test_sigterm_of_an_actor_has_its_node_leave(ray: RayCluster, start_job: Supervise) -> None:
     job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     actor = actor_of(ray.head, "trainer")
@@ -117,19 +113,14 @@ def test_sigterm_of_an_actor_has_its_node_leave(
     wait_until(lambda: not is_alive(node) and not is_alive(actor), "node and actor end", SECONDS)
     # The job goes on without it.
     job.wait_for_batches(job.run.batches() + 20, SECONDS)
-    job.process.signal(signal.SIGINT)
-    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
-    report = job.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = job.interrupted()
     assert report.examples.replayed == 0, "nothing was trained twice"
     assert not job.run.logged("died")
     (gone,) = [event.node for event in report.events if event.what == left]
     assert {record.name: record.exit for record in report.nodes}[gone] == "left the job"
 
 
-def test_a_node_that_cannot_leave_dies_with_its_actor(
-    ray: RayCluster, start_job: Callable[..., Supervised]
-) -> None:
+def test_a_node_that_cannot_leave_dies_with_its_actor(ray: RayCluster, start_job: Supervise) -> None:
     """The control: the same signal, another role."""
     job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)

@@ -5,20 +5,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable
 
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.jobs.processes import Spawned, wait_until
-from shadowsync.tests.support.jobs.supervised import Supervised
+from shadowsync.tests.support.jobs.supervised import Supervise, Supervised
 from shadowsync.tests.support.on_ray.ray_cluster import CPUS, RayCluster, nodes_on
-from shadowsync.tests.support.on_ray.ray_jobs import (
-    ENDLESS,
-    RAY_TESTS,
-    SECONDS,
-    key_of,
-)
+from shadowsync.tests.support.on_ray.ray_jobs import ENDLESS, RAY_TESTS, SECONDS, key_of
 
 pytestmark = RAY_TESTS
 
@@ -45,16 +38,12 @@ def require_free(ray: RayCluster, cpus: float) -> None:
 
 def end(ray: RayCluster, job: Supervised) -> None:
     """Ctrl-C: the ledger adds up, and nothing is left on the cluster."""
-    job.process.signal(signal.SIGINT)
-    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
-    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    job.interrupted()
     wait_until(lambda: not nodes_on(ray.head), "no node is left on the cluster")
     require_free(ray, CPUS)
 
 
-def test_a_trainer_that_joins_takes_room_and_gives_it_back(
-    ray: RayCluster, start_job: Callable[..., Supervised]
-) -> None:
+def test_a_trainer_that_joins_takes_room_and_gives_it_back(ray: RayCluster, start_job: Supervise) -> None:
     job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     require_free(ray, CPUS - OF_THE_JOB)
@@ -74,7 +63,7 @@ def test_a_trainer_that_joins_takes_room_and_gives_it_back(
 
 
 def test_a_trainer_without_room_is_refused_and_that_of_one_that_left_is_used_again(
-    ray: RayCluster, start_job: Callable[..., Supervised]
+    ray: RayCluster, start_job: Supervise
 ) -> None:
     job = start_job({**ENDLESS, "trainer": {"count": 2, "workers": WORKERS_THAT_FILL_IT}}, "--on", "ray")
     job.wait_for_batches(20, SECONDS)

@@ -20,7 +20,8 @@ from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.commands import said
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import free_ports, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.outside.keyless_client import connect_without_key
@@ -35,24 +36,9 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def free_port() -> int:
-    """One that nothing listens on."""
-    return free_ports(1)
-
-
-@pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
-def test_a_job_with_a_key(
-    in_process: Callable[..., InProcessCluster],
-    key_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    algorithm: str,
-) -> None:
+def test_a_job_with_a_key(in_process: ClusterMaker, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
-    own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
+    report = finished(in_process, TCP).report
     assert report.examples.distinct == EXAMPLES
     assert report.sync.rounds
     assert not any("onnections" in text or "--insecure" in text for text in report.warnings)
@@ -62,10 +48,7 @@ def test_a_job_with_a_key(
 @pytest.mark.matrix
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
 def test_whoever_knocks_without_the_key_is_in_the_report(
-    in_process: Callable[..., InProcessCluster],
-    key_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    algorithm: str,
+    in_process: ClusterMaker, key_file: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     """One who has none, at every socket of the job as soon as it listens."""
 
@@ -78,10 +61,7 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
     for module in ("shadowsync.pipeline.wire.sockets", "shadowsync.nodes.control.control_socket"):
         monkeypatch.setattr(f"{module}.bind", bind_and_knock)
-    own = in_process(TCP | {"sync": {"algorithm": algorithm}}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up
+    report = finished(in_process, TCP | {"sync": {"algorithm": algorithm}}).report
     listening = {"reader", "embedding", "sync" if algorithm == "easgd" else "trainer"}
     for node in report.nodes:
         assert node.refused_connections == int(node.role in listening), node.name
@@ -92,10 +72,7 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
 
 
 def test_a_node_without_the_key_is_told_at_once(
-    in_process: Callable[..., InProcessCluster],
-    key_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    in_process: ClusterMaker, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
     own = in_process(TCP)
@@ -118,8 +95,7 @@ def test_processes_of_their_own_have_the_key_by_their_environment(
     processes: Callable[..., Cluster], key_file: Path
 ) -> None:
     own = processes({"embedding": {"nodes": 2}}, environment={KEY_VARIABLE: str(key_file)}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
+    own.ended()
 
 
 @pytest.mark.parametrize("role", ["coordinator", "reader"])
@@ -130,11 +106,10 @@ def test_off_loopback_without_a_key_nothing_starts(
     monkeypatch.delenv(INSECURE_VARIABLE, raising=False)
     arguments = [role, str(job_file()), "--bind", "0.0.0.0", "--advertise", "127.0.0.1"]
     arguments += ["--join", "tcp://127.0.0.1:9"] if role != "coordinator" else []
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == ExitCode.USAGE, done.output
-    assert "without a key" in done.output
-    assert "shadowsync key new FILE" in done.output
-    assert "--insecure" in done.output
+    text = said(*arguments, code=ExitCode.USAGE)
+    assert "without a key" in text
+    assert "shadowsync key new FILE" in text
+    assert "--insecure" in text
 
 
 @pytest.mark.parametrize("command", [pytest.param("run", marks=pytest.mark.matrix), "coordinator"])
@@ -151,9 +126,9 @@ def test_off_loopback_without_a_key_there_is_no_page(
 
 
 def test_the_page_and_the_metrics_of_a_job_are_for_who_has_its_token(
-    processes: Callable[..., Cluster], key_file: Path, free_port: int
+    processes: Callable[..., Cluster], key_file: Path
 ) -> None:
-    own = processes(environment={KEY_VARIABLE: str(key_file)})
+    own, free_port = processes(environment={KEY_VARIABLE: str(key_file)}), free_ports(1)
     ports = ("--web", "0.0.0.0:0", "--metrics-port", str(free_port))
     own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1", *ports)
     wait_until(lambda: "page: " in own.coordinator.text(), "the coordinator tells its page's address")
@@ -177,13 +152,10 @@ def test_the_command_tells_the_token(key_file: Path, tmp_path: Path, monkeypatch
     token = JobKey.read(key_file).http_token
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     assert CliRunner().invoke(main, ["key", "token", str(key_file)]).output == f"{token}\n"
-    without = CliRunner().invoke(main, ["key", "token"])
-    assert without.exit_code == ExitCode.USAGE
-    assert "no key was given" in without.output
+    assert "no key was given" in said("key", "token", code=ExitCode.USAGE)
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))
     assert CliRunner().invoke(main, ["key", "token"]).output == f"{token}\n"
-    absent = CliRunner().invoke(main, ["key", "token", str(tmp_path / "absent")])
-    assert absent.exit_code == ExitCode.USAGE
+    said("key", "token", str(tmp_path / "absent"), code=ExitCode.USAGE)
 
 
 def test_without_a_key_by_wish_the_report_warns(processes: Callable[..., Cluster]) -> None:
@@ -193,7 +165,7 @@ def test_without_a_key_by_wish_the_report_warns(processes: Callable[..., Cluster
     for role, count in own.job.expected.items():
         for _ in range(count):
             own.join(role)
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     sockets, page = own.run.report.warnings[:2]
     assert sockets.startswith("Connections to tcp://0.0.0.0:")
     assert page == "The page at 0.0.0.0:0 was open to anyone who could reach it (--insecure)."
@@ -201,13 +173,10 @@ def test_without_a_key_by_wish_the_report_warns(processes: Callable[..., Cluster
 
 def test_the_command_makes_a_key_once(tmp_path: Path) -> None:
     path = tmp_path / "new.key"
-    done = CliRunner().invoke(main, ["key", "new", str(path)])
-    assert done.exit_code == 0, done.output
-    assert str(path) in done.output
+    text = said("key", "new", str(path))
+    assert str(path) in text
     key = JobKey.read(path)
-    assert key.secret.hex() not in done.output
-    again = CliRunner().invoke(main, ["key", "new", str(path)])
-    assert again.exit_code == ExitCode.USAGE
-    kept = CliRunner().invoke(main, ["key", "new", str(path), "--reuse"])
-    assert kept.exit_code == 0, kept.output
+    assert key.secret.hex() not in text
+    said("key", "new", str(path), code=ExitCode.USAGE)
+    said("key", "new", str(path), "--reuse")
     assert JobKey.read(path) == key

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from shadowsync.tests.support.jobs.processes import MARKER, Starting, end_marked, marked_processes, wait_until
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.leaks import no_leaks
 
 # Its own: others may run the same tests on this machine.
@@ -26,12 +27,11 @@ def test_a_process_is_found_and_ended(tmp_path: Path) -> None:
     wait_until(lambda: marked_processes(VALUE), "the child runs")
     with pytest.raises(AssertionError, match="processes are left"):
         watch.__exit__(None, None, None)
-    assert child.stdin is not None
     assert child.poll() is None
     end_marked(VALUE, set())
     # It may have been reaped already, and its exit code with it.
     child.wait(60.0)
-    child.stdin.close()
+    known(child.stdin).close()
     assert not marked_processes(VALUE)
 
 

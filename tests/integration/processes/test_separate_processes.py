@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
 from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker
 
@@ -49,9 +49,8 @@ def test_nodes_join_and_strangers_are_refused(processes: Callable[..., Cluster],
     for refused in (other_job, too_many):
         next(nodes for nodes in own.nodes.values() if refused in nodes).remove(refused)
     own.join("reader")
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     assert own.run.report.examples.trained == EXAMPLES
-    assert own.run.report.ledger.adds_up
     assert "The ledger adds up." in own.coordinator.text()
     for process in own.everyone():
         assert process.code == 0, process.text()
@@ -60,20 +59,17 @@ def test_nodes_join_and_strangers_are_refused(processes: Callable[..., Cluster],
 def test_a_node_without_a_coordinator_says_so(starter: Starter, job_file: JobMaker) -> None:
     job = job_file({"run": {"start_timeout_seconds": 0.5}})
     for role in ("reader", "sync"):
-        process = starter.fork(role, str(job), "--join", "tcp://127.0.0.1:9")
-        assert process.wait() == 4
-        line = one_line(process.text())
+        line = one_line(starter.ended(role, str(job), "--join", "tcp://127.0.0.1:9", code=4))
         assert "no coordinator answered within 500 ms" in line
         assert "tcp://127.0.0.1:9" in line
 
 
 def test_an_address_that_is_none(starter: Starter, job_file: JobMaker) -> None:
-    process = starter.fork("reader", str(job_file()), "--join", "nowhere")
-    assert process.wait() == 4
-    assert "tcp://HOST:PORT" in one_line(process.text())
+    text = starter.ended("reader", str(job_file()), "--join", "nowhere", code=4)
+    assert "tcp://HOST:PORT" in one_line(text)
 
 
-def test_a_job_whose_nodes_do_not_come_says_which(in_process: Callable[..., InProcessCluster]) -> None:
+def test_a_job_whose_nodes_do_not_come_says_which(in_process: ClusterMaker) -> None:
     own = in_process({"run": {"start_timeout_seconds": 4.0}})
     own.start_coordinator()
     reader = own.join("reader")

@@ -75,11 +75,11 @@ def trained(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempPa
     changes: Settings = {
         "model": {"name": f"{files}/net.py:Net", "bottom": None, "top": None},
         "sync": {"algorithm": f"{files}/own.py:Own", "nodes": None},
+        "trainer": {"batch": 512},
     }
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), changes)
     with starting(folder) as starter:
-        process = starter.fork("run", str(job), "--quiet")
-        assert process.wait() == 0, process.text()
+        starter.ended("run", str(job), "--quiet")
     return folder
 
 
@@ -114,9 +114,8 @@ def commands(run: Path, data: str, out: Path) -> dict[str, list[str]]:
 def test_what_one_trained_here_goes_on_without_a_flag(
     own_run: Path, code: Path, starter: Starter, click_log: Path, tmp_path: Path
 ) -> None:
-    for name, command in commands(own_run, str(click_log / "eval-*.parquet"), tmp_path).items():
-        process = starter.fork(*command)
-        assert process.wait() == 0, (name, process.text())
+    for command in commands(own_run, str(click_log / "eval-*.parquet"), tmp_path).values():
+        starter.ended(*command)
         (code / "executed").unlink()
     assert shadowsync.load(own_run).job.model.name.endswith("net.py:Net")
 
@@ -128,19 +127,14 @@ def test_what_came_from_elsewhere_says_what_it_wants_to_execute(
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
     data = str(click_log / "eval-*.parquet")
     for name, command in commands(own_run, data, tmp_path).items():
-        process = starter.fork(*command, environment=elsewhere)
-        assert process.wait() == 2, (name, process.text())
-        assert f"executes the file {code}/net.py (Net)" in process.text(), name
-        assert "--trust" in process.text(), name
+        text = starter.ended(*command, environment=elsewhere, code=2)
+        assert f"executes the file {code}/net.py (Net)" in text, name
+        assert "--trust" in text, name
     assert not (code / "executed").exists()
-    for name, command in commands(own_run, data, tmp_path).items():
-        process = starter.fork(*command, "--trust", environment=elsewhere)
-        assert process.wait() == 0, (name, process.text())
+    for command in commands(own_run, data, tmp_path).values():
+        starter.ended(*command, "--trust", environment=elsewhere)
     # What was trained there, once trusted, is that machine's own.
-    process = starter.fork(
-        *commands(own_run.parent / "latest", data, tmp_path)["eval"], environment=elsewhere
-    )
-    assert process.wait() == 0, process.text()
+    starter.ended(*commands(own_run.parent / "latest", data, tmp_path)["eval"], environment=elsewhere)
 
 
 def test_a_checkpoint_that_names_another_file_is_not_opened(
@@ -170,12 +164,9 @@ def test_resume_asks_about_the_algorithm_but_not_about_one_that_is_named_now(
     saved = own_run / "job.json"
     saved.write_text(saved.read_text("utf-8").replace(f"{code}/own.py", f"{evil}/own.py"), encoding="utf-8")
     command = ["resume", str(own_run), "--set", "data.epochs=2", "--quiet"]
-    process = starter.fork(*command)
-    assert process.wait() == 2, process.text()
-    assert f"its sync.algorithm executes the file {evil}/own.py (Own)" in process.text()
+    assert f"its sync.algorithm executes the file {evil}/own.py (Own)" in starter.ended(*command, code=2)
     assert not (evil / "executed").exists()
-    process = starter.fork(*command, "--set", f"sync.algorithm={evil}/own.py:Own")
-    assert process.wait() == 0, process.text()
+    starter.ended(*command, "--set", f"sync.algorithm={evil}/own.py:Own")
 
 
 @pytest.fixture
@@ -206,21 +197,15 @@ def test_a_rendered_run_of_somebody_else(job_file: JobMaker, files: Path, tmp_pa
     assert (files / "executed").exists()
 
 
-def test_a_comparison_of_somebody_else(evil_job: Job, files: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("virtual", [False, True])
+def test_a_comparison_of_somebody_else(evil_job: Job, files: Path, tmp_path: Path, *, virtual: bool) -> None:
     job = evil_job.model_copy(update={"sync": evil_job.sync.model_copy(update={"algorithm": "ma"})})
     folder = tmp_path / "comparison"
     folder.mkdir()
-    write_record(folder, make_plan(job, parse_variants("ma"), 1, folder))
-    for one in (folder / "jobs").iterdir():
-        one.write_text(one.read_text("utf-8").replace('"ma"', f'"{files}/own.py:Own"'), encoding="utf-8")
-    assert refused(files, "compare", "--resume", str(folder))
-
-
-def test_a_virtual_comparison_of_somebody_else(evil_job: Job, files: Path, tmp_path: Path) -> None:
-    job = evil_job.model_copy(update={"sync": evil_job.sync.model_copy(update={"algorithm": "ma"})})
-    folder = tmp_path / "comparison"
-    folder.mkdir()
-    write_plan(folder, *make_virtual_plan(job, "ma", [1], 1, Timing()))
+    if virtual:
+        write_plan(folder, *make_virtual_plan(job, "ma", [1], 1, Timing()))
+    else:
+        write_record(folder, make_plan(job, parse_variants("ma"), 1, folder))
     for one in (folder / "jobs").iterdir():
         one.write_text(one.read_text("utf-8").replace('"ma"', f'"{files}/own.py:Own"'), encoding="utf-8")
     assert refused(files, "compare", "--resume", str(folder))

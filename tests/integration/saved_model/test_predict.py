@@ -89,9 +89,8 @@ def test_the_command_scores_every_row_in_order(
 ) -> None:
     out = tmp_path / "out.parquet"
     pattern = str(click_log / "eval-*.parquet")
-    process = starter.fork("predict", str(saved_run), "--data", pattern, "--out", str(out), "--keep", "C3")
-    assert process.wait() == 0, process.text()
-    assert "4,000 rows, 0 of them without a score" in process.text()
+    text = starter.ended("predict", str(saved_run), "--data", pattern, "--out", str(out), "--keep", "C3")
+    assert "4,000 rows, 0 of them without a score" in text
     written = pq.read_table(out)
     (file,) = click_log.glob("eval-*.parquet")
     given = pq.read_table(file)

@@ -6,15 +6,10 @@ import asyncio
 import gc
 import json
 import math
-import re
 import shutil
-import signal
 import sys
-import urllib.error
-import urllib.request
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from pathlib import Path
@@ -24,28 +19,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-from shadowsync.cli import main
 from shadowsync.pipeline.errors import ClusterError, DataError, JobFileError, ResourceError
 from shadowsync.pipeline.retrieval import index
 from shadowsync.pipeline.retrieval.index import VectorIndex
 from shadowsync.pipeline.retrieval.items_export import ItemsExport, export_items
-from shadowsync.pipeline.retrieval.searched_items import (
-    ItemFiles,
-    SearchKind,
-    query_vectors_of_files,
-)
+from shadowsync.pipeline.retrieval.searched_items import ItemFiles, SearchKind, query_vectors_of_files
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.items import Items
 from shadowsync.serving.retrieval import MOST_ITEMS, Queries, Retrieved, Retriever
 from shadowsync.serving.rows import BadRequest, RowColumns
-from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.checkpoint_copies import kept_checkpoints, replace_checkpoint
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.in_process_cluster import in_process_clusters
 from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
 from shadowsync.tests.support.jobs.runs import write_job
+from shadowsync.tests.support.outside.served import (
+    client_of,
+    replies_while_replaced,
+    served,
+    served_by_command,
+    with_client,
+)
 
 USERS, MOVIES, GENRES, ROWS = 50, 120, 6, 6000
 QUERIES: list[dict[str, Any]] = [
@@ -124,28 +120,6 @@ def every_list_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def items_of(saved: Saved, search: SearchKind = "auto") -> Items:
     return Items(ItemFiles([str(saved.items)], search))
-
-
-@asynccontextmanager
-async def served(model: FollowedModel) -> AsyncIterator[ModelServer]:
-    """The model, served on this loop."""
-    server = ModelServer(model, "127.0.0.1", 0)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.close()
-
-
-def with_client(model: FollowedModel, work: Callable[[ScoringClient], Any]) -> Any:
-    """What a client gets of a server."""
-
-    async def body() -> Any:
-        async with served(model) as server:
-            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
-                return await asyncio.to_thread(work, client)
-
-    return asyncio.run(asyncio.wait_for(body(), 60.0))
 
 
 def best_of(model: SavedModel, queries: Sequence[dict[str, Any]], k: int) -> Found:
@@ -234,45 +208,13 @@ def test_vectors_of_queries_and_items_are_always_of_one_model(
         for examples in wanted:
             with pytest.raises(AssertionError):
                 assert_found(found, wanted[examples])
-    answers = list[tuple[int, Found]]()
-
-    async def ask(server: ModelServer, done: asyncio.Event) -> None:
-        body = json.dumps({"rows": QUERIES, "k": K}).encode()
-
-        def request() -> None:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/retrieve", body) as reply:
-                found = json.load(reply)
-            pairs = [
-                list(zip(*each, strict=True)) for each in zip(found["items"], found["scores"], strict=True)
-            ]
-            answers.append((found["model"]["examples_trained"], pairs))
-
-        while not done.is_set():
-            await asyncio.to_thread(request)
-
-    def has_answered(examples: int) -> bool:
-        return sum(named == examples for named, _ in answers) >= 6
-
-    async def body() -> None:
-        run = tmp_path / "run"
-        shutil.copytree(saved.copies[0], run / "checkpoint")
-        followed, done = FollowedModel(run, "last", items=items_of(saved, search)), asyncio.Event()
-        async with served(followed) as server:
-            asking = [asyncio.ensure_future(ask(server, done)) for _ in range(3)]
-            following = asyncio.ensure_future(server.follow(0.01))
-            for copy, examples in zip(saved.copies, wanted, strict=True):
-                if copy != saved.copies[0]:
-                    replace_checkpoint(run, copy)
-                await until(lambda: has_answered(examples), "the next one is served")  # noqa: B023
-            done.set()
-            await asyncio.gather(*asking)
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(body(), 120.0))
-    assert {examples for examples, _ in answers} == set(wanted)
-    for examples, found in answers:
-        assert_found(found, wanted[examples])
+    run = tmp_path / "run"
+    shutil.copytree(saved.copies[0], run / "checkpoint")
+    followed = FollowedModel(run, "last", items=items_of(saved, search))
+    copies = dict(zip(models, saved.copies, strict=True))
+    for reply in replies_while_replaced(followed, run, copies, "retrieve", {"rows": QUERIES, "k": K}):
+        pairs = [list(zip(*one, strict=True)) for one in zip(reply["items"], reply["scores"], strict=True)]
+        assert_found(pairs, wanted[reply["model"]["examples_trained"]])
 
 
 def test_items_that_cannot_be_used_leave_the_old_ones_until_the_next_checkpoint(
@@ -286,9 +228,8 @@ def test_items_that_cannot_be_used_leave_the_old_ones_until_the_next_checkpoint(
     async def body() -> None:
         followed = FollowedModel(run, "last", items=Items(ItemFiles([str(items)])))
         wanted = best_of(followed.current.model, QUERIES, K)
-        async with served(followed) as server:
-            following = asyncio.ensure_future(server.follow(0.01))
-            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+        async with served(followed, look_seconds=0.01) as server:
+            with client_of(server) as client:
                 pq.write_table(pa.concat_tables([table, table.slice(5, 1)]), items)
                 replace_checkpoint(run, saved.copies[1])
                 await until(lambda: followed.fault, "the items are refused")
@@ -303,8 +244,6 @@ def test_items_that_cannot_be_used_leave_the_old_ones_until_the_next_checkpoint(
                 await until(lambda: followed.opened == 2, "the next one is served")
                 stats = await asyncio.to_thread(client.stats)
                 assert (stats["retrieval"]["items"], stats["model"]["fault"]) == (MOVIES + 1, "")
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
 
@@ -503,10 +442,9 @@ def test_without_the_extra_exact_search_serves_and_an_index_names_it(
 def test_the_commands(starter: Starter, saved: Saved, tmp_path: Path) -> None:
     run, wanted = str(saved.copies[1]), best_of(SavedModel.open(saved.copies[1]), QUERIES, K)
     out = tmp_path / "export"
-    told = CliRunner().invoke(main, ["export", run, "--items", str(saved.items), "--out", str(out)])
-    assert told.exit_code == 0, told.output
-    assert f"{MOVIES} items, vectors of 8 floats; of the best 10 the index finds " in told.output
-    assert f"({MOVIES} items as queries)" in told.output
+    told = said("export", run, "--items", str(saved.items), "--out", str(out))
+    assert f"{MOVIES} items, vectors of 8 floats; of the best 10 the index finds " in told
+    assert f"({MOVIES} items as queries)" in told
     for arguments, why in (
         (["export", run, "--items", "x", "--tables", "none", "--out", "y"], "--tables: given with --items"),
         (["export", run, "--queries", "x", "--out", "y"], "--queries: given without --items"),
@@ -515,15 +453,8 @@ def test_the_commands(starter: Starter, saved: Saved, tmp_path: Path) -> None:
         (["serve", run, "--index", str(out), "--follow"], "--index: has the items of one checkpoint"),
         (["serve", str(saved.copies[2]), "--index", str(out)], f"{out}: is older than the model"),
     ):
-        told = CliRunner().invoke(main, arguments)
-        assert told.exit_code == (3 if "older" in why else 2), told.output
-        assert why in told.stderr
+        assert why in said(*arguments, code=3 if "older" in why else 2)
     for given in (["--items", str(saved.items)], ["--index", str(out)]):
-        process = starter.fork("serve", run, "--port", "0", *given)
-        wait_until(lambda: "/retrieve" in process.text() or process.poll() is not None, "it serves")  # noqa: B023
-        found = re.search(rf"retrieves from {MOVIES} items by .* at (http://\S+)/retrieve", process.text())
-        assert found is not None, process.text()
-        with ScoringClient(found[1]) as client:
+        with served_by_command(starter, run, *given, path="retrieve") as (process, client):
+            assert f"retrieves from {MOVIES} items by " in process.text()
             assert_found(client.retrieve(QUERIES, K), wanted)
-        process.signal(signal.SIGINT)
-        assert process.wait() == 0, process.text()

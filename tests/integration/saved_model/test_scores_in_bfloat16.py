@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
-from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.processes import Starter
+from shadowsync.tests.support.outside.served import with_client
 from torch import nn
 
 ROWS = 200
@@ -57,24 +56,15 @@ def assert_scores(found: Float32Array, wanted: Float32Array, precision: Precisio
 
 def served_scores(run: Path, precision: Precision, rows: list[Row]) -> tuple[list[Float32Array], str]:
     """The scores of rows, of columns, and with all numbers in the context; and what /model says."""
-    server = ModelServer(FollowedModel(run, "last", precision=precision), "127.0.0.1", 0)
     dense = {name: rows[0][name] for name in rows[0] if name.startswith("I")}
 
-    def ask() -> tuple[list[Float32Array], str]:
-        with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
-            columns = {name: [row[name] for row in rows] for name in rows[0]}
-            others = {name: values for name, values in columns.items() if name not in dense}
-            found = [client.score(rows), client.score(columns), client.score(others, dense)]
-            return found, str(client.model()["precision"])
+    def ask(client: ScoringClient) -> tuple[list[Float32Array], str]:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        others = {name: values for name, values in columns.items() if name not in dense}
+        found = [client.score(rows), client.score(columns), client.score(others, dense)]
+        return found, str(client.model()["precision"])
 
-    async def body() -> tuple[list[Float32Array], str]:
-        await server.start()
-        try:
-            return await asyncio.to_thread(ask)
-        finally:
-            await server.close()
-
-    return asyncio.run(asyncio.wait_for(body(), 60.0))
+    return with_client(FollowedModel(run, "last", precision=precision), ask)
 
 
 def test_served_rows_have_the_scores_of_predict_in_each_precision(saved_run: Path, rows: list[Row]) -> None:
@@ -157,11 +147,10 @@ def test_the_commands(starter: Starter, saved_run: Path, held_out: Path, tmp_pat
     found = {}
     for precision in ("float32", "bfloat16"):
         out = tmp_path / f"{precision}.parquet"
-        predict = starter.fork(
+        said = starter.ended(
             "predict", str(saved_run), "--data", str(held_out), "--out", str(out), "--precision", precision
         )
-        assert predict.wait() == 0, predict.text()
-        assert ("with products in bfloat16" in predict.text()) == (precision == "bfloat16")
+        assert ("with products in bfloat16" in said) == (precision == "bfloat16")
         scored = starter.fork(
             "eval", str(saved_run), "--data", str(held_out), "--json", "--precision", precision
         )
@@ -175,6 +164,5 @@ def test_the_commands(starter: Starter, saved_run: Path, held_out: Path, tmp_pat
     assert 1e-4 < np.abs(plain - rounded).max() < 0.1
     assert ne != rounded_ne
     assert ne == pytest.approx(rounded_ne, abs=2e-3)
-    wrong = starter.fork("serve", str(saved_run), "--precision", "half")
-    assert wrong.wait() == 2
-    assert "'half' is not one of 'float32', 'bfloat16'" in wrong.text()
+    text = starter.ended("serve", str(saved_run), "--precision", "half", code=2)
+    assert "'half' is not one of 'float32', 'bfloat16'" in text

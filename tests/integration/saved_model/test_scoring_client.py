@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from shadowsync.pipeline.errors import ClusterError, DataError
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
+from shadowsync.tests.support.outside.served import with_client
 
 Row = dict[str, Any]
 
@@ -25,10 +25,6 @@ def rows(click_log: Path) -> list[Row]:
     (file,) = click_log.glob("eval-*.parquet")
     found: list[Row] = pq.read_table(file).slice(0, 4).drop_columns("label").to_pylist()
     return found
-
-
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(asyncio.wait_for(body(), 60.0))
 
 
 def test_a_server_that_is_started_again_is_found(saved_run: Path, rows: list[Row]) -> None:
@@ -56,31 +52,23 @@ def test_a_server_that_is_started_again_is_found(saved_run: Path, rows: list[Row
             assert third.counts.requests == 1
             await third.close()
 
-    run(body)
+    asyncio.run(asyncio.wait_for(body(), 60.0))
 
 
 def test_values_of_numpy_are_sent_and_what_json_has_not_is_refused(saved_run: Path, rows: list[Row]) -> None:
-    async def body() -> None:
-        server = ModelServer(FollowedModel(saved_run, "last"), "127.0.0.1", 0)
-        await server.start()
-        with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+    def work(client: ScoringClient) -> None:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        expected = client.score(columns)
+        whole = {name: [7] * len(rows) if name == "I1" else own for name, own in columns.items()}
+        as_array = whole | {"I1": np.full(len(rows), 7)}
+        assert np.array_equal(client.score(as_array), client.score(whole))
+        assert not np.array_equal(client.score(whole), expected), "the control"
+        for value in (math.nan, math.inf, object()):
+            with pytest.raises(DataError, match=r"the rows cannot be sent \(.*; give texts"):
+                client.score([{**rows[0], "I1": value}])
+        with pytest.raises(DataError, match="column 'I1' has values of several types"):
+            client.score([{**rows[0], "I1": "dear"}, {**rows[0], "I1": 3.5}])
+        scalar = [{**rows[0], "I1": np.float32(7)}]
+        assert np.array_equal(client.score(scalar), client.score([{**rows[0], "I1": 7}]))
 
-            def work() -> None:
-                columns = {name: [row[name] for row in rows] for name in rows[0]}
-                expected = client.score(columns)
-                whole = {name: [7] * len(rows) if name == "I1" else own for name, own in columns.items()}
-                as_array = whole | {"I1": np.full(len(rows), 7)}
-                assert np.array_equal(client.score(as_array), client.score(whole))
-                assert not np.array_equal(client.score(whole), expected), "the control"
-                for value in (math.nan, math.inf, object()):
-                    with pytest.raises(DataError, match=r"the rows cannot be sent \(.*; give texts"):
-                        client.score([{**rows[0], "I1": value}])
-                with pytest.raises(DataError, match="column 'I1' has values of several types"):
-                    client.score([{**rows[0], "I1": "dear"}, {**rows[0], "I1": 3.5}])
-                scalar = [{**rows[0], "I1": np.float32(7)}]
-                assert np.array_equal(client.score(scalar), client.score([{**rows[0], "I1": 7}]))
-
-            await asyncio.to_thread(work)
-        await server.close()
-
-    run(body)
+    with_client(FollowedModel(saved_run, "last"), work)

@@ -6,15 +6,11 @@ import asyncio
 import gc
 import json
 import math
-import re
 import shutil
-import signal
 import urllib.error
 import urllib.request
 import weakref
-from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +29,13 @@ from shadowsync.serving.rows import BadRequest, columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.jobs.processes import Starter, until, wait_until
+from shadowsync.tests.support.outside.served import (
+    client_of,
+    served,
+    served_by_command,
+    with_client,
+    with_server,
+)
 
 ROWS = 300
 TOKEN = "a-token-of-the-server"
@@ -61,27 +64,8 @@ def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-@asynccontextmanager
-async def served(run: Path, host: str = "127.0.0.1") -> AsyncIterator[tuple[ModelServer, FollowedModel]]:
-    """The run's model, served on this loop."""
-    model = FollowedModel(run, "last")
-    server = ModelServer(model, host, 0)
-    await server.start()
-    try:
-        yield server, model
-    finally:
-        await server.close()
-
-
-def with_client(run: Path, work: Callable[[ScoringClient], Any]) -> Any:
-    """What a client gets of a server."""
-
-    async def body() -> Any:
-        async with served(run) as (server, _):
-            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
-                return await asyncio.to_thread(work, client)
-
-    return asyncio.run(asyncio.wait_for(body(), 60.0))
+def model_of(run: Path) -> FollowedModel:
+    return FollowedModel(run, "last")
 
 
 def test_scores_are_those_of_predict(saved_run: Path, rows: list[Row], predicted: Float32Array) -> None:
@@ -108,7 +92,7 @@ def test_scores_are_those_of_predict(saved_run: Path, rows: list[Row], predicted
         assert 0 < stats["p50_milliseconds"] <= stats["p99_milliseconds"]
         assert model["examples_trained"] == stats["model"]["examples_trained"] > 0
 
-    with_client(saved_run, work)
+    with_client(model_of(saved_run), work)
 
 
 def test_many_clients_at_once_get_their_own_scores(
@@ -128,7 +112,7 @@ def test_many_clients_at_once_get_their_own_scores(
     monkeypatch.setattr(ServedModel, "score", noted)
 
     async def body() -> list[Float32Array | str]:
-        async with served(saved_run) as (server, _):
+        async with served(model_of(saved_run)) as server:
             servers.append(server)
 
             def ask(at: int) -> Float32Array | str:
@@ -139,7 +123,7 @@ def test_many_clients_at_once_get_their_own_scores(
                     own = [{**row, "I1": [1]} for row in own]
                 context = {name: rows[at * 5][name] for name in ("I5", "C3")} if at % 10 == 6 else {}
                 own = [{name: value for name, value in row.items() if name not in context} for row in own]
-                with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+                with client_of(server) as client:
                     try:
                         return client.score(own, context)
                     except DataError as error:
@@ -168,16 +152,15 @@ def test_many_clients_at_once_get_their_own_scores(
 
 
 def test_a_row_without_a_score_says_why(saved_run: Path, rows: list[Row]) -> None:
-    async def body() -> Any:
-        async with served(saved_run) as (server, _):
-            own = [{**row, "I2": text} for row, text in zip(rows, ("3", "x", ""), strict=False)]
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{server.port}/score", json.dumps({"rows": own}).encode()
-            )
-            return await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(request)))
+    own = [{**row, "I2": text} for row, text in zip(rows, ("3", "x", ""), strict=False)]
+    sent = json.dumps({"rows": own}).encode()
+
+    def ask(server: ModelServer) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/score", sent) as reply:
+            return json.load(reply)
 
     # Texts that are numbers are read as such, and one that is none has no score.
-    reply = asyncio.run(asyncio.wait_for(body(), 60.0))
+    reply = with_server(model_of(saved_run), ask)
     assert [p is None for p in reply["probabilities"]] == [False, True, False]
     assert reply["faults"] == [{"row": 1, "why": "I2 'x' not numeric"}]
 
@@ -283,7 +266,7 @@ def test_what_is_no_request_gets_an_error_and_the_next_one_its_scores(
         assert not math.isnan(client.score(rows[:1])[0])
         assert client.stats()["refused"] == 6
 
-    with_client(saved_run, work)
+    with_client(model_of(saved_run), work)
 
 
 def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
@@ -315,9 +298,9 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
         commit(partial, manifest.model_copy(update={"examples_trained": examples}))
 
     async def body() -> None:
-        async with served(run) as (server, model):
-            following = asyncio.ensure_future(server.follow(0.02))
-            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+        model = model_of(run)
+        async with served(model, look_seconds=0.02) as server:
+            with client_of(server) as client:
                 before = await asyncio.to_thread(client.score, rows[:9])
                 replace(77)
                 await until(lambda: model.opened == 2, "the new one is served")
@@ -334,8 +317,6 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
                 assert model.fault
                 replace(111)
                 await until(lambda: model.manifest.examples_trained == 111, "it goes on")
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
 
@@ -348,11 +329,9 @@ def test_a_model_that_is_no_longer_served_needs_no_collector(saved_run: Path) ->
     try:
         held = followed.current
         del followed
-        assert tables() is not None, "the control"
-        assert module() is not None
+        assert None not in (tables(), module()), "the control"
         del held
-        assert tables() is None
-        assert module() is None
+        assert (tables(), module()) == (None, None)
     finally:
         gc.enable()
 
@@ -366,29 +345,20 @@ def test_off_loopback_it_needs_a_token(
     (tmp_path / "token").chmod(0o600)
     monkeypatch.setenv(TOKEN_VARIABLE, str(tmp_path / "token"))
 
-    def work(port: int) -> None:
-        url = f"http://127.0.0.1:{port}"
+    def work(server: ModelServer) -> None:
+        url = f"http://127.0.0.1:{server.port}"
         with ScoringClient(url) as client, pytest.raises(ClusterError, match="replied 401"):
             client.score(rows[:1])
         with ScoringClient(url, TOKEN) as client:
             assert not math.isnan(client.score(rows[:1])[0])
         assert urllib.request.urlopen(f"{url}/healthz").status == 200
 
-    async def body() -> None:
-        async with served(saved_run, "0.0.0.0") as (server, _):
-            await asyncio.to_thread(work, server.port)
-
-    asyncio.run(asyncio.wait_for(body(), 60.0))
+    with_server(model_of(saved_run), work, "0.0.0.0")
 
 
 def test_the_command(starter: Starter, saved_run: Path, rows: list[Row], predicted: Float32Array) -> None:
-    process = starter.fork("serve", str(saved_run), "--port", "0")
-    wait_until(lambda: "/score" in process.text() or process.poll() is not None, "it serves")
-    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/score", process.text())
-    with ScoringClient(f"http://127.0.0.1:{port}") as client:
+    with served_by_command(starter, str(saved_run)) as (process, client):
         np.testing.assert_allclose(client.score(rows[:20]), predicted[:20], rtol=1e-5)
         assert client.stats()["requests"] == 1
-    process.signal(signal.SIGINT)
-    assert process.wait() == 0, process.text()
     assert "scored 20 rows in 1 request, refused 0; p50 " in process.text()
     assert "Traceback" not in process.text()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import resource
 import socket
 import zlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +18,7 @@ from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABL
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import BODY_LIMIT_BYTES, ModelServer
 from shadowsync.tests.support.jobs.processes import wait_until
+from shadowsync.tests.support.outside.served import with_server
 
 TOKEN = "a-token-of-the-server"
 # More than a server may have of eight bodies at once, and of one that is unpacked as a whole.
@@ -53,24 +52,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowsync.pipeline.wire.http.listening.LINGER_SECONDS", 60.0)
 
 
-@asynccontextmanager
-async def served(run: Path) -> AsyncIterator[ModelServer]:
-    server = ModelServer(FollowedModel(run, "last"), "127.0.0.1", 0)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.close()
-
-
-def with_server(run: Path, work: Callable[[ModelServer], Any]) -> None:
+def with_model(run: Path, work: Callable[[ModelServer], None]) -> None:
     """Do some work on a thread, beside the server."""
-
-    async def both() -> None:
-        async with served(run) as server:
-            await asyncio.to_thread(work, server)
-
-    asyncio.run(asyncio.wait_for(both(), 120.0))
+    with_server(FollowedModel(run, "last"), work)
 
 
 def head(size: int, *more: str, host: str = "localhost", path: str = "/score", method: str = "POST") -> bytes:
@@ -121,7 +105,7 @@ def test_a_compressed_body_is_unpacked_up_to_the_limit(saved_run: Path, body: by
         # One is unpacked at a time, of all a MB is there.
         assert peak_bytes() - before < 5 * BODY_LIMIT_BYTES
 
-    with_server(saved_run, work)
+    with_model(saved_run, work)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +126,7 @@ def test_every_error_is_json(saved_run: Path, lines: dict[str, str], status: int
         assert code == status
         assert said in json.loads(reply)["error"]
 
-    with_server(saved_run, work)
+    with_model(saved_run, work)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +151,7 @@ def test_a_body_of_another_encoding_is_told(
         assert json.loads(said)["error"]
         assert server.counts.refused == 1
 
-    with_server(saved_run, work)
+    with_model(saved_run, work)
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -188,7 +172,7 @@ def test_no_body_is_unpacked_before_the_token(
         # No web site has the token, so with one a proxy may call the server as it likes.
         assert answer(server, head(0, authorized, host="any.example", path="/model", method="GET"))[0] == 200
 
-    with_server(saved_run, work)
+    with_model(saved_run, work)
 
 
 def test_unfinished_bodies_are_closed(
@@ -211,7 +195,7 @@ def test_unfinished_bodies_are_closed(
         assert answer(server, head(len(body)) + body)[0] == 200
         assert server.counts.requests == 2
 
-    with_server(saved_run, work)
+    with_model(saved_run, work)
     # None of it is a fault of the server.
     assert not [record for record in caplog.records if record.exc_info]
 
@@ -227,7 +211,7 @@ def test_large_bodies_are_too_many_or_too_large(
             wait_until(lambda: answer(server, head(len(body)) + body)[0] == 503, "the memory is taken")
         wait_until(lambda: answer(server, head(len(body)) + body)[0] == 200, "it is free again")
 
-    with_server(saved_run, work)
+    with_model(saved_run, work)
 
 
 def test_another_name_is_refused(saved_run: Path, body: bytes) -> None:
@@ -238,4 +222,4 @@ def test_another_name_is_refused(saved_run: Path, body: bytes) -> None:
                 assert answer(server, head(0, host=host, path=path, method="GET"))[0] == 421
         assert answer(server, head(len(body), host="127.0.0.1:1") + body)[0] == 200
 
-    with_server(saved_run, work)
+    with_model(saved_run, work)

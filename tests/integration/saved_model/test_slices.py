@@ -18,6 +18,7 @@ from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
 from shadowsync.pipeline.saved_model.slices import Slices, score_slices
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 
 
@@ -156,11 +157,10 @@ def test_the_first_rows_of_each_value_are_ranked(
 
 def test_the_command_prints_them(saved_run: Path, files: str) -> None:
     arguments = ["eval", str(saved_run), "--data", files, "--by", "site", "--slices", "2"]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
-    assert "by site, over 4 of 6 values with both labels" in done.output
-    assert "4 more values; --slices shows more" in done.output
-    assert re.search(r"ndcg@10  0\.\d{6} by site, over \d values with a positive", done.output)
+    text = said(*arguments)
+    assert "by site, over 4 of 6 values with both labels" in text
+    assert "4 more values; --slices shows more" in text
+    assert re.search(r"ndcg@10  0\.\d{6} by site, over \d values with a positive", text)
     refused = CliRunner().invoke(main, [*arguments, "--top", "1001"])
     assert (refused.exit_code, "--top is 1001; give 1 to 1000" in refused.output) == (2, True)
     found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)["by"]
@@ -170,11 +170,10 @@ def test_the_command_prints_them(saved_run: Path, files: str) -> None:
 def test_labels_that_are_all_the_same_are_told(saved_run: Path, files: str, tmp_path: Path) -> None:
     pl.read_parquet(files).filter(pl.col("label") == 1).write_parquet(tmp_path / "one.parquet")
     arguments = ["eval", str(saved_run), "--data", str(tmp_path / "one.parquet"), "--by", "site"]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
-    assert "ne  not defined, since all labels are the same" in done.output
-    assert "None" not in done.output
-    assert re.search(r"gauc  \S+ by site, over 0 of [56] values with both labels", done.output)
+    text = said(*arguments)
+    assert "ne  not defined, since all labels are the same" in text
+    assert "None" not in text
+    assert re.search(r"gauc  \S+ by site, over 0 of [56] values with both labels", text)
 
 
 def test_what_cannot_be_sliced_is_told(model: SavedModel, files: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.in_process_node import current_node
-from shadowsync.tests.support.jobs.runs import EXAMPLES
+from shadowsync.tests.support.jobs.runs import EXAMPLES, known
 
 OFTEN = {"duty": 1.0}
 Members = tuple[int, ...]
@@ -47,20 +46,15 @@ def dense(own: InProcessCluster) -> np.ndarray:
     [OFTEN, pytest.param({"mode": "fixed", "every": 5}, marks=pytest.mark.matrix)],
     ids=["shadow", "fixed"],
 )
-def test_under_ma_the_mean_of_the_replicas_comes_out(
-    cluster: Callable[..., InProcessCluster], mode: dict[str, object]
-) -> None:
+def test_under_ma_the_mean_of_the_replicas_comes_out(cluster: ClusterMaker, mode: dict[str, object]) -> None:
     # So little that the replicas stay apart, also of trainers that are without input for some rounds.
     options = {"elastic_rate": 0.1}
     own = cluster({"trainer": {"count": 3}, "sync": {"algorithm": "ma", "options": options} | mode}).start()
     assert "sync" not in own.nodes
-    assert own.wait() == 0, own.coordinator.text() + own.nodes["trainer"][0].text()
-    report = own.run.report
-    assert report.ledger.adds_up
+    report = own.ended()
     assert report.examples.trained == EXAMPLES
     assert report.model_saved == "the mean of the replicas (ma)"
-    assert report.eval is not None
-    assert report.eval.model == "the mean of the replicas (ma)"
+    assert own.run.evaluation.model == "the mean of the replicas (ma)"
     # The closing rounds alone: how many there are in the background before is up to the machine.
     assert report.sync.rounds >= 3
     assert report.sync.bytes > 0
@@ -71,36 +65,31 @@ def test_under_ma_the_mean_of_the_replicas_comes_out(
     mean = np.mean(np.stack(replicas).astype(np.float64), axis=0).astype(np.float32)
     np.testing.assert_allclose(dense(own), ordered(mean), rtol=0, atol=1e-7)
     again = evaluate_run(own.run.folder, own.job.data.eval_path)
-    assert again["ne"] == pytest.approx(report.eval.ne, abs=1e-6)
+    assert again["ne"] == pytest.approx(own.run.ne, abs=1e-6)
 
 
-def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[..., InProcessCluster]) -> None:
+def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: ClusterMaker) -> None:
     changes = {"trainer": {"workers": 2}, "sync": {"algorithm": "ma", "mode": "fixed", "every": 5}}
-    own = cluster(changes).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
+    run = finished(cluster, changes)
+    report = run.report
     rounds = report.sync.rounds
-    batches = own.run.batches()
+    batches = run.batches()
     # A round for every 5 iterations of each of 4 workers, more where one of them had no input, and one
     # closing round; both trainers count it.
     assert rounds % 2 == 0
     assert rounds // 2 >= batches // (5 * 4)
-    assert report.sync.gap_max is not None
-    assert report.sync.gap_max <= 2 * 5
-    assert report.ledger.adds_up
+    assert known(report.sync.gap_max) <= 2 * 5
 
 
 @pytest.mark.matrix
-def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., InProcessCluster]) -> None:
+def test_under_bmuf_the_global_model_comes_out(cluster: ClusterMaker) -> None:
     # At a rate of 1 the replicas would end as the global model, and at a high one they could after the last
     # batch, when rounds go on.
     options = {"eta": 0.5, "block_momentum": 0.3, "elastic_rate": 0.05}
     own = cluster({"sync": {"algorithm": "bmuf", "options": options} | OFTEN}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
+    report = own.ended()
     assert report.model_saved == "the global model (bmuf)"
-    assert report.eval is not None
-    assert report.eval.model == "the global model (bmuf)"
+    assert own.run.evaluation.model == "the global model (bmuf)"
     assert not [event for event in report.events if "another model" in event.what]
     folder, manifest = open_checkpoint(own.run.folder, verify=True)
     state = TensorReader(folder, [entry for entry in manifest.files if entry.role == "algorithm"])
@@ -117,8 +106,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Met:
 
     async def noted(self: AllReduceTransport, group: AllReduceGroup, *arguments: Any, **more: Any) -> Any:
         result = await reduce(self, group, *arguments, **more)
-        node = current_node()
-        assert node is not None
+        node = known(current_node())
         found.setdefault(int(node.name.removeprefix("trainer-")), []).append(group.members)
         return result
 
@@ -126,11 +114,10 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Met:
     return found
 
 
-def alike(cluster: Callable[..., InProcessCluster], sync: dict[str, Any]) -> tuple[Report, set[Members]]:
+def alike(cluster: ClusterMaker, sync: dict[str, Any]) -> tuple[Report, set[Members]]:
     """The report of a job of four trainers, and which of them end with equal replicas, to the bit."""
     own = cluster({"trainer": {"count": 4}, "sync": {"mode": "fixed", "every": 1} | sync}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.report.ledger.adds_up
+    own.ended()
     replicas = [tensors(own, f"trainer-{index}", "replica").tobytes() for index in range(4)]
     return own.report, {tuple(at for at, other in enumerate(replicas) if other == one) for one in replicas}
 
@@ -146,10 +133,9 @@ def assert_equal_in_last_groups(met: Met, equal: set[Members]) -> None:
 ALL_OF_IT = {"elastic_rate": 1.0}
 
 
-def test_groups_that_change_from_round_to_round(cluster: Callable[..., InProcessCluster], met: Met) -> None:
+def test_groups_that_change_from_round_to_round(cluster: ClusterMaker, met: Met) -> None:
     report, equal = alike(cluster, {"algorithm": "ds_sync", "options": ALL_OF_IT})
-    assert report.eval is not None
-    assert report.eval.model == "the mean of the 4 replicas' own scores (ds_sync)"
+    assert known(report.eval).model == "the mean of the 4 replicas' own scores (ds_sync)"
     assert report.sync.rounds > 4
     for index, groups in met.items():
         assert {len(group) for group in groups} == {2}
@@ -158,7 +144,7 @@ def test_groups_that_change_from_round_to_round(cluster: Callable[..., InProcess
 
 
 @pytest.mark.matrix
-def test_groups_that_stay_never_meet(cluster: Callable[..., InProcessCluster], met: Met) -> None:
+def test_groups_that_stay_never_meet(cluster: ClusterMaker, met: Met) -> None:
     """The control of the test above: others are not met, and replicas not equal, as a matter of course."""
     _, equal = alike(cluster, {"algorithm": "ds_sync", "options": ALL_OF_IT | {"reshuffle": False}})
     assert equal == {(0, 1), (2, 3)} == {group for groups in met.values() for group in groups}
@@ -168,7 +154,7 @@ def test_groups_that_stay_never_meet(cluster: Callable[..., InProcessCluster], m
 @pytest.mark.parametrize(
     "site_every", [2, 1_000_000], ids=["a tree", "the control, of which sites stay apart"]
 )
-def test_a_tree_of_two_sites(cluster: Callable[..., InProcessCluster], met: Met, site_every: int) -> None:
+def test_a_tree_of_two_sites(cluster: ClusterMaker, met: Met, site_every: int) -> None:
     report, equal = alike(cluster, {"algorithm": "tree", "options": ALL_OF_IT | {"site_every": site_every}})
     assert report.model_saved == "the mean of the replicas (tree)"
     assert report.sync.rounds > 4
@@ -182,23 +168,21 @@ def test_a_tree_of_two_sites(cluster: Callable[..., InProcessCluster], met: Met,
 
 
 @pytest.mark.matrix
-def test_what_is_not_significant_does_not_travel(cluster: Callable[..., InProcessCluster]) -> None:
+def test_what_is_not_significant_does_not_travel(cluster: ClusterMaker) -> None:
     """By the counts of the links; the controls filter nothing, or send the zeros: 0.1, 2.7 and 4 bytes."""
 
     def bytes_of_a_value(threshold: float, codec: str) -> float:
         options = {"threshold": threshold, "combine": "mean"}
-        own = cluster(
+        run = finished(
+            cluster,
             {
                 "trainer": {"batch": 256},
                 "sync": {"algorithm": "gaia", "mode": "fixed", "every": 1, "options": options},
                 "codecs": {"peers_up": codec, "peers_down": codec},
-            }
-        ).start()
-        assert own.wait() == 0, own.coordinator.text()
-        report = own.run.report
-        assert report.ledger.adds_up
-        assert report.eval is not None
-        assert report.eval.model == "the global model (gaia)"
+            },
+        )
+        report = run.report
+        assert run.evaluation.model == "the global model (gaia)"
         assert report.sync.rounds > 4
         links = report.sync.links.values()
         # Of what was sent, so that a round more, or a message sent again, is no matter.
@@ -211,10 +195,7 @@ def test_what_is_not_significant_does_not_travel(cluster: Callable[..., InProces
 
 
 @pytest.mark.matrix
-def test_one_trainer_is_a_group_too(cluster: Callable[..., InProcessCluster]) -> None:
-    own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
+def test_one_trainer_is_a_group_too(cluster: ClusterMaker) -> None:
+    report = finished(cluster, {"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).report
     assert report.sync.rounds > 0
-    assert report.ledger.adds_up
     assert report.model_saved == "the mean of the replicas (ma)"

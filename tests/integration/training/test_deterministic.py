@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, shared_run
 from shadowsync.tests.support.jobs.node_faults import lose_push_replies
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, Settings
@@ -30,61 +30,57 @@ def load() -> Iterator[None]:
         busy.wait()
 
 
-def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InProcessCluster]) -> None:
-    first = finished_run(cluster, deterministic(FIXED, 1, "first"))
+@pytest.fixture(scope="module")
+def first(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return shared_run(tmp_path_factory.mktemp("first"), click_log, deterministic(FIXED, 1, "first"))
+
+
+@pytest.fixture(scope="module")
+def unharmed(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return shared_run(tmp_path_factory.mktemp("unharmed"), click_log, deterministic(NONE, 1, "unharmed"))
+
+
+def test_two_runs_are_alike_and_another_seed_is_not(cluster: ClusterMaker, first: RunFolder) -> None:
     with load():
-        second = finished_run(cluster, deterministic(FIXED, 1, "second"))
-    other = finished_run(cluster, deterministic(FIXED, 2, "other"))
+        second = finished(cluster, deterministic(FIXED, 1, "second"))
+    other = finished(cluster, deterministic(FIXED, 2, "other"))
     assert was_trained(first)
     assert first.batches() == STEPS >= 150
     assert digests(first) == digests(second)
     assert digests(first).keys() == digests(other).keys()
     assert not set(digests(first).values()) & set(digests(other).values())
-    assert first.report.eval is not None
-    assert second.report.eval is not None
-    assert first.report.eval.ne == pytest.approx(second.report.eval.ne, abs=1e-12)
+    assert first.ne == pytest.approx(second.ne, abs=1e-12)
     assert first.report.train.ne_progressive == second.report.train.ne_progressive
 
 
 @pytest.mark.matrix
-def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_push_that_comes_twice_changes_the_rows_once(cluster: ClusterMaker, unharmed: RunFolder) -> None:
     """To the bit: a count of what was applied would not show a push that was applied again."""
-    unharmed = finished_run(cluster, deterministic(NONE, 1, "unharmed"))
-    own = cluster(deterministic(NONE, 1, "repeated"), faults=(lose_push_replies,)).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.logged("a pushed was lost", ["embedding-0"])
-    ((repeated,),) = own.run.query("SELECT repeated FROM shards")
+    run = finished(cluster, deterministic(NONE, 1, "repeated"), faults=(lose_push_replies,))
+    assert run.logged("a pushed was lost", ["embedding-0"])
+    ((repeated,),) = run.query("SELECT repeated FROM shards")
     # More if the machine stood still so long that it was sent once more.
     assert repeated >= 1
-    assert digests(own.run) == digests(unharmed)
+    assert digests(run) == digests(unharmed)
 
 
 @pytest.mark.matrix
-def test_shared_memory_changes_no_byte(cluster: Callable[..., InProcessCluster]) -> None:
+def test_shared_memory_changes_no_byte(cluster: ClusterMaker, first: RunFolder) -> None:
     """Neither in training nor in scoring, and whichever way a batch's rows took."""
-    runs = []
-    for shared in (True, False):
-        changes: Settings = {**FIXED, "network": {"shared_memory": shared}}
-        own = cluster(deterministic(changes, 1, str(shared))).start()
-        assert own.wait() == 0, own.coordinator.text()
-        runs.append(RunFolder(own.run.folder.resolve()))
-        assert runs[-1].logged("of memory with worker", ["embedding-0"]) == shared
-    first, *others = runs
-    assert was_trained(first)
-    for other in others:
-        assert digests(first) == digests(other)
-        assert other.report.eval is not None
-        assert first.report.eval is not None
-        assert other.report.eval.ne == pytest.approx(first.report.eval.ne, abs=1e-12)
+    changes: Settings = {**FIXED, "network": {"shared_memory": False}}
+    other = finished(cluster, deterministic(changes, 1, "other"))
+    for run in (first, other):
+        assert run.logged("of memory with worker", ["embedding-0"]) == (run is first)
+    assert digests(first) == digests(other)
+    assert other.ne == pytest.approx(first.ne, abs=1e-12)
 
 
 @pytest.mark.matrix
 def test_processes_of_their_own_start_give_the_same_bytes(
-    cluster: Callable[..., InProcessCluster], starter: Starter, job_file: JobMaker, tmp_path: Path
+    unharmed: RunFolder, starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:
     """Forked nodes share what a process draws at its start, for example the seed of its hashes."""
-    forked = finished_run(cluster, deterministic(NONE, 1, "forked"))
     job = job_file(deterministic(NONE, 1, "spawned"), "spawned.toml")
     process = starter.spawn("run", str(job), environment={"PYTHONHASHSEED": "4711"})
     assert process.wait() == 0, process.text()
-    assert digests(forked) == digests(RunFolder(tmp_path / "runs" / "spawned"))
+    assert digests(unharmed) == digests(RunFolder(tmp_path / "runs" / "spawned"))

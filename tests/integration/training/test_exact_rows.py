@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
-from shadowsync.tests.support.jobs.resumed import check_trained_once, finished, going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, shared_run
+from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.tables.seen_rows import SeenRows
 
-Clusters = Callable[..., InProcessCluster]
 Settings = dict[str, dict[str, Any]]
 
 # The rounding of a bfloat16 depends on placement, which depends on times if it is measured. A label rate is
@@ -37,22 +35,17 @@ def changed(*changes: Mapping[str, Mapping[str, Any]]) -> Settings:
     return settings
 
 
-def ne_of(cluster: Clusters, settings: Settings, name: str) -> float:
+def ne_of(cluster: ClusterMaker, settings: Settings, name: str) -> float:
     """NE of a job that ends well, and in which nothing of `RowsInFlight` is left."""
     seen = SeenRows()
-    own = cluster(changed(settings, {"run": {"name": name}}), faults=(seen,)).start()
-    assert own.wait() == 0, own.coordinator.text()
+    run = finished(cluster, changed(settings, {"run": {"name": name}}), faults=(seen,))
     assert (seen.left, seen.broken) == (0, 0)
-    report: Report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    return own.run.ne
+    return run.ne
 
 
 VARIANTS: Final[dict[str, Settings]] = {
-    "rowwise_adagrad": {},
     "sgd": {"embedding": {"optimizer": "sgd"}},
     "measured placement": {"embedding": {"placement": "measured"}},
-    "growing": {"model": {"table_kind": "growing", "table_rows": 20_000}},
     "bfloat16": {"embedding": {"storage": "bfloat16"}},
     "growing in bfloat16": {
         "model": {"table_kind": "growing", "table_rows": 20_000},
@@ -68,12 +61,16 @@ VARIANTS: Final[dict[str, Settings]] = {
             }
         }
     },
-    "several threads": {"embedding": {"threads": 3}},
-    "no shared memory": {"network": {"shared_memory": False}},
+    "several threads without shared memory": {
+        "embedding": {"threads": 3},
+        "network": {"shared_memory": False},
+    },
     "coded gradients": {"codecs": {"gradients": "bfloat16"}},
-    "clipping": {"trainer": {"clip_norm": 0.05}},
-    "schedule": {
-        "trainer": {"schedule": {"kind": "cosine", "warmup_examples": 4000, "decay_examples": EXAMPLES}}
+    "clipping and a schedule": {
+        "trainer": {
+            "clip_norm": 0.05,
+            "schedule": {"kind": "cosine", "warmup_examples": 4000, "decay_examples": EXAMPLES},
+        }
     },
     "several labels": {
         "data": {
@@ -118,14 +115,14 @@ NEARLY: Final[dict[str, Settings]] = {
 PLAIN_STEPS: Final[Settings] = {"trainer": {"optimizer": "sgd", "lr": 0.1}}
 
 
-def ne_at(cluster: Clusters, settings: Settings, depth: int, *, exact: bool = True) -> float:
+def ne_at(cluster: ClusterMaker, settings: Settings, depth: int, *, exact: bool = True) -> float:
     """NE with so many lookups ahead."""
     own = changed(settings, {"trainer": {"lookups_ahead": depth, "exact_rows": exact}})
     return ne_of(cluster, own, f"depth-{depth}-{'exact' if exact else 'late'}")
 
 
 @pytest.mark.parametrize("depth", [1, 16, pytest.param(4, marks=pytest.mark.matrix)])
-def test_one_worker_learns_the_same_at_any_depth(cluster: Clusters, unhurried: float, depth: int) -> None:
+def test_one_worker_learns_the_same_at_any_depth(cluster: ClusterMaker, unhurried: float, depth: int) -> None:
     """To the last digit; the control is rows as their nodes have them."""
     assert ne_at(cluster, {}, depth) == unhurried
     assert abs(ne_at(cluster, {}, depth, exact=False) - unhurried) > LATE
@@ -134,21 +131,13 @@ def test_one_worker_learns_the_same_at_any_depth(cluster: Clusters, unhurried: f
 @pytest.fixture(scope="module")
 def unhurried(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
     """NE of a job that looks up nothing ahead."""
-    folder = tmp_path_factory.mktemp("unhurried")
-    job = write_job(
-        folder / "job.toml",
-        small_job(click_log, folder / "runs"),
-        changed({"trainer": {"lookups_ahead": 0}}),
-    )
-    with in_process_clusters() as make:
-        own = make(job).start()
-        assert own.wait() == 0, own.coordinator.text()
-    return own.run.ne
+    changes = changed({"trainer": {"lookups_ahead": 0}})
+    return shared_run(tmp_path_factory.mktemp("unhurried"), click_log, changes).ne
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_does_so_with_every_kind_of_table(cluster: Clusters, variant: str) -> None:
+def test_it_does_so_with_every_kind_of_table(cluster: ClusterMaker, variant: str) -> None:
     settings = VARIANTS[variant]
     waits = ne_at(cluster, settings, 0)
     assert ne_at(cluster, settings, 16) == waits
@@ -157,7 +146,7 @@ def test_it_does_so_with_every_kind_of_table(cluster: Clusters, variant: str) ->
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("variant", NEARLY)
-def test_it_does_so_nearly_where_sums_are_rounded(cluster: Clusters, variant: str) -> None:
+def test_it_does_so_nearly_where_sums_are_rounded(cluster: ClusterMaker, variant: str) -> None:
     settings = changed(NEARLY[variant], PLAIN_STEPS)
     waits = ne_at(cluster, settings, 0)
     assert ne_at(cluster, settings, 16) == pytest.approx(waits, abs=ROUNDING)
@@ -176,14 +165,16 @@ def test_it_does_so_nearly_where_sums_are_rounded(cluster: Clusters, variant: st
     ],
     ids=["coded vectors", "admitted late", "full", "two workers", "four workers"],
 )
-def test_what_a_trainer_cannot_know_is_close(cluster: Clusters, unhurried: float, settings: Settings) -> None:
+def test_what_a_trainer_cannot_know_is_close(
+    cluster: ClusterMaker, unhurried: float, settings: Settings
+) -> None:
     """A node's rows before they were coded, which key gets a row, and what other workers do meanwhile."""
     ne = ne_at(cluster, settings, 16)
     assert ne == pytest.approx(unhurried, abs=0.02)
 
 
 @pytest.mark.matrix
-def test_a_run_that_is_gone_on_with(cluster: Clusters) -> None:
+def test_a_run_that_is_gone_on_with(cluster: ClusterMaker) -> None:
     settings = changed({"trainer": {"lookups_ahead": 16}})
     first = interrupted(cluster, changed(settings, {"run": {"name": "first"}}), 60)
     second = finished(cluster, going_on(settings, first, {"run": {"name": "second"}}))

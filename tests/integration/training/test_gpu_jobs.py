@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from shadowsync.tests.support.gpu import GPU, needs_gpu
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
 
 pytestmark = needs_gpu
 MakeCluster = Callable[..., Cluster]
@@ -18,18 +18,15 @@ LEARNED = 0.55
 
 
 def _finished(own: Cluster) -> RunFolder:
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     run = RunFolder(own.run.folder.resolve())
     assert run.report.examples.distinct == EXAMPLES
-    assert run.report.ledger.adds_up
     return run
 
 
 def _auc(run: RunFolder) -> float:
-    evaluation = run.report.eval
-    assert evaluation is not None
-    assert evaluation.auc is not None
-    return evaluation.auc
+    evaluation = run.evaluation
+    return known(evaluation.auc)
 
 
 def _job(device: str, name: str, **changes: Any) -> dict[str, Any]:

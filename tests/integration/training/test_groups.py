@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import pytest
 from shadowsync.nodes.trainer import role
 from shadowsync.pipeline.metrics.top_k import TopKSums
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, known
 
 COLUMNS: dict[str, Any] = {
     "label": "label",
@@ -28,7 +27,7 @@ def in_pieces(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_trainers_that_score_parts_of_groups_have_the_figures_of_one_pass(
-    cluster: Callable[..., InProcessCluster], click_log: Path
+    cluster: ClusterMaker, click_log: Path
 ) -> None:
     sent: list[TopKSums] = []
 
@@ -42,21 +41,18 @@ def test_trainers_that_score_parts_of_groups_have_the_figures_of_one_pass(
         patch.setattr(TopKSums, "from_bytes", note)
 
     (path,) = click_log.glob("eval-*.parquet")
-    own = cluster(
+    run = finished(
+        cluster,
         {
             "data": {"columns": COLUMNS, "readers": 2, "span_bytes": 1 << 16},
             "trainer": {"count": 2, "workers": 2},
             "validation": {"group": "user", "metric": "map@3"},
         },
         faults=(in_pieces, seen),
-    ).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
-    assert report.eval is not None
-    found = report.eval.within_groups
-    assert found is not None
+    )
+    found = known(run.evaluation.within_groups)
     assert (found.k, found.column, found.label) == (3, "user", "")
-    offline = evaluate_run(own.run.folder, [str(path)], "last")["groups"]
+    offline = evaluate_run(run.folder, [str(path)], "last")["groups"]
     for name in ("ndcg", "recall", "map"):
         assert getattr(found, name) == pytest.approx(offline[f"{name}@3"], abs=1e-6)
     for name in ("groups", "groups_without_positive", "rows_without_group", "rows_left_out"):
@@ -66,14 +62,11 @@ def test_trainers_that_score_parts_of_groups_have_the_figures_of_one_pass(
     assert sum(part.rows for part in sent) == EVAL_EXAMPLES
     parts = [asdict(part.result()) for part in sent]
     assert sum(part["groups"] for part in parts) > found.groups
-    assert found.map is not None
-    assert abs(sum(part["map"] for part in parts) / 2 - found.map) > 0.002
+    assert abs(sum(part["map"] for part in parts) / 2 - known(found.map)) > 0.002
 
 
 @pytest.mark.matrix
-def test_the_best_by_ndcg_is_kept_and_ends_training(
-    cluster: Callable[..., InProcessCluster], validation_file: str
-) -> None:
+def test_the_best_by_ndcg_is_kept_and_ends_training(cluster: ClusterMaker, validation_file: str) -> None:
     own = cluster(
         {
             # A process that yields to all others hardly runs on a busy machine.
@@ -90,10 +83,9 @@ def test_the_best_by_ndcg_is_kept_and_ends_training(
         }
     ).start()
     assert own.wait(240.0) == 0, own.coordinator.text()
-    report = own.run.report
+    report = own.ended()
     assert "did not improve on ndcg@10" in report.outcome
     points = [value for _, value in report.curves.validation]
-    assert report.validation is not None
-    assert report.validation.best == max(points) > points[-1]
+    assert known(report.validation).best == max(points) > points[-1]
     offline = evaluate_run(own.run.folder, [validation_file], "best")["groups"]
     assert offline["ndcg@10"] == pytest.approx(max(points), abs=1e-9)

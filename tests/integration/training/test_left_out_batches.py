@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings, known
 from shadowsync.tests.support.jobs.unruly_model import NAME
 
-ClusterMaker = Callable[..., InProcessCluster]
 Ids = set[tuple[int, int, int]]
 ENOUGH = 10_000
 BECAUSE = "of a batch left out because "
@@ -48,7 +45,7 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
         fixed = deterministic({"sync": {"mode": "fixed", "every": 7}}, 1, kind)
         job = {**settings, **fixed, "trainer": {**settings["trainer"], **fixed["trainer"]}}
         own = cluster(job).start()
-        assert own.wait() == 0, own.coordinator.text()
+        own.ended()
         runs[kind] = run = RunFolder(own.run.folder.resolve())
         check_ledger(run)
         assert was_trained(run)
@@ -81,12 +78,10 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
 def test_the_ledger_of_several_workers_says_what_was_left_out(
     cluster: ClusterMaker, sync: dict[str, object]
 ) -> None:
-    own = cluster({**unruly("rows", workers=2), "sync": sync}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    run, report = own.run, own.run.report
+    run = finished(cluster, {**unruly("rows", workers=2), "sync": sync})
+    report = run.report
     check_ledger(run)
-    bad = report.bad_batches
-    assert bad is not None
+    bad = known(report.bad_batches)
     rows = run.query("SELECT count(*), sum(examples), count(DISTINCT number) FROM left_out")
     assert rows == [(bad.count, bad.examples, bad.count)]
     assert report.examples.dropped == bad.examples == EXAMPLES - report.examples.distinct > 0
@@ -101,16 +96,13 @@ def test_the_ledger_of_several_workers_says_what_was_left_out(
 
 def test_one_more_than_the_limit_stops_the_job(cluster: ClusterMaker) -> None:
     own = cluster(unruly("loss", limit=3)).start()
-    assert own.wait() == 2, own.coordinator.text()
+    report = own.ended(2)
     line = own.coordinator.text().strip().splitlines()[-1]
     assert "the limit trainer.max_bad_batches is 3" in line
     assert "train-00" in line
     assert "lower trainer.lr" in line
     assert "Traceback" not in own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.bad_batches is not None
-    assert report.bad_batches.count > 3
+    assert known(report.bad_batches).count > 3
     assert 0 < report.examples.distinct < EXAMPLES
     assert (own.run.folder / "checkpoint").exists(), "what was trained is finite, and kept"
 
@@ -123,11 +115,8 @@ def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) ->
     own = cluster(settings, faults=(slowed,)).start()
     wait_until(lambda: has_checkpoint(own.run.folder), "a checkpoint is written")
     slowed.release()
-    assert own.wait() == 2, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert report.checkpoints is not None
-    assert report.checkpoints.written > 0
+    report = own.ended(2)
+    assert known(report.checkpoints).written > 0
     assert any("written during training is kept" in event.what for event in report.events)
     _, manifest = open_checkpoint(own.run.folder, verify=True)
     assert manifest.examples_trained < report.examples.distinct
@@ -135,27 +124,21 @@ def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) ->
 
 def test_what_a_device_finds_out_late_is_left_out_too(cluster: ClusterMaker) -> None:
     """On a GPU the next step is launched before the host knows; two workers, and the schedule's count."""
-    own = cluster(unruly("dense", count=1, workers=2), faults=(fake_device,)).start()
-    assert own.wait() == 0, own.coordinator.text()
-    run = own.run
+    run = finished(cluster, unruly("dense", count=1, workers=2), faults=(fake_device,))
     check_ledger(run)
     assert any("a step was launched ahead" in line["text"] for line in run.log("trainer-0"))
-    assert run.report.bad_batches is not None
-    assert run.report.bad_batches.count == len(ids(run, "left_out")) > 1
+    assert known(run.report.bad_batches).count == len(ids(run, "left_out")) > 1
     assert list(run.report.examples.reasons) == [f"{BECAUSE}its loss or a gradient is not finite"]
     # The model asks for a value of the device, which no captured step can hold; each worker says so.
     said = [event for event in run.report.events if "without a captured graph" in event.what]
     assert [event.node for event in said] == ["trainer-0"] * 2
-    assert run.report.eval is not None
-    assert run.report.eval.ne is not None
+    assert run.evaluation.ne is not None
 
 
 @pytest.mark.parametrize("limit", [0, pytest.param(ENOUGH, marks=pytest.mark.matrix)])
 def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, limit: int) -> None:
     own = cluster(unruly("dense", one_in=1, limit=limit)).start()
-    assert own.wait() == 2, own.coordinator.text()
-    report = own.run.report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = own.ended(2)
     assert report.examples.trained == 0
     assert report.model_saved is None
     line = own.coordinator.text().strip().splitlines()[-1]
@@ -168,9 +151,7 @@ def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, li
 def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> None:
     settings = {**unruly("loss"), "data": {"epochs": 2}}
     first = interrupted(cluster, settings, 100)
-    again = cluster(going_on(settings, first)).start()
-    assert again.wait() == 0, again.coordinator.text()
-    second = RunFolder(again.run.folder.resolve())
+    second = finished(cluster, going_on(settings, first))
     for run in (first, second):
         assert run.report.ledger.adds_up, run.report.ledger.identities
     bad, later = ids(first, "left_out"), ids(second, "left_out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import folder_of, going_on
@@ -40,9 +39,7 @@ def squares(run: RunFolder, trainer: str) -> float:
 
 
 @pytest.mark.parametrize("algorithm", algorithms("easgd", "bmuf", "fixed bmuf"))
-def test_the_others_join_with_its_weights_and_its_optimizer(
-    in_process: Callable[..., InProcessCluster], algorithm: str
-) -> None:
+def test_the_others_join_with_its_weights_and_its_optimizer(in_process: ClusterMaker, algorithm: str) -> None:
     slowed, joining, order = Slowed(START // 2), Slowed(START), InOrder()
     faults = (short_start(START), slowed, joining, order)
     own = in_process(changed(ALGORITHMS[algorithm]), faults=faults).start()
@@ -53,14 +50,10 @@ def test_the_others_join_with_its_weights_and_its_optimizer(
     slowed.release()
     wait_until(lambda: len(set(order)) == 3, "the others train")
     joining.release()
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
-    run = own.run
+    report, run = own.ended_whole(ExitCode.OK), own.run
     assert set(order[:START]) == {"trainer-0"}
     assert set(order) == {"trainer-0", "trainer-1", "trainer-2"}
-    report = run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == report.examples.trained == EXAMPLES
+    assert report.examples.trained == EXAMPLES
     start, joined = ((event.node, event.what) for event in report.events)
     assert start == ("trainer-0", "goes through the start of 5,120 examples alone, before 2 others")
     assert joined[0] == "coordinator"
@@ -70,24 +63,22 @@ def test_the_others_join_with_its_weights_and_its_optimizer(
     assert min(squares(run, f"trainer-{index}") for index in (1, 2)) > 0.5 * squares(run, "trainer-0")
 
 
-def test_the_control_all_begin_at_once(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_control_all_begin_at_once(in_process: ClusterMaker) -> None:
     slowed, order = Slowed(START // 2), InOrder()
     settings = changed(ALGORITHMS["easgd"]) | {"embedding": {"warmup_iterations": 0}}
     own = in_process(settings, faults=(short_start(START), slowed, order)).start()
     wait_until(lambda: len(set(order)) == 3, "all of them train")
     assert len(order) < START
     slowed.release()
-    assert own.wait() == ExitCode.OK, own.coordinator.text()
-    assert own.run.report.events == []
+    assert own.ended().events == []
 
 
-def test_the_input_may_end_in_the_start(in_process: Callable[..., InProcessCluster]) -> None:
+def test_the_input_may_end_in_the_start(in_process: ClusterMaker) -> None:
     order = InOrder()
     faults = (short_start(2 * ALL_BATCHES), order)
-    report = finished_run(in_process, changed(ALGORITHMS["bmuf"]), faults=faults).report
+    report = finished(in_process, changed(ALGORITHMS["bmuf"]), faults=faults).report
     assert set(order) == {"trainer-0"}
     assert report.examples.trained == EXAMPLES
-    assert report.ledger.adds_up, report.ledger.identities
     assert report.eval is not None
     said = report.events[-1].what
     assert said.startswith("training ended within the start of 40,192 examples")
@@ -95,22 +86,17 @@ def test_the_input_may_end_in_the_start(in_process: Callable[..., InProcessClust
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_the_input_may_end_before_all_workers_begin(
-    in_process: Callable[..., InProcessCluster], workers: int
-) -> None:
+def test_the_input_may_end_before_all_workers_begin(in_process: ClusterMaker, workers: int) -> None:
     """The second begins after half of it; the fourth would after one and a half."""
     settings = changed(ALGORITHMS["none"]) | {"trainer": {"count": 1, "workers": workers}}
-    report = finished_run(in_process, settings, faults=(short_start(ALL_BATCHES // 2),)).report
-    assert report.ledger.adds_up, report.ledger.identities
+    report = finished(in_process, settings, faults=(short_start(ALL_BATCHES // 2),)).report
     said = [event.what for event in report.events if "workers had begun" in event.what]
     assert len(said) == (workers > 2)
     assert all("when 3 of a trainer's 4 workers had begun" in what for what in said)
 
 
 @pytest.mark.parametrize("batches", [START // 2, START + 20], ids=["in the start", "after it"])
-def test_a_resumed_run_goes_on_in_its_start_or_past_it(
-    in_process: Callable[..., InProcessCluster], batches: int
-) -> None:
+def test_a_resumed_run_goes_on_in_its_start_or_past_it(in_process: ClusterMaker, batches: int) -> None:
     settings, slowed, order = changed(ALGORITHMS["easgd"]), Slowed(batches), InOrder()
     own = in_process(settings, faults=(short_start(START), slowed)).start()
     own.wait_for_batches(batches)
@@ -121,9 +107,8 @@ def test_a_resumed_run_goes_on_in_its_start_or_past_it(
     then = in_process(going_on(settings, before), faults=(short_start(START), again, order)).start()
     wait_until(lambda: len(set(order)) == 3, "all train")
     again.release()
-    assert then.wait() == ExitCode.OK, then.coordinator.text()
+    then.ended()
     report, lone = then.run.report, START - before.batches()
-    assert report.ledger.adds_up, report.ledger.identities
     events = [event.what for event in report.events]
     assert any("alone, before 2 others" in what for what in events) == (batches < START), events
     assert batches > START or set(order[:lone]) == {"trainer-0"}

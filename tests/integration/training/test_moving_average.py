@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from shadowsync.benchmarks.quality.data_sets.plain_loop import plain_loop
@@ -15,25 +13,16 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.models.training.optimizers import EMA_EVERY
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.resumed import (
-    finished,
-    folder_of,
-    going_on,
-    interrupted,
-    trained_batches,
-)
-from shadowsync.tests.support.jobs.runs import RunFolder, Settings
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.support.jobs.resumed import folder_of, going_on, interrupted, trained_batches
+from shadowsync.tests.support.jobs.runs import RunFolder, Settings, known
 
-ClusterMaker = Callable[..., InProcessCluster]
 SAME_TO = 1e-5
 RATE = 0.98
 
 
 def plain_ne(job: Job) -> float:
-    found = plain_loop(job).test.ne
-    assert found is not None
-    return found
+    return known(plain_loop(job).test.ne)
 
 
 def test_a_job_scores_the_average_that_a_plain_loop_has(cluster: ClusterMaker) -> None:
@@ -43,7 +32,7 @@ def test_a_job_scores_the_average_that_a_plain_loop_has(cluster: ClusterMaker) -
         "sync": {"algorithm": "none"},
     }
     own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     wanted = plain_ne(own.job)
     assert own.run.ne == pytest.approx(wanted, abs=SAME_TO)
     assert run_virtual(own.job, Timing()).ne == pytest.approx(wanted, abs=SAME_TO)
@@ -78,7 +67,7 @@ def test_the_saved_model_is_the_mean_of_the_trainers_averages(cluster: ClusterMa
         "sync": {"algorithm": algorithm, "nodes": int(algorithm == "easgd")},
     }
     own = cluster(changes).start()
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     run, scored = folder_of(own), own.report.eval
     parts = [tensors(run, f"trainer-{index}")["optimizer.ema"] for index in range(2)]
     first, second = parts if algorithm != "none" else (parts[0], parts[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.rows import columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.node_faults import fake_device, scored_on_a_thread
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
+from shadowsync.tests.support.jobs.node_faults import Fault, fake_device, scored_on_a_thread
 from torch import nn
 
 ITEMS, LONGEST, ROWS = 15, 20, 6000
-MakeCluster = Callable[..., InProcessCluster]
 HISTORY = {"kind": "multi_hot", "table": "item", "pooling": "none", "max_ids": LONGEST, "keep": "last"}
 COLUMNS: dict[str, Any] = {"label": "label", "item": "categorical", "history": HISTORY}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -74,21 +72,14 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def settings_of(
     logs: tuple[Path, Path], columns: dict[str, Any] = COLUMNS, **changes: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    data = {
-        "format": "csv",
-        "path": str(logs[0]),
-        "eval_path": str(logs[1]),
-        "columns": columns,
-        "epochs": 4,
-    }
+    data = {"format": "csv", "path": str(logs[0]), "eval_path": str(logs[1]), "columns": columns, "epochs": 4}
     base = SETTINGS | {"data": data}
     return {name: base.get(name, {}) | changes.get(name, {}) for name in base | changes}
 
 
-def trained(cluster: MakeCluster, settings: dict[str, dict[str, Any]], *faults: Any) -> InProcessCluster:
+def trained(cluster: ClusterMaker, settings: dict[str, dict[str, Any]], *faults: Fault) -> InProcessCluster:
     own = cluster(settings, faults=(scored_on_a_thread, *faults)).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.report.ledger.adds_up
+    own.ended()
     return own
 
 
@@ -104,13 +95,12 @@ def share_found(model: SavedModel) -> float:
     return float(np.mean([int(found) == next_of(own) for found, own in zip(best, walks, strict=True)]))
 
 
-def test_it_finds_the_next_item(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
+def test_it_finds_the_next_item(cluster: ClusterMaker, logs: tuple[Path, Path]) -> None:
     """By the order of the most recent ones, also in lists that are longer than what is kept."""
     own = trained(cluster, settings_of(logs))
     model = SavedModel.open(own.run.folder)
     assert share_found(model) > 0.9
-    quality = own.run.report.eval
-    assert quality is not None
+    quality = own.run.evaluation
     assert evaluate_model(model, [str(logs[1])])["examples"] == quality.examples == 300
     served = ServedModel(model)
     rows = [("i1", ["i2", "i3"]), ("i1", []), ("i1", ["i3", "i2"])]
@@ -124,7 +114,7 @@ def test_it_finds_the_next_item(cluster: MakeCluster, logs: tuple[Path, Path]) -
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("control", ["the other end is kept", "a pooled history"])
-def test_less_is_found_otherwise(cluster: MakeCluster, logs: tuple[Path, Path], control: str) -> None:
+def test_less_is_found_otherwise(cluster: ClusterMaker, logs: tuple[Path, Path], control: str) -> None:
     settings = settings_of(logs)
     if control == "a pooled history":
         settings["data"]["columns"] = COLUMNS | {"history": HISTORY | {"pooling": "mean"}}
@@ -136,28 +126,26 @@ def test_less_is_found_otherwise(cluster: MakeCluster, logs: tuple[Path, Path], 
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("how", ["two workers", "a device", "two trainers", "bfloat16", "growing", "dropout"])
-def test_however_it_is_trained(cluster: MakeCluster, logs: tuple[Path, Path], how: str) -> None:
-    settings, faults = settings_of(logs), []
-    if how == "two workers":
-        settings["trainer"] |= {"workers": 2}
-    elif how == "a device":
-        faults = [fake_device]
-    elif how == "two trainers":
-        settings["trainer"] |= {"count": 2}
-    elif how == "bfloat16":
-        settings["trainer"] |= {"precision": "bfloat16"}
-    elif how == "growing":
-        settings["model"] |= {"table_kind": "growing"}
-    else:
-        settings["model"] |= {"dropout": 0.05}
-    own = trained(cluster, settings, *faults)
+@pytest.mark.parametrize(
+    ("changes", "faults"),
+    [
+        ({"trainer": {"workers": 2, "precision": "bfloat16"}}, ()),
+        ({"trainer": {"count": 2}}, ()),
+        ({"model": {"dropout": 0.05, "table_kind": "growing"}}, ()),
+        ({}, (fake_device,)),
+    ],
+    ids=["two workers in bfloat16", "two trainers", "growing tables and dropout", "a device"],
+)
+def test_however_it_is_trained(
+    cluster: ClusterMaker, logs: tuple[Path, Path], changes: dict[str, Any], faults: tuple[Fault, ...]
+) -> None:
+    own = trained(cluster, settings_of(logs, **changes), *faults)
     assert share_found(SavedModel.open(own.run.folder)) > 0.8
 
 
 @pytest.mark.matrix
 def test_it_is_exported_with_padded_lists(
-    cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path
+    cluster: ClusterMaker, logs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     own = trained(cluster, settings_of(logs, data={"epochs": 1}))
     model = SavedModel.open(own.run.folder)
@@ -202,7 +190,7 @@ class Last(nn.Module):
 
 @pytest.mark.matrix
 def test_a_model_of_ones_own_takes_jagged_lists(
-    cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path
+    cluster: ClusterMaker, logs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Its checkpoint scores as the job did; it is not exported, as it takes no padded ones."""
     half = tmp_path / "half.csv"
@@ -216,8 +204,7 @@ def test_a_model_of_ones_own_takes_jagged_lists(
     settings["model"] = {"name": f"{__name__}:Last", "embedding_dim": 8, "table_rows": 200}
     settings["model"] |= {"bottom": None, "top": None}
     own = trained(cluster, settings)
-    quality = own.run.report.eval
-    assert quality is not None
+    quality = own.run.evaluation
     model = SavedModel.open(own.run.folder, trust=True)
     assert evaluate_model(model, [str(scored)])["ne"] == pytest.approx(quality.ne, rel=1e-4)
     with pytest.raises(JobFileError, match="Last takes jagged sequences, and an exported model gets padded"):

@@ -5,7 +5,6 @@ The loop shares the model, the first values and the batches with the job, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,8 @@ from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, Embedd
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
+from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.tables.growing_lists import COLUMNS, ITEMS, job_of, write_log
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, pad
@@ -51,12 +51,7 @@ def settings_of(log: Path, pooled_by: str, lookups_ahead: int) -> dict[str, dict
         {},
         data={"columns": SHARED},
         model={"output_bias": 0.1, "table_rows": 3000},
-        trainer={
-            "optimizer": "adagrad",
-            "lr": 0.02,
-            "lookups_ahead": lookups_ahead,
-            "precision": "float32",
-        },
+        trainer={"optimizer": "adagrad", "lr": 0.02, "lookups_ahead": lookups_ahead, "precision": "float32"},
         embedding={"nodes": 2, "lr": 0.05, "placement": "rows"},
         tables={"item": {"pooled_by": pooled_by}},
     )
@@ -101,8 +96,7 @@ class PlainLoop:
         with torch.no_grad():
             for batch in self.source.scored(self.source.plan.test):
                 sums.add(self.logits(batch).numpy(), batch.labels)
-        assert sums.ne is not None
-        return sums.ne
+        return known(sums.ne)
 
     def logits(self, batch: Delivery) -> torch.Tensor:
         single, bags, start = iter(batch.rows), iter(batch.bag_lengths), 0
@@ -130,11 +124,11 @@ class PlainLoop:
 
 @pytest.mark.parametrize(("pooled_by", "lookups_ahead"), [("nodes", 0), ("trainers", 8)])
 def test_columns_of_one_table_learn_what_one_embedding_learns(
-    cluster: Callable[..., InProcessCluster], log: Path, pooled_by: str, lookups_ahead: int
+    cluster: ClusterMaker, log: Path, pooled_by: str, lookups_ahead: int
 ) -> None:
     """With rows looked up ahead where trainers have all of them; the control is an embedding a column."""
     own = cluster(settings_of(log, pooled_by, lookups_ahead)).start()
-    assert own.wait() == 0, own.coordinator.text()
+    own.ended()
     plain, control = PlainLoop(own.job).train(), PlainLoop(own.job, apart=True).train()
     wanted = plain.ne()
     assert wanted < 0.9

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
 
 PART = 0.25
 
@@ -37,17 +36,15 @@ class Recorder(nn.Module):
 
 
 def test_the_report_has_what_the_model_predicted_before_its_steps(
-    cluster: Callable[..., InProcessCluster],
-    click_log: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: ClusterMaker, click_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
     module, record = tmp_path / "recorder.py", tmp_path / "record"
     module.write_text(RECORDER, encoding="utf-8")
     monkeypatch.setenv("RECORD", str(record))
-    own = cluster(
+    run = finished(
+        cluster,
         {
             "run": {"deterministic": True},
             "model": {"name": f"{module}:Recorder", "bottom": None, "top": None},
@@ -55,11 +52,9 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
             "trainer": {"count": 1},
             "sync": {"algorithm": "none"},
         },
-    ).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = RunFolder(own.run.folder).report
-    part = report.train.progressive
-    assert part is not None
+    )
+    report = run.report
+    part = known(report.train.progressive)
     assert part.model == "the trainers' replicas, each before its step"
     scored = round(EXAMPLES * PART)
     assert part.examples == part.trained == scored
@@ -79,22 +74,20 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
 
     ne, auc, loss = figures(slice(EXAMPLES - scored, EXAMPLES))
     assert part.ne is not None
-    assert part.auc_error is not None
     assert part.ne == pytest.approx(ne, abs=1e-6)
     assert part.logloss == pytest.approx(loss, abs=1e-6)
-    assert part.auc == pytest.approx(auc, abs=part.auc_error + 1e-9)
+    assert part.auc == pytest.approx(auc, abs=known(part.auc_error) + 1e-9)
     # Of any other rows, or of fewer, it would not be that.
     for rows in (slice(EXAMPLES - 2 * scored, EXAMPLES - scored), slice(EXAMPLES - scored + 128, EXAMPLES)):
         assert abs(part.ne - figures(rows)[0]) > 1e-4
-    text = (own.run.folder / "report.md").read_text(encoding="utf-8")
+    text = (run.folder / "report.md").read_text(encoding="utf-8")
     assert (
         f"NE {part.ne:.4f}, AUC {part.auc:.4f} on {scored:,} examples of the progressive part, of the" in text
     )
 
 
 @pytest.mark.matrix
-def test_a_job_without_such_a_part_says_nothing_of_it(cluster: Callable[..., InProcessCluster]) -> None:
-    own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "none"}}).start()
-    assert own.wait() == 0, own.coordinator.text()
-    assert own.run.report.train.progressive is None
-    assert "progressive part" not in (own.run.folder / "report.md").read_text(encoding="utf-8")
+def test_a_job_without_such_a_part_says_nothing_of_it(saved_run: Path) -> None:
+    run = RunFolder(saved_run)
+    assert run.report.train.progressive is None
+    assert "progressive part" not in (run.folder / "report.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.resumed import going_on
-from shadowsync.tests.support.jobs.runs import Settings
+from shadowsync.tests.support.jobs.runs import Settings, known
 
 
 @pytest.fixture(scope="module")
@@ -42,30 +42,26 @@ def repeatable(log: Path, name: str, **changes: Mapping[str, Any]) -> Settings:
 
 
 @pytest.mark.matrix
-def test_the_label_rate_spares_training_the_way_to_it(
-    cluster: Callable[..., InProcessCluster], rare_log: Path
-) -> None:
+def test_the_label_rate_spares_training_the_way_to_it(cluster: ClusterMaker, rare_log: Path) -> None:
     """Two trainers, which are refused unless their first weights are equal."""
     found = []
     for bias in ("label_rate", "drawn"):
-        run = finished_run(cluster, of_log(rare_log, bias, model={"output_bias": bias}))
-        assert run.report.train.ne_progressive is not None
-        found.append(run.report.train.ne_progressive)
+        run = finished(cluster, of_log(rare_log, bias, model={"output_bias": bias}))
+        found.append(known(run.report.train.ne_progressive))
     assert found[0] < 1.3
     assert found[1] > found[0] + 0.3, "the control"
 
 
 def test_scores_are_calibrated_where_negatives_were_left_out(
-    cluster: Callable[..., InProcessCluster], rare_log: Path, tmp_path: Path
+    cluster: ClusterMaker, rare_log: Path, tmp_path: Path
 ) -> None:
     """The report's figures, `eval`'s and `predict`'s are of one and the same correction."""
     share, data = 0.1, {"negative_share": 0.1, "epochs": 2}
-    run = finished_run(cluster, repeatable(rare_log, "share", data=data))
+    run = finished(cluster, repeatable(rare_log, "share", data=data))
     report, rows = run.report, pl.concat([pl.read_parquet(path) for path in rare_log.glob("train-*.parquet")])
     positives = int(rows["label"].sum())
     negatives = len(rows) - positives
     counts = report.examples
-    assert report.ledger.adds_up
     assert counts.read == counts.trained == counts.distinct
     assert counts.read + counts.dropped_negatives == 2 * len(rows)
     assert 0.08 < (counts.read / 2 - positives) / negatives < 0.12
@@ -73,8 +69,7 @@ def test_scores_are_calibrated_where_negatives_were_left_out(
     held_out = str(rare_log / "eval-*.parquet")
     model = SavedModel.open(run.folder)
     scores = evaluate_model(model, [held_out])
-    assert report.eval is not None
-    assert report.eval.calibration == pytest.approx(scores["calibration"], rel=1e-5)
+    assert known(report.eval).calibration == pytest.approx(scores["calibration"], rel=1e-5)
     assert 0.4 < scores["calibration"] < 2.5
     probability = model.predict(held_out).astype(np.float64)
     raw = probability / (probability + (1 - probability) * share)
@@ -88,15 +83,10 @@ def test_scores_are_calibrated_where_negatives_were_left_out(
 
 
 @pytest.mark.matrix
-def test_a_resumed_run_leaves_out_the_same_negatives(
-    cluster: Callable[..., InProcessCluster], rare_log: Path
-) -> None:
+def test_a_resumed_run_leaves_out_the_same_negatives(cluster: ClusterMaker, rare_log: Path) -> None:
     settings = of_log(rare_log, "whole", data={"negative_share": 0.2, "epochs": 2}, trainer={"batch": 32})
-    once = finished_run(
-        cluster, of_log(rare_log, "once", data={"negative_share": 0.2}, trainer={"batch": 32})
-    )
-    resumed = finished_run(cluster, going_on(settings, once, {}))
-    assert resumed.report.ledger.adds_up
+    once = finished(cluster, of_log(rare_log, "once", data={"negative_share": 0.2}, trainer={"batch": 32}))
+    resumed = finished(cluster, going_on(settings, once, {}))
     assert resumed.report.restored_examples == once.report.examples.distinct
     assert resumed.report.examples.distinct == once.report.examples.distinct
     assert resumed.report.examples.dropped_negatives == once.report.examples.dropped_negatives > 0
@@ -104,17 +94,14 @@ def test_a_resumed_run_leaves_out_the_same_negatives(
 
 @pytest.mark.matrix
 def test_weighted_positives_are_calibrated_back_and_focal_scores_are_not(
-    cluster: Callable[..., InProcessCluster], rare_log: Path
+    cluster: ClusterMaker, rare_log: Path
 ) -> None:
     """The NE in training, too, is of the true probabilities."""
     found: dict[str, tuple[float, float]] = {}
     models: dict[str, dict[str, Any]] = {"weight": {"positive_weight": 8.0}, "focal": {"loss": "focal"}}
     for name, model in models.items():
-        report = finished_run(cluster, repeatable(rare_log, name, model=model)).report
-        assert report.eval is not None
-        assert report.eval.calibration is not None
-        assert report.train.ne_progressive is not None
-        found[name] = report.train.ne_progressive, report.eval.calibration
+        report = finished(cluster, repeatable(rare_log, name, model=model)).report
+        found[name] = known(report.train.ne_progressive), known(known(report.eval).calibration)
     assert found["weight"][0] < 1.4, "8 times the odds would be far worse than the mean label"
     assert 0.2 < found["weight"][1] < 3.0
     assert found["focal"][1] > 1.5 * found["weight"][1], "focal scores lie nearer to even odds"

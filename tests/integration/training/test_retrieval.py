@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.retrieval.items import examples_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster, in_process_clusters
-from shadowsync.tests.support.jobs.runs import RunFolder, small_job, write_job
+from shadowsync.tests.support.jobs.commands import said
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, shared_run
+from shadowsync.tests.support.jobs.runs import RunFolder, known
 
 USERS, FILMS, RATED, KINDS = 200, 120, 12, 6
 HEADER = "user,film,at"
@@ -108,20 +108,12 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def run(ratings: tuple[Path, Path], click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Among the films of the training part, without those that a user has there."""
-    folder = tmp_path_factory.mktemp("retrieval")
     changes = settings(ratings[0], "training", exclude_trained=True)
-    job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), changes)
-    with in_process_clusters() as make:
-        own = make(job).start()
-        assert own.wait() == 0, own.coordinator.text()
-    return RunFolder(folder / "runs" / "small")
+    return shared_run(tmp_path_factory.mktemp("retrieval"), click_log, changes)
 
 
 def test_the_report_has_the_figures_of_all_scores(run: RunFolder) -> None:
-    report = run.report
-    assert report.eval is not None
-    found = report.eval.retrieval
-    assert found is not None
+    found = known(run.evaluation.retrieval)
     want = brute_force(run.folder, "auto", "trained and validated")
     assert {name: getattr(found, name) for name in want} == pytest.approx(want, abs=1e-9)
     assert (found.catalogue, found.column, found.without_trained, found.k) == ("training", "of", True, 10)
@@ -133,14 +125,12 @@ def test_the_report_has_the_figures_of_all_scores(run: RunFolder) -> None:
     assert found.recall > 0.5
     # The controls: with the trained films, or those validated on, among them, the figures are worse.
     assert brute_force(run.folder, "auto", "")["recall"] < found.recall - 0.1
-    assert found.mrr is not None
-    assert brute_force(run.folder, "auto", "trained")["mrr"] < found.mrr
+    assert brute_force(run.folder, "auto", "trained")["mrr"] < known(found.mrr)
     assert "hit rate @10" in (run.folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_validations_choose_the_best_by_recall(run: RunFolder) -> None:
-    validation = run.report.validation
-    assert validation is not None
+    validation = known(run.report.validation)
     assert validation.failed == 0
     assert validation.metric == "recall@10"
     assert validation.count >= 2
@@ -153,9 +143,7 @@ def test_eval_ranks_among_a_file_and_among_training(run: RunFolder, ratings: tup
     found: dict[str, Any] = {}
     for items in ("training", str(ratings[1])):
         command = ["eval", str(run.folder), "--data", str(ratings[0]), "--items", items, "--top", "7"]
-        result = CliRunner().invoke(main, [*command, "--json"], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        found[items] = json.loads(result.output)["retrieval"]
+        found[items] = json.loads(said(*command, "--json"))["retrieval"]
     assert found["training"]["items"] == FILMS - 1
     assert found[str(ratings[1])]["items"] == FILMS
     assert "recall@7" in found["training"]
@@ -214,11 +202,7 @@ def test_a_file_of_items_that_lacks_some_counts_them_as_missed(
     ],
 )
 def test_a_file_of_items_that_cannot_be_used_is_refused_before_anything_starts(
-    cluster: Callable[..., InProcessCluster],
-    ratings: tuple[Path, Path],
-    tmp_path: Path,
-    lines: list[str],
-    said: str,
+    cluster: ClusterMaker, ratings: tuple[Path, Path], tmp_path: Path, lines: list[str], said: str
 ) -> None:
     films = tmp_path / "films.csv"
     films.write_text("\n".join(["film", *lines]) + "\n")
@@ -230,8 +214,5 @@ def test_a_file_of_items_that_cannot_be_used_is_refused_before_anything_starts(
 
 
 def test_items_of_a_model_without_towers_are_refused(saved_run: Path, validation_file: str) -> None:
-    result = CliRunner().invoke(
-        main, ["eval", str(saved_run), "--data", validation_file, "--items", "training"]
-    )
-    assert result.exit_code == 3
-    assert "has no vectors of queries and items" in result.output
+    text = said("eval", str(saved_run), "--data", validation_file, "--items", "training", code=3)
+    assert "has no vectors of queries and items" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ import torch
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.models.own.loss import LossBatch
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.jobs.resumed import finished
-from shadowsync.tests.support.jobs.runs import Settings, small_job, write_job
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
+from shadowsync.tests.support.jobs.runs import Settings, known, small_job, write_job
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-ClusterMaker = Callable[..., InProcessCluster]
 ROWS = 8000
 
 
@@ -42,10 +39,9 @@ class Guarded(nn.Module):
 
     def loss(self, outputs: dict[str, torch.Tensor], batch: LossBatch) -> torch.Tensor:
         """The mean log loss."""
-        assert batch.positions is not None
         loss = binary_cross_entropy_with_logits(outputs["logits"], batch.labels)
         # The model is tried with two rows of zeros.
-        wrong = (outputs["at"] > 0) & (outputs["at"].long() != batch.positions + self.shift)
+        wrong = (outputs["at"] > 0) & (outputs["at"].long() != known(batch.positions) + self.shift)
         return loss * torch.where(wrong.any(), torch.nan, 1.0)
 
     def scores(self, outputs: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,14 @@ from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
-from shadowsync.serving.server import ModelServer
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.deterministic import digests
-from shadowsync.tests.support.jobs.in_process_cluster import (
-    InProcessCluster,
-    finished_run,
-    in_process_clusters,
-)
-from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
-from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, same, tensors
-from shadowsync.tests.support.jobs.runs import RunFolder, Settings, small_job, write_job
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, shared_run
+from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
+from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted, same, tensors
+from shadowsync.tests.support.jobs.runs import RunFolder, Settings, known, small_job, write_job
+from shadowsync.tests.support.outside.served import with_client
 
-ClusterMaker = Callable[..., InProcessCluster]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
 EXAMPLES = 16_000
 COLUMNS: dict[str, Any] = {
@@ -109,7 +104,6 @@ def alone(log: Path, name: str, **changes: Mapping[str, Any]) -> Settings:
 @pytest.fixture(scope="module")
 def run(log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Two trainers, with validation and a progressive part; not to be changed."""
-    folder = tmp_path_factory.mktemp("two-labels-run")
     changes = settings(
         log,
         "both",
@@ -121,11 +115,7 @@ def run(log: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         },
         watch={"tensorboard": True},
     )
-    job = write_job(folder / "job.toml", small_job(log, folder / "runs"), changes)
-    with in_process_clusters() as make:
-        own = make(job, faults=(scored_on_a_thread,)).start()
-        assert own.wait() == 0, own.coordinator.text()
-    return RunFolder(folder / "runs" / "both")
+    return shared_run(tmp_path_factory.mktemp("two-labels-run"), log, changes, faults=(scored_on_a_thread,))
 
 
 @pytest.fixture(scope="module")
@@ -154,22 +144,18 @@ def ne_of(probability: NDArray[Any], labels: NDArray[np.float64]) -> float:
 
 def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
     report = run.report
-    assert report.ledger.adds_up
-    assert report.eval is not None
-    found = report.eval.labels
+    found = run.evaluation.labels
     assert list(found) == ["clicked", "bought"]
     for one in found.values():
         assert one.ne is not None
         # The label rate alone has 1. How far below the center is depends on how long one trainer had all the
         # batches; the order of its scores does not.
         assert one.ne < 1.0
-        assert one.auc is not None
-        assert one.auc > 0.6
+        assert known(one.auc) > 0.6
         assert one.calibration == pytest.approx(1.0, abs=0.3)
         assert len(one.calibration_curve) == 20
-    assert report.eval.ne == found["clicked"].ne
-    part = report.train.progressive
-    assert part is not None
+    assert run.ne == found["clicked"].ne
+    part = known(report.train.progressive)
     assert list(part.labels) == ["clicked", "bought"]
     assert part.labels["clicked"].ne == part.ne
     assert part.labels["bought"].ne is not None
@@ -192,16 +178,12 @@ def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
 @pytest.mark.matrix
 def test_without_its_loss_a_label_is_not_learned(cluster: ClusterMaker, log: Path, run: RunFolder) -> None:
     """The control of the test above, and of the weight of a loss."""
-    control = finished_run(cluster, settings(log, "control", 0.0)).report.eval
+    control = finished(cluster, settings(log, "control", 0.0)).report.eval
     learned = run.report.eval
     assert control is not None
-    assert learned is not None
-    worse, better = control.labels["bought"].ne, learned.labels["bought"].ne
-    assert worse is not None
-    assert better is not None
-    assert worse > better + 0.03
-    assert control.auc is not None
-    assert control.auc > 0.6, "the headline is learned"
+    worse, better = control.labels["bought"].ne, known(learned).labels["bought"].ne
+    assert known(worse) > known(better) + 0.03
+    assert known(control.auc) > 0.6, "the headline is learned"
 
 
 def test_eval_predict_and_the_report_agree(
@@ -212,8 +194,7 @@ def test_eval_predict_and_the_report_agree(
     scores = evaluate_model(model, [files])
     probabilities = model.predict(files)
     assert probabilities.shape == truth.shape
-    report = run.report.eval
-    assert report is not None
+    report = run.evaluation
     for at, name in enumerate(model.labels):
         figures, reported = scores["labels"][name], report.labels[name]
         assert figures["ne"] == pytest.approx(ne_of(probabilities[:, at], truth[:, at]), rel=1e-5)
@@ -223,16 +204,13 @@ def test_eval_predict_and_the_report_agree(
     exchanged = ne_of(probabilities[:, 0], truth[:, 1])
     assert exchanged > scores["labels"]["bought"]["ne"] + 0.02, "the control"
     out = tmp_path / "scores.parquet"
-    done = CliRunner().invoke(main, ["predict", str(run.folder), "--data", files, "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    said("predict", str(run.folder), "--data", files, "--out", str(out))
     written = pq.read_table(out)
     columns = [f"{what}_{name}" for name in model.labels for what in ("probability", "logit", "label")]
     assert written.column_names == ["file", "row", *columns]
     np.testing.assert_array_equal(written["probability_bought"].to_numpy(), probabilities[:, 1])
     np.testing.assert_array_equal(written["label_bought"].to_numpy(), truth[:, 1])
-    shown = CliRunner().invoke(main, ["eval", str(run.folder), "--data", files])
-    assert shown.exit_code == 0, shown.output
-    assert f"{scores['labels']['bought']['ne']:.4f}" in shown.output
+    assert f"{scores['labels']['bought']['ne']:.4f}" in said("eval", str(run.folder), "--data", files)
     taken = CliRunner().invoke(
         main, ["predict", str(run.folder), "--data", files, "--out", str(out), "--keep", "logit_bought"]
     )
@@ -251,8 +229,7 @@ def test_rows_without_labels_are_scored(model: SavedModel, log: Path, tmp_path: 
 
 
 def test_validation_and_its_series(run: RunFolder) -> None:
-    validation = run.report.validation
-    assert validation is not None
+    validation = known(run.report.validation)
     assert validation.best == validation.best_metrics["ne"]
     assert validation.best_metrics["ne/bought"] < 1.0
     assert validation.best_metrics["auc/bought"] > 0.6
@@ -270,20 +247,11 @@ def test_served_and_exported(model: SavedModel, run: RunFolder, log: Path, tmp_p
     rows = pl.read_parquet(str(log / "eval-*.parquet"))[:40].drop("bought", "label")
     expected = model.predict(rows.to_arrow())
 
-    async def served() -> tuple[NDArray[np.float32], dict[str, Any]]:
-        server = ModelServer(FollowedModel(run.folder, "auto"), "127.0.0.1", 0)
-        await server.start()
-        try:
-            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
-                found = await asyncio.to_thread(client.score, rows.to_dicts())
-                raw = await asyncio.to_thread(
-                    client._request, "POST", "/score", json.dumps({"rows": rows.to_dicts()})
-                )
-            return found, raw
-        finally:
-            await server.close()
+    def ask(client: ScoringClient) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        body = json.dumps({"rows": rows.to_dicts()})
+        return client.score(rows.to_dicts()), client._request("POST", "/score", body)
 
-    found, raw = asyncio.run(served())
+    found, raw = with_client(FollowedModel(run.folder, "auto"), ask)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert list(raw["probabilities"]) == ["clicked", "bought"]
     manifest = export_model(model, tmp_path / "export", "torch-export", "none")
@@ -315,9 +283,7 @@ def test_slices_of_each_label(run: RunFolder, log: Path, truth: NDArray[np.float
     command = ["eval", str(run.folder), "--data", files, "--json", "--slices", "100000"]
 
     def by_value(*options: str) -> dict[str, Any]:
-        done = CliRunner().invoke(main, [*command, "--by", "C3", *options])
-        assert done.exit_code == 0, done.output
-        found: dict[str, Any] = json.loads(done.output)["by"]
+        found: dict[str, Any] = json.loads(said(*command, "--by", "C3", *options))["by"]
         return found
 
     found = {label: by_value("--label", label) for label in ("clicked", "bought")}
@@ -328,31 +294,19 @@ def test_slices_of_each_label(run: RunFolder, log: Path, truth: NDArray[np.float
     assert found["clicked"]["gauc"] != found["bought"]["gauc"]
     wrong = CliRunner().invoke(main, [*command, "--by", "C3", "--label", "bougth"])
     assert "there is no label 'bougth'; did you mean 'bought'?" in wrong.output
-    alone = CliRunner().invoke(main, [*command, "--label", "bought"])
-    assert alone.exit_code == 2
-    assert "--label goes with --by" in alone.output
+    assert "--label goes with --by" in said(*command, "--label", "bought", code=2)
 
 
 @pytest.mark.matrix
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker, log: Path) -> None:
     data = {"epochs": 2}
-    whole = finished_run(cluster, alone(log, "whole", data=data))
-    slowed = Slowed(20)
-    own = cluster(alone(log, "first", data=data), faults=(slowed,)).start()
-    own.wait_for_batches(20)
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
-    slowed.release()
-    first = RunFolder(own.run.folder.resolve())
-    second = finished_run(cluster, going_on(alone(log, "second", data=data), first))
+    whole = finished(cluster, alone(log, "whole", data=data))
+    first = interrupted(cluster, alone(log, "first", data=data), 20)
+    second = finished(cluster, going_on(alone(log, "second", data=data), first))
     check_trained_once([first, second], 2, EXAMPLES)
-    assert second.report.eval is not None
-    assert whole.report.eval is not None
     for label in ("clicked", "bought"):
-        ne, expected = second.report.eval.labels[label].ne, whole.report.eval.labels[label].ne
-        assert ne is not None
-        assert expected is not None
-        assert ne == pytest.approx(expected, abs=0.02)
+        ne, expected = second.evaluation.labels[label].ne, whole.evaluation.labels[label].ne
+        assert known(ne) == pytest.approx(known(expected), abs=0.02)
     assert not same(tensors(first), tensors(second)), "the control"
 
 
@@ -360,16 +314,15 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker,
 def test_prepared_input_and_the_virtual_lab_give_the_same_model(
     cluster: ClusterMaker, log: Path, tmp_path: Path
 ) -> None:
-    source = finished_run(cluster, alone(log, "source"))
+    source = finished(cluster, alone(log, "source"))
     job: Job = load_job(source_job(log, tmp_path))
     prepare_folder(job, tmp_path / "prepared")
-    prepared = finished_run(
+    prepared = finished(
         cluster, alone(log, "prepared-run", data={"prepared": str(tmp_path / "prepared"), "columns": None})
     )
     assert digests(prepared) == digests(source)
-    assert prepared.report.eval is not None
     assert source.report.eval is not None
-    assert prepared.report.eval.labels == source.report.eval.labels
+    assert prepared.evaluation.labels == source.report.eval.labels
     emulated = run_virtual(job, Timing(step_seconds=0.5))
     assert source.report.eval.ne == pytest.approx(emulated.ne, abs=1e-12)
     for name, one in source.report.eval.labels.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.resumed import finished, going_on, interrupted
+from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.jobs.runs import RunFolder, Settings
 from shadowsync.tests.support.outside.serve_export import ROWS as ROWS_SERVED
 
 SERVER = Path(__file__).parents[2] / "support" / "outside" / "serve_export.py"
-ClusterMaker = Callable[..., InProcessCluster]
 USERS, ITEMS, ROWS, BATCH = 40, 60, 8000, 64
 
 
@@ -140,14 +138,12 @@ def test_each_way_to_score_gives_the_same_scores(
     some = tmp_path / "some.parquet"
     pq.write_table(rows, some)
     scores = tmp_path / "scores.parquet"
-    process = starter.fork("predict", str(run.folder), "--data", str(some), "--out", str(scores))
-    assert process.wait() == 0, process.text()
+    starter.ended("predict", str(run.folder), "--data", str(some), "--out", str(scores))
     written = pq.read_table(scores)
     assert "probability" not in written.column_names
     np.testing.assert_allclose(written["score"].to_numpy(), expected, rtol=1e-6)
     export = tmp_path / "export"
-    process = starter.fork("export", str(run.folder), "--out", str(export))
-    assert process.wait() == 0, process.text()
+    starter.ended("export", str(run.folder), "--out", str(export))
     files = tmp_path / "served.npy", tmp_path / "shuffled.npy"
     command = [sys.executable, "-I", str(SERVER), str(export), str(some), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

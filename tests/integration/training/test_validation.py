@@ -6,7 +6,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.report.rendering.wording import quality
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
-from shadowsync.tests.support.jobs.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import until
 from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
@@ -75,7 +75,7 @@ def an_epoch_ahead(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_the_best_checkpoint_is_kept_and_training_ends_early(
-    cluster: Callable[..., InProcessCluster], validation_file: str
+    cluster: ClusterMaker, validation_file: str
 ) -> None:
     """Tables that learn by heart: after a few epochs held-out examples are scored ever worse."""
     own = cluster(
@@ -87,9 +87,8 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
         faults=(an_epoch_ahead, scored_on_a_thread),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
-    report = own.run.report
+    report = own.ended()
     assert report.outcome.startswith("finished early: 1 validation did not improve on ne")
-    assert report.ledger.adds_up, report.ledger.identities
     counted, points = report.examples, report.curves.validation
     assert counted.read - counted.trained == counted.in_flight
     assert counted.trained == counted.distinct < 10_000 * EXAMPLES
@@ -125,10 +124,9 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert last["ne"] == pytest.approx(points[-1][1], abs=1e-12)
     assert "best" not in last["model"]
     # Both are scored on the test part, and the last one is worse: that is what it was for.
-    assert report.eval is not None
     assert report.eval_last is not None
-    assert f"the best by validation, after {best_at:,} examples" in report.eval.model
-    assert report.eval.ne == pytest.approx(best, abs=1e-12)
+    assert f"the best by validation, after {best_at:,} examples" in own.run.evaluation.model
+    assert own.run.ne == pytest.approx(best, abs=1e-12)
     assert report.eval_last.ne is not None
     assert report.eval_last.ne == pytest.approx(points[-1][1], abs=1e-12)
     assert report.eval_last.ne > best
@@ -136,9 +134,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
 
 
 @pytest.mark.matrix
-def test_training_waits_for_validations_if_told_to(
-    cluster: Callable[..., InProcessCluster], validation_file: str
-) -> None:
+def test_training_waits_for_validations_if_told_to(cluster: ClusterMaker, validation_file: str) -> None:
     """So it ends with the checkpoint that was no better; that it does not otherwise is in the test above."""
     own = cluster(
         {
@@ -149,9 +145,8 @@ def test_training_waits_for_validations_if_told_to(
         faults=(scored_on_a_thread,),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
-    report = own.run.report
+    report = own.ended()
     assert report.outcome.startswith("finished early: 1 validation did not improve on ne")
-    assert report.ledger.adds_up, report.ledger.identities
     points = report.curves.validation
     assert len(points) >= 2
     # Some batches were trained before the checkpoint, and not acknowledged yet.
@@ -164,15 +159,14 @@ def test_training_waits_for_validations_if_told_to(
 
 
 @pytest.mark.matrix
-def test_files_of_the_best_are_those_of_its_checkpoint(
-    cluster: Callable[..., InProcessCluster], validation_file: str
-) -> None:
+def test_files_of_the_best_are_those_of_its_checkpoint(cluster: ClusterMaker, validation_file: str) -> None:
     """By hard links, where there are some: the best one costs no second copy while it is the last, too.
 
     It is, where only the last one is validated, as it is where there is data for it and nothing else is said.
     What is dropped in training is not dropped in scoring, or both scores would not be equal.
     """
-    own = cluster(
+    run = finished(
+        cluster,
         {
             # A process that yields to all others hardly runs on a busy machine.
             "run": {"background_priority": "normal"},
@@ -180,31 +174,30 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
             "trainer": {"batch": 512},
             "model": {"dropout": 0.2, "layer_norm": True, "label_smoothing": 0.05},
             "validation": {"metric": "pr_auc"},
-        }
-    ).start()
-    assert own.wait() == 0, own.coordinator.text()
-    report = own.run.report
+        },
+    )
+    report = run.report
     assert report.outcome == "finished"
     assert report.validation is not None
     ((examples, value),) = report.curves.validation
     assert (report.validation.best_examples, report.validation.best) == (examples, value)
     assert examples == EXAMPLES
     assert report.validation.best_is_last
-    for path in (own.run.folder / "checkpoint").iterdir():
-        assert os.path.samefile(path, own.run.folder / "best" / path.name)
+    for path in (run.folder / "checkpoint").iterdir():
+        assert os.path.samefile(path, run.folder / "best" / path.name)
     assert report.eval_last is None
     # All metrics are known of it, those of `shadowsync eval`.
-    said = evaluate_run(own.run.folder, [validation_file], "best")
+    said = evaluate_run(run.folder, [validation_file], "best")
     metrics = report.validation.best_metrics
     assert set(metrics) == {"ne", "auc", "logloss", "calibration", "pr_auc", "lift", "calibration_error"}
     assert metrics == {name: pytest.approx(said[name], rel=1e-6) for name in metrics}
-    told = (own.run.folder / "report.md").read_text()
+    told = (run.folder / "report.md").read_text()
     assert f"At the best checkpoint, on validation data: NE {metrics['ne']:.4f}, AUC" in told
 
 
 @pytest.mark.parametrize("wait", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_the_last_checkpoint_is_validated_once(
-    cluster: Callable[..., InProcessCluster], validation_file: str, wait: bool
+    cluster: ClusterMaker, validation_file: str, wait: bool
 ) -> None:
     own = cluster(
         {
@@ -222,7 +215,7 @@ def test_the_last_checkpoint_is_validated_once(
         assert len(validated) == 3
 
 
-def test_validation_without_data_is_refused(cluster: Callable[..., InProcessCluster], tmp_path: Path) -> None:
+def test_validation_without_data_is_refused(cluster: ClusterMaker, tmp_path: Path) -> None:
     coordinator = cluster({"validation": {"every_examples": 100}}).start_coordinator()
     assert coordinator.wait() == 2, coordinator.text()
     said = "[validation] is set, but the job has no data for it; set data.validation_path"

@@ -14,11 +14,11 @@ from shadowsync.pipeline.jobfile.load import load_job
 from . import slowed_trainer
 from .node_faults import Slowed
 from .processes import ENOUGH_SECONDS, Process, Starter, wait_until
-from .runs import RunFolder
+from .runs import HasEnd, RunFolder
 
 
 @dataclass
-class Cluster:
+class Cluster(HasEnd):
     """The processes of one job.
 
     Attributes:

@@ -13,10 +13,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -40,8 +40,9 @@ from .in_process_node import (
     the_killed_write_nothing,
     threads_know_their_node,
 )
+from .node_faults import SLOW_SECONDS, Fault, Slowed
 from .processes import ENOUGH_SECONDS, wait_until
-from .runs import RunFolder, Settings
+from .runs import HasEnd, RunFolder, Settings, small_job, write_job
 
 SWITCH_SECONDS = 0.0005
 ONE_CORE = "SHADOWSYNC_TESTS_ON_ONE_CORE"
@@ -52,7 +53,7 @@ SUPERVISOR = "supervisor-of-a-cluster"
 LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO", "TMonitor", "_DummyThread"}
 
 
-class InProcessCluster:
+class InProcessCluster(HasEnd):
     """The coordinator and the nodes of one job.
 
     Attributes:
@@ -209,15 +210,51 @@ class InProcessCluster:
         return self._link
 
 
-def finished_run(
-    cluster: Callable[..., InProcessCluster],
-    changes: Settings,
-    faults: Sequence[Callable[[pytest.MonkeyPatch], None]] = (),
+# Makes one of changed settings, with faults; `start` it.
+ClusterMaker: TypeAlias = Callable[..., InProcessCluster]
+
+
+class Startable(Protocol):
+    """A job of threads or of processes."""
+
+    @property
+    def run(self) -> RunFolder: ...
+
+    def start(self) -> object: ...
+
+    def wait_for_batches(self, count: int) -> None: ...
+
+    def ended(self, code: int = 0, *, distinct: int | None = None) -> Report: ...
+
+
+Own = TypeVar("Own", bound=Startable)
+
+
+def finished(
+    make: Callable[..., Startable], settings: Mapping[str, Any] | None = None, faults: Sequence[Fault] = ()
 ) -> RunFolder:
-    """Runs a job to its end, which is a good one, and gives its folder."""
-    own = cluster(changes, faults=faults).start()
-    assert own.wait() == 0, own.coordinator.text()
+    """Run a job to its end, which is a good one; give its own folder: `latest` will point to the next one."""
+    own = make(settings, faults=faults)
+    own.start()
+    own.ended()
     return RunFolder(own.run.folder.resolve())
+
+
+def slowed_at(
+    batches: int,
+    make: Callable[..., Own],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    seconds: float = SLOW_SECONDS,
+    faults: Sequence[Fault] = (),
+    **more: Any,
+) -> tuple[Own, Slowed]:
+    """Start a job, and wait until it has trained so many batches; until `release` it goes on slowly."""
+    slowed = Slowed(batches, seconds)
+    own = make(settings, faults=(slowed, *faults), **more)
+    own.start()
+    own.wait_for_batches(batches)
+    return own, slowed
 
 
 class SupervisorLink:
@@ -307,9 +344,7 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
         stack.enter_context(the_killed_write_nothing())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
 
-        def make(
-            job_file: Path, faults: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (), **more: Any
-        ) -> InProcessCluster:
+        def make(job_file: Path, faults: Sequence[Fault] = (), **more: Any) -> InProcessCluster:
             for fault in faults:
                 fault(patch)
             cluster = InProcessCluster(job_file, **more)
@@ -323,3 +358,10 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
             assert not thread.is_alive(), f"a thread is left: {thread}"
     # What was not closed is told here, and not in whichever test the garbage is collected in.
     gc.collect()
+
+
+def shared_run(folder: Path, log: Path, changes: Settings, faults: Sequence[Fault] = ()) -> RunFolder:
+    """Run the small job with changes in a folder to its good end, once for the tests that look at it."""
+    job = write_job(folder / "job.toml", small_job(log, folder / "runs"), changes)
+    with in_process_clusters() as make:
+        return finished(lambda *_, **more: make(job, **more), faults=faults)

@@ -247,6 +247,12 @@ class Starter:
         order = WarmOrder(words, environment or {}, str(self._folder))
         return self._remember(Forked(self._server, log, order, torch=torch))
 
+    def ended(self, *arguments: str, code: int = 0, environment: Mapping[str, str] | None = None) -> str:
+        """What a forked command has written, once it has ended with this code."""
+        process = self.fork(*arguments, environment=environment)
+        assert process.wait() == code, (arguments, process.text())
+        return process.text()
+
     def _warm_job(self, log: Path) -> list[str]:
         return [warm_job.__name__, *self._server.addresses, str(_servers_file(log))]
 

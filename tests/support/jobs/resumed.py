@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,11 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.types import Float32Array
 
-from .in_process_cluster import InProcessCluster
-from .node_faults import Slowed
+from .in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from .runs import RunFolder, Settings
 
 BatchKey = tuple[int, int, int]
 Changed = dict[str, dict[str, Any]]
-ClusterMaker = Callable[..., InProcessCluster]
 
 
 def folder_of(cluster: InProcessCluster) -> RunFolder:
@@ -28,22 +26,10 @@ def folder_of(cluster: InProcessCluster) -> RunFolder:
 
 def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunFolder:
     """A run that is interrupted when it has trained so many batches."""
-    slowed = Slowed(batches)
-    own = cluster(settings, faults=(slowed,)).start()
-    own.wait_for_batches(batches)
-    own.coordinator.interrupt()
-    assert own.wait() == 130, own.coordinator.text()
+    own, slowed = slowed_at(batches, cluster, settings)
+    own.interrupted()
     slowed.release()
     return folder_of(own)
-
-
-def finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
-    """A run that ends well."""
-    own = cluster(settings).start()
-    assert own.wait() == 0, own.coordinator.text()
-    run = folder_of(own)
-    assert run.report.ledger.adds_up, run.report.ledger.identities
-    return run
 
 
 def going_on(settings: Settings, run: RunFolder, changes: Settings | None = None) -> Changed:

@@ -7,9 +7,11 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.quality import Evaluation
 from shadowsync.pipeline.report.run_folders.write import read_report
 
 from .processes import wait_until
@@ -19,6 +21,13 @@ EVAL_EXAMPLES = 4_000
 
 Settings = Mapping[str, Mapping[str, Any]]
 JobMaker = Callable[..., Path]
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """The value of what may be None, where it is not."""
+    assert value is not None
+    return value
 
 
 def small_job(log: Path, runs: Path) -> dict[str, dict[str, Any]]:
@@ -80,12 +89,16 @@ class RunFolder:
         return read_report(self.folder / "report.json")
 
     @property
-    def ne(self) -> float:
-        """The normalized entropy of the evaluation; fails if there is none."""
+    def evaluation(self) -> Evaluation:
+        """That of the report; fails if there is none."""
         evaluation = self.report.eval
         assert evaluation is not None
-        assert evaluation.ne is not None
-        return evaluation.ne
+        return evaluation
+
+    @property
+    def ne(self) -> float:
+        """The normalized entropy of the evaluation; fails if there is none."""
+        return known(self.evaluation.ne)
 
     def batches(self) -> int:
         """Batches that the ledger's file has as trained; 0 before there is a file."""
@@ -138,3 +151,50 @@ class RunFolder:
     def logged(self, text: str, nodes: Iterable[str] = ("coordinator",)) -> bool:
         """Whether a line with this text is in one of the logs."""
         return any(text in line["text"] for node in nodes for line in self.log(node))
+
+
+class _Coordinator(Protocol):
+    def text(self) -> str: ...
+
+    def interrupt(self) -> None: ...
+
+
+class _Job(Protocol):
+    @property
+    def run(self) -> RunFolder: ...
+
+    @property
+    def coordinator(self) -> _Coordinator: ...
+
+    def wait(self) -> int: ...
+
+
+class HasEnd:
+    """A job that a test waits for."""
+
+    def ended(self: _Job, code: int = 0, *, distinct: int | None = None) -> Report:
+        """Wait for the end of everyone. The exit code is this, and the ledger adds up; gives the report.
+
+        With `distinct` so many examples are trained, each counted once.
+        """
+        assert self.wait() == code, self.coordinator.text()
+        report = self.run.report
+        assert report.ledger.adds_up, report.ledger.identities
+        if distinct is not None:
+            assert report.examples.distinct == distinct
+        return report
+
+    def interrupted(self: _Job) -> Report:
+        """Have Ctrl-C end it; the ledger adds up, and the report is given."""
+        self.coordinator.interrupt()
+        return HasEnd.ended(self, ExitCode.INTERRUPTED)
+
+    def ended_whole(
+        self: _Job, code: int = ExitCode.FINISHED_WITH_DEATHS, *, distinct: int = EXAMPLES
+    ) -> Report:
+        """The same of a job that trained all, whatever died: of what was read all is trained or returned, and
+        no sum of the ledger is unknown."""
+        report = HasEnd.ended(self, code, distinct=distinct)
+        assert [one.name for one in report.ledger.identities if one.holds is None] == []
+        assert report.examples.read == report.examples.trained + report.examples.returned
+        return report

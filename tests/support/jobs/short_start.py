@@ -21,7 +21,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fixed easgd": {"algorithm": "easgd", "mode": "fixed", "every": 3},
     "decoupled": {"algorithm": "decoupled", "nodes": 2},
     "none": {"algorithm": "none", "nodes": 0},
-    "ma": {"algorithm": "ma", "nodes": 0},
     "ds_sync": {"algorithm": "ds_sync", "nodes": 0},
     "gaia": {"algorithm": "gaia", "nodes": 0},
 }

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 from shadowsync.nodes.runtime.process import CLI, runs
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.report.model import Report
 
 from .processes import ENOUGH_SECONDS, Process, wait_until
 from .runs import RunFolder
@@ -51,6 +56,22 @@ class Supervised:
         wait_until(trained, f"{count} batches are trained: {self.process.text()}", seconds)
         assert self.process.poll() is None, self.process.text()
 
+    def interrupted(self) -> Report:
+        """Have Ctrl-C end it; the ledger adds up, and the report is given."""
+        self.process.signal(signal.SIGINT)
+        return self.ended(ExitCode.INTERRUPTED)
+
+    def ended(self, *codes: int) -> Report:
+        """Wait for its end. The exit code is one of these, and the ledger adds up; gives the report."""
+        assert self.process.wait() in codes, self.process.text()
+        report = self.run.report
+        assert report.ledger.adds_up, report.ledger.identities
+        return report
+
     def last_line(self) -> str:
         """What the supervisor said last."""
         return self.process.text().strip().splitlines()[-1]
+
+
+# Starts an endless job of few nodes, with changes.
+Supervise: TypeAlias = Callable[..., Supervised]

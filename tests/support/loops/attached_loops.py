@@ -66,6 +66,15 @@ def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=lr)
 
 
+def small_loop(
+    task: int = 0, *, seed: int = 1
+) -> tuple[nn.Sequential, torch.optim.Optimizer, Callable[[], float]]:
+    """A small model, its optimizer, and what trains a batch of the task with this stream."""
+    model, own = small_model(seed), Task(task)
+    optimizer = sgd(model)
+    return model, optimizer, lambda: own.step(model, optimizer)
+
+
 def train_until(
     sync: AttachedLoop, step: Callable[[], Any], done: Callable[[dict[str, float]], bool]
 ) -> None:

@@ -9,6 +9,7 @@ as ADDRESS nobody is killed: each goes through its share.
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import shadowsync
@@ -44,7 +45,7 @@ def main(index: int, address: str, count: int, folder: Path) -> None:
             (folder / f"loop-{index}.txt").write_text(str(number + 1), encoding="ascii")
             while index == 0 and number + 1 == HELD and address != "env://":
                 # It holds a part of a span, and trains no more of it.
-                pass
+                threading.Event().wait(0.05)
         if address != "env://":
             while (members := sync.metrics()["members"]) == count or members < count == 1:
                 task.step(model, optimizer)

@@ -7,10 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from shadowsync.attached.hub.checkpoint import TABLES
-from shadowsync.tests.support.jobs.processes import Process, Starter, wait_until
+from shadowsync.tests.support.jobs.processes import Process, Starter, free_ports, wait_until
 
 SECONDS = 300.0
+
+
+def notice_soon(patch: pytest.MonkeyPatch) -> None:
+    """Have a module of tables in this process notice within 3 s that its hub is gone, not within 15."""
+    patch.setattr("shadowsync.attached.tables.connection.GONE_TIMEOUTS", 10)
 
 
 def await_tables_checkpoint(place: Path) -> None:
@@ -29,6 +35,36 @@ def await_tables_checkpoint(place: Path) -> None:
     is_new()
     for _ in range(2):
         wait_until(is_new, "a checkpoint", SECONDS)
+
+
+def start_hub(starter: Starter, folder: Path, *arguments: str) -> tuple[Process, str]:
+    """Start a hub in a process of its own, whose book comes into the folder; give its address, too."""
+    announce = folder / "hub.txt"
+    announce.unlink(missing_ok=True)
+    files = ("--announce", str(announce), "--book", str(folder / "book.json"))
+    process = starter.fork("hub", *arguments, *files)
+    wait_until(
+        lambda: (announce.exists() and announce.read_text()) or process.poll() is not None,
+        "the hub listens",
+        SECONDS,
+    )
+    assert process.poll() is None, process.text()
+    return process, announce.read_text()
+
+
+def start_ranks(starter: Starter, script: Path, *arguments: str, by_rank: bool = False) -> list[Process]:
+    """Start a script as torchrun does, with two ranks; with `by_rank` its first argument is the rank."""
+    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    variables["MASTER_PORT"] = str(free_ports(1))
+    return [
+        starter.fork(
+            *([str(rank)] if by_rank else []),
+            *arguments,
+            script=script,
+            environment=variables | {"RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
 
 
 class KilledHub:
@@ -54,19 +90,8 @@ class KilledHub:
         self._start(*given)
 
     def _start(self, *arguments: str) -> None:
-        announce = self._folder / "hub.txt"
-        announce.unlink(missing_ok=True)
         end = ("--until-empty",) if self._until_empty else ()
-        more = (*end, "--announce", str(announce), "--book", str(self.book))
-        self.process: Process = self._starter.fork("hub", *arguments, *more)
-        process = self.process
-        wait_until(
-            lambda: (announce.exists() and announce.read_text()) or process.poll() is not None,
-            "the hub listens",
-            SECONDS,
-        )
-        assert process.poll() is None, process.text()
-        self.address = announce.read_text()
+        self.process, self.address = start_hub(self._starter, self._folder, *arguments, *end)
 
     def kill(self) -> None:
         self.process.kill()
