@@ -48,6 +48,8 @@ def plain(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
     [
         (None, "hashed", 0),
         ("none", "hashed", 16),
+        pytest.param("none", "hashed", 1, marks=pytest.mark.matrix),
+        pytest.param("none", "hashed", 4, marks=pytest.mark.matrix),
         pytest.param("none", "growing", 4, marks=pytest.mark.matrix),
     ],
 )
