@@ -131,6 +131,10 @@ class NodeThread(Generic[R]):
         """End the node with an error; any thread may call."""
         self._started.result()[1].fail(error)
 
+    def end(self, text: str) -> None:
+        """End the node, which nobody will tell to; any thread may call."""
+        self._started.add_done_callback(lambda started: started.result()[1].end(text))
+
     def join(self, seconds: float) -> bool:
         """Wait for the thread; return whether it has ended."""
         self._thread.join(seconds)

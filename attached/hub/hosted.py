@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any, Final
 from uuid import uuid4
 
 from ...nodes.launch import make_role
@@ -10,6 +13,9 @@ from ...nodes.runtime.role import Role
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.wire.endpoints import WILDCARDS, host_of
 from ..node_thread import NodeThread
+
+END_SECONDS: Final = 10.0
+"""How long a hub waits for its nodes when it ends."""
 
 
 def hosted_node(
@@ -30,3 +36,11 @@ def hosted_node(
         join = f"tcp://127.0.0.1:{bound.rpartition(':')[2]}"
     node_settings = replace(settings, join=join, bind=host, token=token or uuid4().hex, metrics_port=0)
     return NodeThread(lambda: make_role(role, settings.job), node_settings, f"{role}-{index} control")
+
+
+async def end_hosted(nodes: Iterable[NodeThread[Any]]) -> None:
+    """End the nodes that go on once the hub has told its members to end, and wait for all."""
+    hosted = list(nodes)
+    for node in hosted:
+        node.end("the hub ended before the node had joined")
+    await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in hosted))

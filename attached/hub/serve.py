@@ -25,14 +25,12 @@ from ...pipeline.wire.control.loops import LoopsReply
 from ..node_thread import NodeThread, ThreadHooks
 from .checkpoint import HubCheckpoints, saved_model_of
 from .expected_members import ExpectedMembers
-from .hosted import hosted_node
+from .hosted import end_hosted, hosted_node
 from .ledger import BOUND, LOOP_PREFIX, MODULE_PREFIX, HubLedger
 from .server import HubServer
 from .status import hub_status
 from .table_checkpoints import SavedTables, TableCheckpoints
 from .tables import HubTables
-
-END_SECONDS = 10.0
 
 
 class HubSyncNodes:
@@ -62,8 +60,8 @@ class HubSyncNodes:
         return np.concatenate(values) if values else None
 
     async def close(self) -> None:
-        """Wait for the nodes, which have been told to end."""
-        await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in self._nodes))
+        """Wait for the nodes, which have been told to end unless they had not joined yet."""
+        await end_hosted(self._nodes)
 
 
 def _slice_of(node: NodeThread[Role]) -> concurrent.futures.Future[Float32Array | None]:

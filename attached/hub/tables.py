@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from ...nodes.control.introduction import AdmissionFailed
@@ -26,11 +26,9 @@ from ...pipeline.wire.control.orders import Begin, ConnectPeers, FindLacking, Fi
 from ..node_thread import NodeThread
 from ..tables_job import EPOCH, require_tables, tables_job
 from .checkpoint import TABLES
-from .hosted import hosted_node
+from .hosted import END_SECONDS, end_hosted, hosted_node
 from .members import CLIENT, EMBEDDING
 from .state import PASSES, HubState
-
-END_SECONDS: Final = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +137,8 @@ class HubTables:
         return True
 
     async def close(self) -> None:
-        """Wait for the nodes, which have been told to end."""
-        await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in self._nodes.values()))
+        """Wait for the nodes, which have been told to end unless they had not joined yet."""
+        await end_hosted(self._nodes.values())
 
     def _require_return(self, member: Member, passes: int) -> None:
         """Raise ClusterError unless this hub has the rows of a module that comes back."""

@@ -144,6 +144,16 @@ class Node:
         """
         post(self._loop, lambda: self._fail(error))
 
+    def end(self, text: str) -> None:
+        """End the node, which nobody will tell to; any thread may call."""
+        post(self._loop, lambda: self._end_or_heir(text))
+
+    def _end_or_heir(self, text: str) -> None:
+        if self._heir is not None:
+            self._heir._end_or_heir(text)
+        else:
+            self._end(ExitCode.OK, text)
+
     def _fail(self, error: BaseException) -> None:
         if self._heir is not None:
             # What lives on of this node was told of this one.

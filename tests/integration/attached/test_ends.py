@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
+from shadowsync.attached.hub import hosted, serve
 from shadowsync.attached.hub.expected_members import ExpectedMembers
 from shadowsync.attached.hub.members import LOOP
 from shadowsync.attached.hub.serve import HubThread
-from shadowsync.pipeline.errors import ClusterError
+from shadowsync.attached.node_thread import NodeThread
+from shadowsync.nodes.runtime.role import Role
+from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops.attached_loops import (
@@ -28,6 +32,9 @@ from shadowsync.tests.support.loops.attached_loops import (
 )
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+NOBODY = "tcp://127.0.0.1:1"
+"""An address at which nobody listens."""
 
 
 def test_an_exception_leaves_as_it_was_and_nothing_else_is_left() -> None:
@@ -56,6 +63,22 @@ def test_an_exception_leaves_as_it_was_and_nothing_else_is_left() -> None:
     assert [one.state for one in own.book.loops] == ["left", "left"]
     # An exception makes no closing round; a clean end does, the control.
     assert own.book.loops[1].synchronized == own.book.loops[1].steps == 1
+
+
+def test_a_hub_ends_at_once_though_its_sync_node_has_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that is interrupted right after its start: nobody tells that node to end."""
+    asked: list[NodeThread[Role]] = []
+
+    def elsewhere(role: str, settings: NodeSettings, _bound: str, index: int) -> NodeThread[Role]:
+        asked.append(hosted.hosted_node(role, settings, NOBODY, index))
+        return asked[-1]
+
+    monkeypatch.setattr(serve, "hosted_node", elsewhere)
+    monkeypatch.setattr(hosted, "END_SECONDS", 10 * END_SECONDS)
+    with hub():
+        pass
+    (node,) = asked
+    assert node.ended.result(0)[0] == ExitCode.OK
 
 
 class Impatient(ExpectedMembers):
