@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ def rows_after(changes: CachedChanges, epoch: int) -> set[int]:
     return set(found.tolist())
 
 
-@pytest.mark.parametrize("rows", [7, 64, 1000, 10_000_000])
-@pytest.mark.parametrize("seed", range(5))
+# Most of the time with many rows goes into bitmaps, which a seed does not change.
+@pytest.mark.parametrize(("rows", "seed"), [*product([7, 64, 1000], range(5)), (10_000_000, 0)])
 def test_no_changed_row_is_missing(rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     row_of = np.full(16, ABSENT, np.int32)
