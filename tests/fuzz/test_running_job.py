@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests, was_trained
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 from .hostile_messages import HostileMessages
 
@@ -38,7 +39,7 @@ class Attack:
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process, self._orders = process, known(process.stdin)
+        self._process, self._orders = process, present(process.stdin)
         self.counts: list[tuple[int, int]] = []
 
     def add(self, endpoint: str) -> None:
@@ -58,7 +59,7 @@ def attack() -> Iterator[Attack]:
     """Attack while the block lasts."""
     command = [sys.executable, "-m", "shadowsync.tests.fuzz.attack", str(SEED)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert known(process.stdout).readline() == "ready\n"
+        assert present(process.stdout).readline() == "ready\n"
         running = Attack(process)
         try:
             yield running

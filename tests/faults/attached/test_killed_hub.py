@@ -14,9 +14,9 @@ import pytest
 import shadowsync
 import torch
 from shadowsync.attached.loop import AttachedLoop
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops import attached_script
 from shadowsync.tests.support.loops.attached_loops import hub as attached_hub
 from shadowsync.tests.support.loops.attached_loops import (
@@ -215,6 +215,6 @@ def test_a_loop_that_was_declared_dead_and_lives_comes_back(starter: Starter, tm
         # It ends once it knows of another one.
         with shadowsync.attach(model, sgd(model), join=own.endpoint):
             assert loop.wait(SECONDS) == 0, loop.text()
-    first, _ = known(own.book).loops
+    first, _ = present(own.book).loops
     assert (first.name, first.state) == ("loop-0", "left")
     assert first.synchronized == first.steps > 0

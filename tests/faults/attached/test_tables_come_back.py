@@ -17,9 +17,9 @@ import shadowsync
 import torch
 from shadowsync.attached.hub.checkpoint import TABLES
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import Starter, wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops import tables_script
 from shadowsync.tests.support.loops.attached_loops import hub, in_threads, small_loop
 from shadowsync.tests.support.loops.killed_hub import SECONDS, KilledHub, await_tables_checkpoint, notice_soon
@@ -242,7 +242,7 @@ def test_a_module_that_was_declared_dead_and_lives_comes_back(starter: Starter, 
         loop.kill()
         loop.wait(SECONDS)
         added = float((reader.vectors("shared") - first)[2, 0])
-    module = known(own.book).modules[1]
+    module = present(own.book).modules[1]
     # At most what was on its way when it was stopped is lost; and none of its numbers was taken for another.
     assert module.lost <= 1
     assert added >= made() - module.lost > before

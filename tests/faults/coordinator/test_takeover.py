@@ -30,12 +30,13 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import ENDLESS, FOLLOWING, AnyCluster, finish_input
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed, scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.jobs.supervised import Supervise
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -224,7 +225,7 @@ def test_it_dies_while_training_waits_for_a_validation(
     slowed.release()
     _ended_whole(own)
     assert _changes_recorded(own.run, "TrainingPaused") >= 2
-    assert known(own.run.report.validation).count >= 2
+    assert present(own.run.report.validation).count >= 2
 
 
 @pytest.mark.matrix

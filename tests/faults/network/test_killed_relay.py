@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.jobs.runs import known
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.supervised import Supervise, Supervised
 
 pytestmark = pytest.mark.matrix
@@ -33,7 +33,7 @@ def test_a_killed_relay_stops_the_job(slow_job: Supervised) -> None:
     died = "the relay of the slow network died (killed by SIGKILL)"
     assert slow_job.last_line().startswith(f"shadowsync run: {died}; continue from its last checkpoint with ")
     assert (report.exit_code, report.outcome) == (6, f"stopped: {died}")
-    network = known(report.network)
+    network = present(report.network)
     assert (network.means, network.relay_cpu_seconds) == ("relay", None)
     _, manifest = open_checkpoint(slow_job.run.folder, verify=True)
     assert manifest.examples_trained == report.examples.distinct

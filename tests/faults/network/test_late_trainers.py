@@ -14,10 +14,10 @@ from shadowsync.pipeline.report import lateness
 from shadowsync.sync_algos.base import Group, Slice
 from shadowsync.sync_algos.contract.grouping import Grouping, everyone
 from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import is_here
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.watch.status import read_status
 
 LATE = "trainer-1"
@@ -67,7 +67,7 @@ def test_it_is_named_while_the_job_trains(in_process: ClusterMaker, algorithm: s
     nodes = {node.name: node for node in read_status(own.status()).nodes}
     report = own.interrupted()
     others = [name for name in nodes if name.startswith("trainer-") and name != LATE]
-    late = known(nodes[LATE].late)
+    late = present(nodes[LATE].late)
     assert all(late > (nodes[name].late or 0.0) for name in others)
     named = [event for event in report.events if event.what.endswith(lateness.LOOK)]
     assert [event.node for event in named] == [LATE]

@@ -22,12 +22,13 @@ from shadowsync.tests.faults.conftest import (
     AnyClusterMaker,
     replace_embedding_nodes,
 )
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
 from shadowsync.tests.support.jobs.resumed import Changed, going_on, trained_batches
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.jobs.supervised import Supervise
 
 Validating = Callable[..., tuple[AnyCluster, psutil.Process]]
@@ -178,7 +179,7 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     filler.unlink()
     wait_until(lambda: saved_examples(own.run) > manifest.examples_trained, "the next one is written")
     report = own.interrupted()
-    assert known(report.checkpoints).failed >= 1
+    assert present(report.checkpoints).failed >= 1
     assert any(failed in event.what for event in report.events)
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 
@@ -266,7 +267,7 @@ def test_an_embedding_node_dies_while_a_checkpoint_is_scored(
     own.wait_for_batches(own.run.batches() + 20)
     wait_until(lambda: validated(own.run) >= before + 2, "this one and the next are scored")
     report = own.interrupted()
-    assert known(report.validation).failed == 0
+    assert present(report.validation).failed == 0
     assert all(node.reads > 100 and node.writes > 100 for node in report.disk_rows), report.disk_rows
     open_checkpoint(own.run.folder, verify=True)
     assert list(folder.iterdir()) == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psutil
 import pytest
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import is_alive, wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.jobs.supervised import Supervise
 
 
@@ -15,7 +15,7 @@ def test_a_dead_fork_server_stops_the_job(supervise: Supervise, roles: tuple[str
     job = supervise({"data": {"epochs": 10_000}, "checkpoint": {"every_examples": 500}})
     job.wait_for_batches(5)
     wait_until((job.run.folder / "checkpoint").exists, "there is a checkpoint")
-    server = known(job.node(roles[0]).parent())
+    server = present(job.node(roles[0]).parent())
     nodes = [psutil.Process(job.node(role).pid) for role in roles]
     server.kill()
     wait_until(lambda: job.process.poll() is not None, "the job stops")

@@ -10,10 +10,11 @@ from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import TakeCenter, TakeCenterReply
 from shadowsync.tests.faults.conftest import ENDLESS, goes_on_with_another
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 from shadowsync.tests.support.jobs.supervised import Supervise
 
 QUICK = {"node_timeout_seconds": 2.0}
@@ -36,7 +37,7 @@ class Taken:
         take = TrainerRole._take_center
 
         async def noted(role: TrainerRole, request: TakeCenter) -> TakeCenterReply:
-            self.center = await known(role._sync).shadow.read_center()
+            self.center = await present(role._sync).shadow.read_center()
             self.first = role._context.replica.read().clone()
             reply = await take(role, request)
             self.weights = role._context.replica.read().clone()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.tests.faults.conftest import FEW_NODES
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 PART = 0.9
 
@@ -33,7 +34,7 @@ def test_the_report_says_how_many_are_scored_of_how_many(in_process: ClusterMake
     own.nodes["trainer"][1].kill()
     slowed.release()
     report = own.ended(5)
-    part = known(report.train.progressive)
+    part = present(report.train.progressive)
     assert part.trained == round(EXAMPLES * PART)
     (dead,) = (event.node for event in report.events if event.node.startswith("trainer"))
     # The first span is what comes before the part.

@@ -30,10 +30,11 @@ from shadowsync.pipeline.wire.control.messages import NextSpan, SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc.channel import RpcChannel
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import AT, Fault, Slowed, is_here, once
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, until, wait_until
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, known
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES
 
 LAST_ROW = 2**31 - 1
 
@@ -343,7 +344,7 @@ def test_a_trainer_that_scores_on_while_its_sums_are_read_is_not_wrong(in_proces
     report = finished(in_process, {"data": {"readers": 2}}, faults=(scores_on,)).report
     assert len(scored_on) >= 2
     assert report.events == []
-    assert known(report.eval).examples == EVAL_EXAMPLES
+    assert present(report.eval).examples == EVAL_EXAMPLES
 
 
 @pytest.mark.matrix
@@ -359,7 +360,7 @@ def test_more_scores_than_training_had_batches_cost_the_trainer(in_process: Clus
     (said,) = [event.what for event in report.events if event.node == "trainer-1"]
     assert said.startswith("sent what cannot be: its scores: ")
     assert "it can have scored" in said
-    part = known(report.train.progressive)
+    part = present(report.train.progressive)
     assert 0 < part.examples < part.trained
 
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from shadowsync.attached.hub.checkpoint import FOLDER, MANIFEST, SavedModel
 from shadowsync.pipeline.errors import CheckpointError, ClusterError
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops.attached_loops import (
     hub,
     in_threads,
@@ -102,7 +102,7 @@ def test_the_accounts_of_samples_go_on(tmp_path: Path) -> None:
         rest = train(own.endpoint, 0)
     assert len(seen) == 20
     assert sorted(seen + rest) == list(range(40))
-    (samples,) = known(own.book).samples
+    (samples,) = present(own.book).samples
     assert samples.finished == 40
     assert samples.granted == samples.finished + samples.returned
     # The control: a hub that resumes nothing grants all of them.

@@ -20,7 +20,7 @@ from shadowsync.nodes.runtime.role import Role
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
-from shadowsync.tests.support.jobs.runs import known
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.loops.attached_loops import (
     END_SECONDS,
     hub,
@@ -217,7 +217,7 @@ def test_a_forked_process_touches_nothing() -> None:
             os.close(write)
             # Its parent goes on.
             train_until(sync, step, lambda found: found["rounds"] >= 3)
-    assert known(own.book).loops[0].state == "left"
+    assert present(own.book).loops[0].state == "left"
 
 
 def test_loops_share_a_data_set() -> None:
@@ -242,7 +242,7 @@ def test_loops_share_a_data_set() -> None:
 
         in_threads(lambda: loop(0), lambda: loop(1))
     assert sorted(seen[0] + seen[1]) == sorted(list(range(size)) * epochs)
-    (samples,) = known(own.book).samples
+    (samples,) = present(own.book).samples
     assert (samples.granted, samples.finished, samples.returned, samples.held) == (150, 150, 0, 0)
 
 
@@ -278,7 +278,7 @@ def test_what_a_broken_pass_did_not_train_is_given_out_again() -> None:
                 seen += x.int().tolist()
                 optimizer.step()
     assert sorted(seen) == list(range(40))
-    (samples,) = known(own.book).samples
+    (samples,) = present(own.book).samples
     assert samples.finished == 40
     assert samples.granted == samples.finished + samples.returned
     assert samples.returned > 0

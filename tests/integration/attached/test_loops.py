@@ -11,7 +11,7 @@ import shadowsync
 import torch
 from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.control.server import ControlServer
-from shadowsync.tests.support.jobs.runs import known
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.loops.attached_loops import (
     END_SECONDS,
     Task,
@@ -204,7 +204,7 @@ def test_a_loop_that_joins_as_the_last_other_one_leaves_begins_with_its_own_weig
 
         _, found = in_threads(first, second)
     assert torch.equal(found, weights_of(small_model(seed=5)))
-    assert [(loop.state, loop.steps) for loop in known(own.book).loops] == [("left", 1), ("left", 1)]
+    assert [(loop.state, loop.steps) for loop in present(own.book).loops] == [("left", 1), ("left", 1)]
 
 
 def test_nothing_changes_while_paused() -> None:

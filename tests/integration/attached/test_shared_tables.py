@@ -17,7 +17,7 @@ from shadowsync.attached.hub.serve import HubThread
 from shadowsync.attached.job import loop_job
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, ExitCode
-from shadowsync.tests.support.jobs.runs import known
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.loops.attached_loops import END_SECONDS, hub, in_threads, sgd, small_model
 from torch import nn
 
@@ -129,7 +129,7 @@ def test_bags_are_those_of_torch(tables_hub: HubThread, pooling: str) -> None:
         weights = torch.randn(3, DIM, generator=torch.Generator().manual_seed(3))
         (ours * weights).sum().backward()
         (theirs * weights).sum().backward()
-        gradient = known(bag.weight.grad)
+        gradient = present(bag.weight.grad)
         torch.testing.assert_close(own.vectors("item"), rows - 0.5 * gradient, rtol=1e-5, atol=1e-6)
         assert gradient.abs().sum() > 0.1
     with joined(tables_hub, padding_idx=0) as own:

@@ -20,10 +20,10 @@ from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import Uint64Array
 from shadowsync.serving.follower import FollowedModel
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.checkpoint_copies import kept_checkpoints
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.outside.served import replies_while_replaced
 
 EXAMPLES = 20_000
@@ -165,7 +165,7 @@ def serve_while_they_change(copies: list[Path], rows: Mapping[str, list[int]], f
 
 def _users(model: SavedModel) -> Uint64Array:
     """The hashes of the users that have a row."""
-    return known(model.tables["user"].grown).keys
+    return present(model.tables["user"].grown).keys
 
 
 def _damage(folder: Path) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.performance.document import Profile, read_profile
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs import short_profile
 from shadowsync.tests.support.jobs.processes import Process, Starter
-from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, Settings, known
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, Settings
 
 SECONDS = 2
 LEAST_SECONDS = 5
@@ -121,7 +122,7 @@ def test_lookups_over_a_slow_network_are_measured_on_their_way_through_the_relay
     """How long a link takes is tested by a clock that stands still, as is what the worker counts of it."""
     trainer = found(profiled(SLOW)).measured.of("trainer")[0]
     assert trainer.count("round_trips") > 0
-    network = known(RunFolder(tmp_path / "runs" / "latest").report.network)
+    network = present(RunFolder(tmp_path / "runs" / "latest").report.network)
     assert (network.links, network.delay_seconds) == ("all", 0.05)
     assert network.relay_bytes is not None
     # Of the whole job, and so more than of the part of it that was measured.

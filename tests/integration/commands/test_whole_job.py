@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Starter, Starting
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder, known, small_job, write_job
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder, small_job, write_job
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +54,16 @@ def test_report_measures_the_run(finished: RunFolder) -> None:
     report = finished.report
     assert report.elp == 128 * 1 * 2
     assert set(report.throughput.per_trainer) == {"trainer-0", "trainer-1"}
-    speed = known(report.throughput.examples_per_second)
+    speed = present(report.throughput.examples_per_second)
     assert speed == pytest.approx(sum(report.throughput.per_trainer.values()))
     assert report.throughput.cpu_seconds_per_million is not None
-    assert 0.5 < known(report.train.ne_progressive) < 1.2
+    assert 0.5 < present(report.train.ne_progressive) < 1.2
     assert report.sync.algorithm == "easgd"
     assert report.sync.mode == "shadow"
     # The closing rounds alone: how many there are in the background before is up to the machine.
     assert report.sync.rounds >= 2
-    assert 0 < known(report.sync.gap_mean) <= known(report.sync.gap_max)
-    assert known(report.replicas.divergence) > 0
+    assert 0 < present(report.sync.gap_mean) <= present(report.sync.gap_max)
+    assert present(report.replicas.divergence) > 0
     assert report.staleness.embedding_mean is not None
     assert report.wall_seconds > 0
     assert {"torch", "python"} <= set(report.versions)
@@ -90,7 +91,9 @@ def test_the_evaluation_is_of_the_center(finished: RunFolder) -> None:
     assert scored.model == "the center (easgd)"
     assert finished.report.model_saved == "the center (easgd)"
     assert scored.examples == EVAL_EXAMPLES
-    assert known(scored.gain_ratio) == pytest.approx((1 - known(scored.ne)) / (1 - known(scored.teacher_ne)))
+    assert present(scored.gain_ratio) == pytest.approx(
+        (1 - present(scored.ne)) / (1 - present(scored.teacher_ne))
+    )
 
 
 def test_latest_points_to_the_run(finished: RunFolder) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.in_process_node import InProcess
 from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
 from shadowsync.tests.support.jobs.processes import Process, Starter
-from shadowsync.tests.support.jobs.runs import JobMaker, known
+from shadowsync.tests.support.jobs.runs import JobMaker
 
 TEXT = {"format": "criteo_tsv", "eval_path": []}
 GOOD = "\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26])
@@ -174,7 +175,7 @@ def test_malformed_rows_that_are_held_out_are_told(cluster: ClusterMaker, tmp_pa
         assert any(f"{held_out}:4:" in line["text"] for line in run.log("reader-0"))
     else:
         # Without [validation] the last checkpoint is scored.
-        assert (report.eval, known(report.validation).count) == (None, 1)
+        assert (report.eval, present(report.validation).count) == (None, 1)
         (event,) = (event.what for event in report.events if "malformed" in event.what)
         assert event.startswith("10 malformed rows (25.0%) of the validation part not scored; the first is")
         assert f"{held_out}:4:" in event
@@ -189,6 +190,6 @@ def test_malformed_rows_of_a_drawn_part_are_told_once(cluster: ClusterMaker, tmp
     data: dict[str, object] = {"format": "tsv", "header": False, "columns": columns, "split": split}
     settings = FEW | {"data": data | {"path": str(tmp_path / "all.tsv"), "eval_path": []}}
     report = finished(cluster, settings, faults=(scored_on_a_thread,)).report
-    assert (report.examples.bad_rows, known(report.eval).bad_rows) == (1, 0)
+    assert (report.examples.bad_rows, present(report.eval).bad_rows) == (1, 0)
     assert sum("malformed" in text for text in report.warnings) == 1
     assert not any("malformed" in event.what for event in report.events)

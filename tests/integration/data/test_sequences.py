@@ -17,10 +17,11 @@ from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.rows import columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import fake_device, scored_on_a_thread
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted
-from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder, known
+from shadowsync.tests.support.jobs.runs import JobMaker, RunFolder
 
 ROWS, EVAL_ROWS, ITEMS = 12_000, 2_000, 12
 HISTORY = {"kind": "multi_hot", "pooling": "none", "max_ids": 6}
@@ -101,7 +102,7 @@ def test_a_saved_model_scores_as_the_job_did(
     data = {"epochs": 1, "validation_path": str(validation_file)}
     own = run(cluster, settings_of(logs, model={"options": {"positions": True}}, data=data))
     ne = own.ne
-    assert known(own.report.validation).best == pytest.approx(ne, rel=1e-4)
+    assert present(own.report.validation).best == pytest.approx(ne, rel=1e-4)
     model = SavedModel.open(own.folder)
     assert evaluate_model(model, [str(logs[1])])["ne"] == pytest.approx(ne, rel=1e-4)
     lines = [line.split(",") for line in logs[1].read_text("utf-8").splitlines()]
@@ -194,4 +195,4 @@ def test_emulated_machines_train_it_too(job_file: JobMaker, logs: tuple[Path, Pa
     first, second = (run_virtual(job, Timing(step_seconds=0.02, round_cpu_seconds=0.001)) for _ in range(2))
     assert first == second
     assert first.examples == ROWS
-    assert known(first.ne) < 0.75
+    assert present(first.ne) < 0.75

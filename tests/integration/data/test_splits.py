@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
-from shadowsync.tests.support.jobs.runs import EXAMPLES, Settings, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, Settings
 
 COLUMN = "C3"
 
@@ -27,5 +28,5 @@ def test_a_job_scores_the_last_row_of_each_id(cluster: ClusterMaker, click_log: 
     }
     report = finished(cluster, settings).report
     assert report.examples.distinct == EXAMPLES - tested - validated
-    assert known(report.eval).examples == tested
-    assert known(report.validation).best is not None
+    assert present(report.eval).examples == tested
+    assert present(report.validation).best is not None

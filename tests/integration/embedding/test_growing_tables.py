@@ -15,9 +15,10 @@ from shadowsync.pipeline.data.hashing import hash_integers, mix_one
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.table import Table
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
-from shadowsync.tests.support.jobs.runs import Settings, known
+from shadowsync.tests.support.jobs.runs import Settings
 
 pytestmark = pytest.mark.matrix
 
@@ -64,7 +65,7 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
         ("full", {"kind": "growing", "evict": "never"}),
     ):
         report = finished(cluster, job_of(drifting_log, {"rows": MOST_ROWS, **user})).report
-        quality[name], reports[name] = known(known(report.eval).ne), report
+        quality[name], reports[name] = present(present(report.eval).ne), report
     assert quality["growing"] < quality["hashed"] - 0.05
     # Without eviction the last ids have no row, and the report says so.
     assert quality["growing"] < quality["full"] - 0.05
@@ -92,7 +93,7 @@ def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log
     run = finished(cluster, settings)
     report, folder = run.report, run.folder
     scored = evaluate_run(folder, [str(drifting_log / "eval.parquet")])
-    assert scored["ne"] == pytest.approx(known(report.eval).ne, rel=1e-5)
+    assert scored["ne"] == pytest.approx(present(report.eval).ne, rel=1e-5)
     model = SavedModel.open(folder)
     users = pq.read_table(drifting_log / "eval.parquet")["user"].to_numpy()
     table = model.tables["user"]

@@ -10,11 +10,12 @@ from shadowsync.nodes.coordinator.input import planning
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.tables.placement import PlanRecord, read_table_plan
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.deterministic import deterministic, digests
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import other_plan, tampered_plan
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 UNEQUAL: dict[str, dict[str, Any]] = {
     "tables": {"C1": {"rows": 40_000}, "C2": {"rows": 3, "optimizer": "adagrad"}},
@@ -31,7 +32,7 @@ def whole_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_of(run: RunFolder) -> PlanRecord:
     """What the run's folder says of its tables."""
-    return known(read_table_plan(run.folder))
+    return present(read_table_plan(run.folder))
 
 
 def places(record: PlanRecord) -> dict[str, list[tuple[int, int, str]]]:
@@ -49,7 +50,7 @@ def test_the_nodes_keep_and_do_what_the_plan_says(cluster: ClusterMaker) -> None
     saved = SavedTables(folder, manifest)
     for name, pieces in places(record).items():
         assert [(start, stop, f"embedding-{node}") for start, stop, node in saved.places(name)] == pieces
-    placed = known(report.placement)
+    placed = present(report.placement)
     assert [node.model_dump(exclude={"looked_up_rows", "cpu_seconds"}) for node in placed.nodes] == [
         node.model_dump() for node in record.nodes
     ]

@@ -11,10 +11,10 @@ import pytest
 from shadowsync.pipeline.embedding.storage.on_disk import row_file
 from shadowsync.pipeline.jobfile.draft import draft
 from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs import resumed
 from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, in_process_clusters
-from shadowsync.tests.support.jobs.runs import known
 
 # Of 936 kB of rows on each node.
 MEMORY_BYTES = 300_000
@@ -46,7 +46,7 @@ def test_the_model_is_that_of_memory_to_the_bit(
     for node in spilled.report.disk_rows:
         assert node.reads > 100
         assert node.writes > 100
-        assert 0.3 < known(node.memory_share) < 1
+        assert 0.3 < present(node.memory_share) < 1
     one, two, third = (resumed.tensors(run) for run in (whole, spilled, other))
     assert one.keys() == two.keys() == third.keys()
     for name in one:

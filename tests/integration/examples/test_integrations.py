@@ -15,8 +15,8 @@ import torch
 from shadowsync.attached.errors import AttachError
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import JobFileError
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.loops.attached_loops import Task, hub, small_model
 from shadowsync.tests.support.on_ray.ray_cluster import ray_cluster
 
@@ -147,7 +147,7 @@ class Fitted:
 def is_paused(callback: Any) -> bool:
     """Whether the callback's loop refuses another pause, as it does within one."""
     try:
-        with known(callback.sync).paused():
+        with present(callback.sync).paused():
             return False
     except AttachError:
         return True

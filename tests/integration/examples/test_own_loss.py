@@ -16,8 +16,9 @@ from shadowsync.pipeline.models.registry import zero_inputs
 from shadowsync.pipeline.saved_model.evaluate import SCORE_BATCH
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.scores import Scores, ServedModel
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 EXAMPLE = Path(shadowsync.__file__).resolve().parent / "examples" / "own_loss"
 
@@ -66,7 +67,7 @@ def test_it_trains_and_is_scored(tmp_path: Path, click_log: Path, starter: Start
     assert report.validation is not None
     assert report.validation.best == pytest.approx(want, abs=1e-6)
     assert report.eval is not None
-    assert known(report.eval.within_groups).ndcg == pytest.approx(want, abs=1e-6)
+    assert present(report.eval.within_groups).ndcg == pytest.approx(want, abs=1e-6)
     assert report.eval.auc == pytest.approx(scored["auc"], abs=1e-6)
     # Of the pairs of a user that were scored in one batch, which are all here.
     right = pairs = 0

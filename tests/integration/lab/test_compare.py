@@ -10,8 +10,9 @@ from shadowsync.lab.comparison.record import Comparison, read_record
 from shadowsync.lab.comparison.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.run_folders.write import read_report
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Process, Starting, wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES, known, small_job, write_job
+from shadowsync.tests.support.jobs.runs import EXAMPLES, small_job, write_job
 
 pytestmark = pytest.mark.matrix
 
@@ -29,7 +30,7 @@ class Compared:
 
     def report(self, label: str) -> Report:
         (run,) = self.whole.of(label)
-        return read_report(self.folder / known(run.folder) / "report.json")
+        return read_report(self.folder / present(run.folder) / "report.json")
 
 
 @pytest.fixture(scope="module")
@@ -81,18 +82,18 @@ def test_the_network_was_slow(compared: Compared) -> None:
     assert (sync.algorithm, sync.mode) == ("easgd", "fixed")
     assert sync.gap_max == 5
     for label in (REFERENCE, "none", EASGD):
-        network = known(compared.report(label).network)
+        network = present(compared.report(label).network)
         assert (network.means, network.delay_seconds) == ("relay", DELAY)
         assert network.relay_cpu_seconds is not None
-        assert (known(network.relay_bytes) > sync.bytes * 0.9) == (label == EASGD)
+        assert (present(network.relay_bytes) > sync.bytes * 0.9) == (label == EASGD)
     assert compared.whole.means == "relay"
 
 
 def test_what_is_told(compared: Compared) -> None:
     paper = (compared.folder / "compare.md").read_text(encoding="utf-8")
-    ne = known(compared.whole.of(EASGD)[0].figures)
+    ne = present(compared.whole.of(EASGD)[0].figures)
     for text in (paper, compared.second.text()):
-        assert f"{known(ne.ne):.4f}" in text
+        assert f"{present(ne.ne):.4f}" in text
         assert "INCOMPLETE" not in text
     assert "by relay: a delay of 10 ms one way, on the links of synchronization" in paper
     assert str(compared.folder / "compare.md") in compared.second.text()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
 
 RATE = 2.5e6
 FIXED = {"sync": {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 10}}
@@ -32,16 +33,16 @@ ALL_BY_RELAY = [*("--delay", "5ms", "--delay-links", "all", "--set", "network.tr
 
 @pytest.mark.parametrize("report", [ALL_BY_RELAY], indirect=True)
 def test_every_link_by_relay_over_tcp(report: Report) -> None:
-    network = known(report.network)
+    network = present(report.network)
     assert (network.means, network.links, network.delay_seconds) == ("relay", "all", 0.005)
     # Batches, lookups and pushes, which are far more than the replicas.
-    assert known(network.relay_bytes) > 3 * report.sync.bytes
+    assert present(network.relay_bytes) > 3 * report.sync.bytes
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("report", [["--bandwidth", "20mbit"]], indirect=True)
 def test_the_links_of_synchronization_at_a_rate(report: Report) -> None:
-    network = known(report.network)
+    network = present(report.network)
     assert (network.means, network.links, network.delay_seconds) == ("relay", "sync", 0.0)
     assert report.sync.rounds > 0
     assert network.bytes_per_second == RATE

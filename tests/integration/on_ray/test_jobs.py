@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from shadowsync.nodes.runtime.process import CLI
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Spawned, is_alive, wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.jobs.supervised import Supervise, Supervised
 from shadowsync.tests.support.on_ray.ray_cluster import RayCluster, nodes_on
 from shadowsync.tests.support.on_ray.ray_jobs import (
@@ -94,7 +94,7 @@ def test_a_node_and_an_actor_are_killed(
     job.wait_for_batches(20, SECONDS)
     everywhere(ray, second, "trainer")[0].kill()
     embedding = everywhere(ray, second, "embedding")[0]
-    actor = known(embedding.parent())
+    actor = present(embedding.parent())
     assert "NodeHost" in " ".join(actor.cmdline())
     actor.kill()
     wait_for_text(job, "died (killed by SIGKILL)")

@@ -9,8 +9,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import MARKER, Starting, end_marked, marked_processes, wait_until
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.leaks import no_leaks
 
 # Its own: others may run the same tests on this machine.
@@ -31,7 +31,7 @@ def test_a_process_is_found_and_ended(tmp_path: Path) -> None:
     end_marked(VALUE, set())
     # It may have been reaped already, and its exit code with it.
     child.wait(60.0)
-    known(child.stdin).close()
+    present(child.stdin).close()
     assert not marked_processes(VALUE)
 
 

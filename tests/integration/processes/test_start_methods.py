@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import JobMaker, known
+from shadowsync.tests.support.jobs.runs import JobMaker
 from shadowsync.tests.support.jobs.supervised import Supervised
 
 ROLES = {"coordinator": False, "reader": False, "trainer": True, "embedding": True, "sync": True}
@@ -24,7 +25,7 @@ def test_a_job_trains_and_only_some_of_its_nodes_have_torch(
     for role, torch in ROLES.items():
         node = job.node(role)
         assert ("libtorch" in Path(f"/proc/{node.pid}/maps").read_text()) == torch, role
-        parent = known(node.parent())
+        parent = present(node.parent())
         assert parent.pid in ([process.pid] if method == "spawn" else process.servers)
     job.interrupted()
 

@@ -10,11 +10,12 @@ import pytest
 from shadowsync.nodes.shadow import schedule
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.worker import Worker
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.in_process_node import current_node
 from shadowsync.tests.support.jobs.node_faults import Slowed
 from shadowsync.tests.support.jobs.processes import ENOUGH_SECONDS, wait_until
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 
 GAP = 10
 TRAINERS = 2
@@ -59,7 +60,7 @@ def each_has_its_first(patch: pytest.MonkeyPatch) -> None:
     compute, begun, together = Worker._compute, Counter[str](), threading.Barrier(TRAINERS)
 
     def patient(worker: Worker, batch: InFlightBatch) -> None:
-        node = known(current_node())
+        node = present(current_node())
         if batch.training:
             begun[node.name] += 1
             if begun[node.name] == FIRST + 1:

@@ -10,10 +10,11 @@ from shadowsync.nodes.allreduce.transport import AllReduceGroup, AllReduceTransp
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.report.model import Report
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.in_process_node import current_node
-from shadowsync.tests.support.jobs.runs import EXAMPLES, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES
 
 OFTEN = {"duty": 1.0}
 Members = tuple[int, ...]
@@ -78,7 +79,7 @@ def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: ClusterMaker
     # closing round; both trainers count it.
     assert rounds % 2 == 0
     assert rounds // 2 >= batches // (5 * 4)
-    assert known(report.sync.gap_max) <= 2 * 5
+    assert present(report.sync.gap_max) <= 2 * 5
 
 
 @pytest.mark.matrix
@@ -106,7 +107,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Met:
 
     async def noted(self: AllReduceTransport, group: AllReduceGroup, *arguments: Any, **more: Any) -> Any:
         result = await reduce(self, group, *arguments, **more)
-        node = known(current_node())
+        node = present(current_node())
         found.setdefault(int(node.name.removeprefix("trainer-")), []).append(group.members)
         return result
 
@@ -135,7 +136,7 @@ ALL_OF_IT = {"elastic_rate": 1.0}
 
 def test_groups_that_change_from_round_to_round(cluster: ClusterMaker, met: Met) -> None:
     report, equal = alike(cluster, {"algorithm": "ds_sync", "options": ALL_OF_IT})
-    assert known(report.eval).model == "the mean of the 4 replicas' own scores (ds_sync)"
+    assert present(report.eval).model == "the mean of the 4 replicas' own scores (ds_sync)"
     assert report.sync.rounds > 4
     for index, groups in met.items():
         assert {len(group) for group in groups} == {2}

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.gpu import GPU, needs_gpu
 from shadowsync.tests.support.jobs.cluster import Cluster
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 pytestmark = needs_gpu
 MakeCluster = Callable[..., Cluster]
@@ -26,7 +27,7 @@ def _finished(own: Cluster) -> RunFolder:
 
 def _auc(run: RunFolder) -> float:
     evaluation = run.evaluation
-    return known(evaluation.auc)
+    return present(evaluation.auc)
 
 
 def _job(device: str, name: str, **changes: Any) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from shadowsync.nodes.trainer import role
 from shadowsync.pipeline.metrics.top_k import TopKSums
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, known
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES
 
 COLUMNS: dict[str, Any] = {
     "label": "label",
@@ -50,7 +51,7 @@ def test_trainers_that_score_parts_of_groups_have_the_figures_of_one_pass(
         },
         faults=(in_pieces, seen),
     )
-    found = known(run.evaluation.within_groups)
+    found = present(run.evaluation.within_groups)
     assert (found.k, found.column, found.label) == (3, "user", "")
     offline = evaluate_run(run.folder, [str(path)], "last")["groups"]
     for name in ("ndcg", "recall", "map"):
@@ -62,7 +63,7 @@ def test_trainers_that_score_parts_of_groups_have_the_figures_of_one_pass(
     assert sum(part.rows for part in sent) == EVAL_EXAMPLES
     parts = [asdict(part.result()) for part in sent]
     assert sum(part["groups"] for part in parts) > found.groups
-    assert abs(sum(part["map"] for part in parts) / 2 - known(found.map)) > 0.002
+    assert abs(sum(part["map"] for part in parts) / 2 - present(found.map)) > 0.002
 
 
 @pytest.mark.matrix
@@ -86,6 +87,6 @@ def test_the_best_by_ndcg_is_kept_and_ends_training(cluster: ClusterMaker, valid
     report = own.ended()
     assert "did not improve on ndcg@10" in report.outcome
     points = [value for _, value in report.curves.validation]
-    assert known(report.validation).best == max(points) > points[-1]
+    assert present(report.validation).best == max(points) > points[-1]
     offline = evaluate_run(own.run.folder, [validation_file], "best")["groups"]
     assert offline["ndcg@10"] == pytest.approx(max(points), abs=1e-9)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.deterministic import STEPS, deterministic, digests, was_trained
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import Slowed, fake_device
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on, interrupted
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, Settings
 from shadowsync.tests.support.jobs.unruly_model import NAME
 
 Ids = set[tuple[int, int, int]]
@@ -81,7 +82,7 @@ def test_the_ledger_of_several_workers_says_what_was_left_out(
     run = finished(cluster, {**unruly("rows", workers=2), "sync": sync})
     report = run.report
     check_ledger(run)
-    bad = known(report.bad_batches)
+    bad = present(report.bad_batches)
     rows = run.query("SELECT count(*), sum(examples), count(DISTINCT number) FROM left_out")
     assert rows == [(bad.count, bad.examples, bad.count)]
     assert report.examples.dropped == bad.examples == EXAMPLES - report.examples.distinct > 0
@@ -102,7 +103,7 @@ def test_one_more_than_the_limit_stops_the_job(cluster: ClusterMaker) -> None:
     assert "train-00" in line
     assert "lower trainer.lr" in line
     assert "Traceback" not in own.coordinator.text()
-    assert known(report.bad_batches).count > 3
+    assert present(report.bad_batches).count > 3
     assert 0 < report.examples.distinct < EXAMPLES
     assert (own.run.folder / "checkpoint").exists(), "what was trained is finite, and kept"
 
@@ -116,7 +117,7 @@ def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) ->
     wait_until(lambda: has_checkpoint(own.run.folder), "a checkpoint is written")
     slowed.release()
     report = own.ended(2)
-    assert known(report.checkpoints).written > 0
+    assert present(report.checkpoints).written > 0
     assert any("written during training is kept" in event.what for event in report.events)
     _, manifest = open_checkpoint(own.run.folder, verify=True)
     assert manifest.examples_trained < report.examples.distinct
@@ -127,7 +128,7 @@ def test_what_a_device_finds_out_late_is_left_out_too(cluster: ClusterMaker) -> 
     run = finished(cluster, unruly("dense", count=1, workers=2), faults=(fake_device,))
     check_ledger(run)
     assert any("a step was launched ahead" in line["text"] for line in run.log("trainer-0"))
-    assert known(run.report.bad_batches).count == len(ids(run, "left_out")) > 1
+    assert present(run.report.bad_batches).count == len(ids(run, "left_out")) > 1
     assert list(run.report.examples.reasons) == [f"{BECAUSE}its loss or a gradient is not finite"]
     # The model asks for a value of the device, which no captured step can hold; each worker says so.
     said = [event for event in run.report.events if "without a captured graph" in event.what]

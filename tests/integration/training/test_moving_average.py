@@ -12,17 +12,18 @@ from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.models.training.optimizers import EMA_EVERY
 from shadowsync.pipeline.types import Float32Array
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.resumed import folder_of, going_on, interrupted, trained_batches
-from shadowsync.tests.support.jobs.runs import RunFolder, Settings, known
+from shadowsync.tests.support.jobs.runs import RunFolder, Settings
 
 SAME_TO = 1e-5
 RATE = 0.98
 
 
 def plain_ne(job: Job) -> float:
-    return known(plain_loop(job).test.ne)
+    return present(plain_loop(job).test.ne)
 
 
 def test_a_job_scores_the_average_that_a_plain_loop_has(cluster: ClusterMaker) -> None:

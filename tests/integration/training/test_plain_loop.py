@@ -14,8 +14,9 @@ from shadowsync.lab.virtual.timing import Timing
 from shadowsync.nodes.sync_rules import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
-from shadowsync.tests.support.jobs.runs import JobMaker, Settings, known, small_job, write_job
+from shadowsync.tests.support.jobs.runs import JobMaker, Settings, small_job, write_job
 
 SAME_TO = 1e-5
 """NE. Sums of floats in another order are this close; rows that are one batch old are not."""
@@ -32,7 +33,7 @@ def one_trainer(algorithm: str | None, lookups_ahead: int = 0, *, exact_rows: bo
 
 
 def plain_ne(job: Job) -> float:
-    return known(plain_loop(job).test.ne)
+    return present(plain_loop(job).test.ne)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,9 @@ def test_what_changes_the_training_learns_something_else(
     job_file: JobMaker, plain: float, control: Settings
 ) -> None:
     """The controls: rows that are one batch old, and a center that draws the replica back."""
-    emulated = known(run_virtual(with_sync_nodes(load_job(job_file(control)), may_import=True), Timing()).ne)
+    emulated = present(
+        run_virtual(with_sync_nodes(load_job(job_file(control)), may_import=True), Timing()).ne
+    )
     assert abs(emulated - plain) > 10 * SAME_TO
 
 
@@ -120,11 +123,11 @@ def test_two_towers_learn_what_a_plain_loop_learns(cluster: ClusterMaker, kind: 
     own = cluster(settings).start()
     own.ended()
     evaluation = own.run.evaluation
-    wanted = known(plain_loop(own.job).test.auc)
+    wanted = present(plain_loop(own.job).test.auc)
     assert evaluation.auc == pytest.approx(wanted, abs=SAME_TO)
     assert run_virtual(own.job, Timing()).auc == pytest.approx(wanted, abs=SAME_TO)
     # The control: without the correction the loop learns something else.
     options = own.job.model.options | {"frequency_rate": 0}
     model = own.job.model.model_copy(update={"options": options})
-    control = known(plain_loop(own.job.model_copy(update={"model": model})).test.auc)
+    control = present(plain_loop(own.job.model_copy(update={"model": model})).test.auc)
     assert abs(control - wanted) > 10 * SAME_TO

@@ -22,8 +22,8 @@ from shadowsync.pipeline.models.layers.sequences import EmbeddedSequence, Embedd
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
-from shadowsync.tests.support.jobs.runs import known
 from shadowsync.tests.support.tables.growing_lists import COLUMNS, ITEMS, job_of, write_log
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, pad
@@ -96,7 +96,7 @@ class PlainLoop:
         with torch.no_grad():
             for batch in self.source.scored(self.source.plan.test):
                 sums.add(self.logits(batch).numpy(), batch.labels)
-        return known(sums.ne)
+        return present(sums.ne)
 
     def logits(self, batch: Delivery) -> torch.Tensor:
         single, bags, start = iter(batch.rows), iter(batch.bag_lengths), 0

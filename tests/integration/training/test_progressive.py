@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
-from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 PART = 0.25
 
@@ -54,7 +55,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
         },
     )
     report = run.report
-    part = known(report.train.progressive)
+    part = present(report.train.progressive)
     assert part.model == "the trainers' replicas, each before its step"
     scored = round(EXAMPLES * PART)
     assert part.examples == part.trained == scored
@@ -76,7 +77,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
     assert part.ne is not None
     assert part.ne == pytest.approx(ne, abs=1e-6)
     assert part.logloss == pytest.approx(loss, abs=1e-6)
-    assert part.auc == pytest.approx(auc, abs=known(part.auc_error) + 1e-9)
+    assert part.auc == pytest.approx(auc, abs=present(part.auc_error) + 1e-9)
     # Of any other rows, or of fewer, it would not be that.
     for rows in (slice(EXAMPLES - 2 * scored, EXAMPLES - scored), slice(EXAMPLES - scored + 128, EXAMPLES)):
         assert abs(part.ne - figures(rows)[0]) > 1e-4

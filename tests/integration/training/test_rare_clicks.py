@@ -13,9 +13,10 @@ from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.resumed import going_on
-from shadowsync.tests.support.jobs.runs import Settings, known
+from shadowsync.tests.support.jobs.runs import Settings
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_the_label_rate_spares_training_the_way_to_it(cluster: ClusterMaker, rar
     found = []
     for bias in ("label_rate", "drawn"):
         run = finished(cluster, of_log(rare_log, bias, model={"output_bias": bias}))
-        found.append(known(run.report.train.ne_progressive))
+        found.append(present(run.report.train.ne_progressive))
     assert found[0] < 1.3
     assert found[1] > found[0] + 0.3, "the control"
 
@@ -69,7 +70,7 @@ def test_scores_are_calibrated_where_negatives_were_left_out(
     held_out = str(rare_log / "eval-*.parquet")
     model = SavedModel.open(run.folder)
     scores = evaluate_model(model, [held_out])
-    assert known(report.eval).calibration == pytest.approx(scores["calibration"], rel=1e-5)
+    assert present(report.eval).calibration == pytest.approx(scores["calibration"], rel=1e-5)
     assert 0.4 < scores["calibration"] < 2.5
     probability = model.predict(held_out).astype(np.float64)
     raw = probability / (probability + (1 - probability) * share)
@@ -101,7 +102,7 @@ def test_weighted_positives_are_calibrated_back_and_focal_scores_are_not(
     models: dict[str, dict[str, Any]] = {"weight": {"positive_weight": 8.0}, "focal": {"loss": "focal"}}
     for name, model in models.items():
         report = finished(cluster, repeatable(rare_log, name, model=model)).report
-        found[name] = known(report.train.ne_progressive), known(known(report.eval).calibration)
+        found[name] = present(report.train.ne_progressive), present(present(report.eval).calibration)
     assert found["weight"][0] < 1.4, "8 times the odds would be far worse than the mean label"
     assert 0.2 < found["weight"][1] < 3.0
     assert found["focal"][1] > 1.5 * found["weight"][1], "focal scores lie nearer to even odds"

@@ -16,9 +16,10 @@ from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.retrieval.items import examples_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import BatchId
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, shared_run
-from shadowsync.tests.support.jobs.runs import RunFolder, known
+from shadowsync.tests.support.jobs.runs import RunFolder
 
 USERS, FILMS, RATED, KINDS = 200, 120, 12, 6
 HEADER = "user,film,at"
@@ -113,7 +114,7 @@ def run(ratings: tuple[Path, Path], click_log: Path, tmp_path_factory: pytest.Te
 
 
 def test_the_report_has_the_figures_of_all_scores(run: RunFolder) -> None:
-    found = known(run.evaluation.retrieval)
+    found = present(run.evaluation.retrieval)
     want = brute_force(run.folder, "auto", "trained and validated")
     assert {name: getattr(found, name) for name in want} == pytest.approx(want, abs=1e-9)
     assert (found.catalogue, found.column, found.without_trained, found.k) == ("training", "of", True, 10)
@@ -125,12 +126,12 @@ def test_the_report_has_the_figures_of_all_scores(run: RunFolder) -> None:
     assert found.recall > 0.5
     # The controls: with the trained films, or those validated on, among them, the figures are worse.
     assert brute_force(run.folder, "auto", "")["recall"] < found.recall - 0.1
-    assert brute_force(run.folder, "auto", "trained")["mrr"] < known(found.mrr)
+    assert brute_force(run.folder, "auto", "trained")["mrr"] < present(found.mrr)
     assert "hit rate @10" in (run.folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_validations_choose_the_best_by_recall(run: RunFolder) -> None:
-    validation = known(run.report.validation)
+    validation = present(run.report.validation)
     assert validation.failed == 0
     assert validation.metric == "recall@10"
     assert validation.count >= 2

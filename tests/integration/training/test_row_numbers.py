@@ -15,8 +15,9 @@ import torch
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.models.own.loss import LossBatch
 from shadowsync.pipeline.prepare.preparation import prepare_folder
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
-from shadowsync.tests.support.jobs.runs import Settings, known, small_job, write_job
+from shadowsync.tests.support.jobs.runs import Settings, small_job, write_job
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -41,7 +42,7 @@ class Guarded(nn.Module):
         """The mean log loss."""
         loss = binary_cross_entropy_with_logits(outputs["logits"], batch.labels)
         # The model is tried with two rows of zeros.
-        wrong = (outputs["at"] > 0) & (outputs["at"].long() != known(batch.positions) + self.shift)
+        wrong = (outputs["at"] > 0) & (outputs["at"].long() != present(batch.positions) + self.shift)
         return loss * torch.where(wrong.any(), torch.nan, 1.0)
 
     def scores(self, outputs: dict[str, torch.Tensor]) -> torch.Tensor:

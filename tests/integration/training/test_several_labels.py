@@ -30,12 +30,13 @@ from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.deterministic import digests
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished, shared_run
 from shadowsync.tests.support.jobs.node_faults import scored_on_a_thread
 from shadowsync.tests.support.jobs.resumed import check_trained_once, going_on, interrupted, same, tensors
-from shadowsync.tests.support.jobs.runs import RunFolder, Settings, known, small_job, write_job
+from shadowsync.tests.support.jobs.runs import RunFolder, Settings, small_job, write_job
 from shadowsync.tests.support.outside.served import with_client
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
@@ -151,11 +152,11 @@ def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
         # The label rate alone has 1. How far below the center is depends on how long one trainer had all the
         # batches; the order of its scores does not.
         assert one.ne < 1.0
-        assert known(one.auc) > 0.6
+        assert present(one.auc) > 0.6
         assert one.calibration == pytest.approx(1.0, abs=0.3)
         assert len(one.calibration_curve) == 20
     assert run.ne == found["clicked"].ne
-    part = known(report.train.progressive)
+    part = present(report.train.progressive)
     assert list(part.labels) == ["clicked", "bought"]
     assert part.labels["clicked"].ne == part.ne
     assert part.labels["bought"].ne is not None
@@ -181,9 +182,9 @@ def test_without_its_loss_a_label_is_not_learned(cluster: ClusterMaker, log: Pat
     control = finished(cluster, settings(log, "control", 0.0)).report.eval
     learned = run.report.eval
     assert control is not None
-    worse, better = control.labels["bought"].ne, known(learned).labels["bought"].ne
-    assert known(worse) > known(better) + 0.03
-    assert known(control.auc) > 0.6, "the headline is learned"
+    worse, better = control.labels["bought"].ne, present(learned).labels["bought"].ne
+    assert present(worse) > present(better) + 0.03
+    assert present(control.auc) > 0.6, "the headline is learned"
 
 
 def test_eval_predict_and_the_report_agree(
@@ -229,7 +230,7 @@ def test_rows_without_labels_are_scored(model: SavedModel, log: Path, tmp_path: 
 
 
 def test_validation_and_its_series(run: RunFolder) -> None:
-    validation = known(run.report.validation)
+    validation = present(run.report.validation)
     assert validation.best == validation.best_metrics["ne"]
     assert validation.best_metrics["ne/bought"] < 1.0
     assert validation.best_metrics["auc/bought"] > 0.6
@@ -306,7 +307,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker,
     check_trained_once([first, second], 2, EXAMPLES)
     for label in ("clicked", "bought"):
         ne, expected = second.evaluation.labels[label].ne, whole.evaluation.labels[label].ne
-        assert known(ne) == pytest.approx(known(expected), abs=0.02)
+        assert present(ne) == pytest.approx(present(expected), abs=0.02)
     assert not same(tensors(first), tensors(second)), "the control"
 
 

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import fake_device
 from shadowsync.tests.support.jobs.processes import Starter
-from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder
 
 ALONE: dict[str, Any] = {"sync": {"algorithm": "none"}}
 LINEAR = """
@@ -171,7 +172,7 @@ def test_sample_weights_are_in_the_loss_and_in_every_figure(cluster: ClusterMake
     assert not np.array_equal(_replica(plain), _replica(weighted))
     assert plain.report.examples.distinct == weighted.report.examples.distinct == 10_000
     assert weighted.ne != plain.ne
-    assert 0.5 < known(weighted.report.train.ne_progressive) < 1.1
+    assert 0.5 < present(weighted.report.train.ne_progressive) < 1.1
     # Scored once more from the files, where no trainer is.
     again = evaluate_run(weighted.folder, [str(crossed_log / "eval.parquet")])
     assert again["ne"] == pytest.approx(weighted.ne, abs=1e-5)
@@ -210,4 +211,4 @@ def test_a_job_over_a_device_that_runs_ahead(cluster: ClusterMaker, mode: str) -
     assert report.examples.distinct == report.examples.trained == EXAMPLES
     assert report.sync.rounds
     # Not NE: how far the center is when so short a job ends depends on how busy the machine was.
-    assert known(run.evaluation.auc) > 0.55, "0.5 is what chance gives, to within 0.01"
+    assert present(run.evaluation.auc) > 0.55, "0.5 is what chance gives, to within 0.01"

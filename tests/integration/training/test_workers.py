@@ -21,9 +21,10 @@ from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, finished
 from shadowsync.tests.support.jobs.node_faults import Fault, is_here
-from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder, known
+from shadowsync.tests.support.jobs.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder
 
 Changes = Mapping[str, Mapping[str, Any]]
 
@@ -124,7 +125,7 @@ def test_examples_without_a_score_are_told(cluster: ClusterMaker) -> None:
 
 def test_one_pass_with_too_few_scores_is_repeated(cluster: ClusterMaker) -> None:
     report = finished(cluster, {"trainer": {"count": 1}}, faults=[one_batch_is_once_not_scored]).report
-    assert known(report.eval).examples == EVAL_EXAMPLES
+    assert present(report.eval).examples == EVAL_EXAMPLES
     assert [event for event in report.events if event.what.endswith("; they are scored again")]
 
 
@@ -138,7 +139,7 @@ def test_two_workers_learn_on_one_replica(cluster: ClusterMaker) -> None:
     learned, control = [score.auc for score in (two.report.eval, untrained.report.eval) if score is not None]
     # Not NE: how far the center is when so short a job ends depends on how busy the machine was. It is 0.65,
     # and 0.46 at the first weights.
-    assert known(learned) > 0.55 > 0.5 > known(control)
+    assert present(learned) > 0.55 > 0.5 > present(control)
     # Both workers have worked on the replica.
     assert min(worker_iterations(two, "trainer-0")) > 0
 

@@ -7,13 +7,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import Evaluation
 from shadowsync.pipeline.report.run_folders.write import read_report
 
+from ..expected import present
 from .processes import wait_until
 
 EXAMPLES = 20_000
@@ -21,13 +22,6 @@ EVAL_EXAMPLES = 4_000
 
 Settings = Mapping[str, Mapping[str, Any]]
 JobMaker = Callable[..., Path]
-T = TypeVar("T")
-
-
-def known(value: T | None) -> T:
-    """The value of what may be None, where it is not."""
-    assert value is not None
-    return value
 
 
 def small_job(log: Path, runs: Path) -> dict[str, dict[str, Any]]:
@@ -98,7 +92,7 @@ class RunFolder:
     @property
     def ne(self) -> float:
         """The normalized entropy of the evaluation; fails if there is none."""
-        return known(self.evaluation.ne)
+        return present(self.evaluation.ne)
 
     def batches(self) -> int:
         """Batches that the ledger's file has as trained; 0 before there is a file."""
