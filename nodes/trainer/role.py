@@ -256,6 +256,11 @@ class TrainerRole(SynchronizedRole):
             worker.start(from_runs(request.progressive))
         if self._sync is not None:
             self._sync.shadow.begin()
+        if self._pool is not None and self._pool.nearest_cores:
+            self._on_event(
+                f"it stays on the {len(self._pool.nearest_cores)} cores that are nearest to its GPU,"
+                f" {self._context.device.torch_device}"
+            )
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:

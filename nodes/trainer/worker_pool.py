@@ -13,7 +13,8 @@ from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.performance.memory import available_memory_bytes
 from ...pipeline.types import RankingSettings
 from ...pipeline.wire.control.orders import MemberInfo
-from ..replica.replica import TrainerContext
+from ..replica.nearest_cores import nearest_cores, stay_on
+from ..replica.replica import TrainerContext, find_device
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
 from ..runtime.threads import ThreadBridge
@@ -31,20 +32,27 @@ class WorkerPool:
 
     Attributes:
         workers: all workers, after `connect`.
+        nearest_cores: after `prepare`, those that the process stays on, since they are nearest to its GPU;
+            empty if it stays on all.
     """
 
     def __init__(self, job: Job, node: NodeContext) -> None:
         self._job = job
         self._node = node
         self.workers: list[Worker] = []
+        self.nearest_cores: frozenset[int] = frozenset()
 
     async def prepare(self) -> TrainerContext:
-        """Build what the workers share.
+        """Build what the workers share, in memory of the socket that the trainer's GPU is attached to.
 
-        Raises JobFileError for more lookups ahead than memory has room for.
+        Raises JobFileError for more lookups ahead than memory has room for, and for a missing device.
         """
         require_memory(self._job, available_memory_bytes())
         node = self._node
+        device = find_device(self._job.trainer.device, node.index).torch_device
+        self.nearest_cores = await asyncio.to_thread(nearest_cores, device)
+        if self.nearest_cores:
+            stay_on(self.nearest_cores)
         self._context = await asyncio.to_thread(
             TrainerContext.build, self._job, node.plan, label_rates=node.label_rates, index=node.index
         )

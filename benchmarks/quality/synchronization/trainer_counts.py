@@ -1,4 +1,4 @@
-"""Quality cost of more trainers: real runs that differ only in their number.
+"""Quality cost of more trainers, and of more workers in one: real runs that differ only in their number.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/synchronization/trainer_counts.py --job examples/demo.toml \\
@@ -80,17 +80,18 @@ def _spin() -> None:
         sum(range(1_000_000))
 
 
-def settings_of(variant: str, trainers: int) -> tuple[str, ...]:
-    """Return the overrides of a variant's runs with `trainers` trainers."""
-    count = f"trainer.count={trainers}"
+def settings_of(variant: str, trainers: int, workers: int) -> tuple[str, ...]:
+    """Return the overrides of a variant's runs with `trainers` trainers of `workers` workers each."""
+    count = (f"trainer.count={trainers}", f"trainer.workers={workers}")
     if variant == DENSE_WARM_UP:
-        return (count, f"trainer.schedule.warmup_examples={WARM_UP_EXAMPLES * trainers}")
-    return (*VARIANTS[variant], count)
+        return (*count, f"trainer.schedule.warmup_examples={WARM_UP_EXAMPLES * trainers}")
+    return (*VARIANTS[variant], *count)
 
 
-def key(variant: str, trainers: int, *, busy: bool) -> str:
-    """Return the name of a variant's runs with `trainers` trainers."""
-    return f"{variant}, {trainers} trainers{', busy' * busy}"
+def key(variant: str, trainers: int, workers: int, *, busy: bool) -> str:
+    """Return the name of a variant's runs with `trainers` trainers of `workers` workers each."""
+    each = f" of {workers} workers" if workers > 1 else ""
+    return f"{variant}, {trainers} trainers{each}{', busy' * busy}"
 
 
 def summary(runs: list[Figures], alone: float) -> str:
@@ -108,24 +109,26 @@ def main() -> None:
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--workers", type=int, nargs="*", default=[], help="of one trainer, also measured")
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=["default", "control"])
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--set", nargs="*", default=[], help="settings of every run")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    sizes = [*((trainers, 1) for trainers in given.trainers), *((1, workers) for workers in given.workers)]
     made: dict[str, list[Figures]] = kept_runs(given.out)
     with busy_core(wanted=given.busy):
         for number in range(given.runs):
             for variant in given.only:
-                for trainers in given.trainers:
-                    runs = made.setdefault(key(variant, trainers, busy=given.busy), [])
+                for size in sizes:
+                    runs = made.setdefault(key(variant, *size, busy=given.busy), [])
                     if len(runs) <= number:
-                        runs.append(run(given.job, (*settings_of(variant, trainers), *given.set)))
+                        runs.append(run(given.job, (*settings_of(variant, *size), *given.set)))
                         keep_runs(given.out, made)
     for variant in given.only:
-        names = [key(variant, trainers, busy=given.busy) for trainers in given.trainers]
+        names = [key(variant, *size, busy=given.busy) for size in sizes]
         alone = statistics.fmean(
-            run["ne"] for run in made.get(key(variant, 1, busy=given.busy), made[names[0]])
+            run["ne"] for run in made.get(key(variant, 1, 1, busy=given.busy), made[names[0]])
         )
         for name in names:
             print(f"{name}: {summary(made[name], alone)}")

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from shadowsync.nodes.trainer import worker_pool
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.tests.support.expected import present
@@ -212,3 +213,20 @@ def test_a_job_over_a_device_that_runs_ahead(cluster: ClusterMaker, mode: str) -
     assert report.sync.rounds
     # Not NE: how far the center is when so short a job ends depends on how busy the machine was.
     assert present(run.evaluation.auc) > 0.55, "0.5 is what chance gives, to within 0.01"
+
+
+def test_a_trainer_near_its_gpu_says_on_which_cores_it_stays(cluster: ClusterMaker) -> None:
+    stayed: list[frozenset[int]] = []
+
+    def on_one_of_two_sockets(patch: pytest.MonkeyPatch) -> None:
+        fake_device(patch)
+        patch.setattr(worker_pool, "nearest_cores", lambda _: frozenset({4, 5}))
+        patch.setattr(worker_pool, "stay_on", stayed.append)
+
+    run = finished(cluster, ALONE | {"trainer": {"count": 1}}, faults=(on_one_of_two_sockets,))
+    assert stayed == [{4, 5}]
+    (event,) = run.report.events
+    assert (event.node, event.what) == (
+        "trainer-0",
+        "it stays on the 2 cores that are nearest to its GPU, cpu",
+    )
