@@ -81,6 +81,10 @@ class SendQueue:
 
 
 def _content_of(message: Message) -> Hashable:
+    """Return what two notices have in common if one of them is enough.
+
+    A notice has no number. Its arrays have a value for each trainer at most.
+    """
     values = (getattr(message, name) for name in type(message).__dataclass_fields__)  # type: ignore[attr-defined]
     return type(message), *(value.tobytes() if isinstance(value, np.ndarray) else value for value in values)
 

@@ -43,6 +43,7 @@ class ColumnKind:
         is_input: whether a model needs the column, also to score.
         is_single: whether a job has at most one.
         hashes_values: whether ids are hashes of the values of the file, as texts or integers.
+        id_space: what the ids are, in words; columns of one table have the same.
     """
 
     stored_as: StoredAs
@@ -51,6 +52,7 @@ class ColumnKind:
     is_input: bool = True
     is_single: bool = False
     hashes_values: bool = False
+    id_space: str = "ids by their hash"
 
     @property
     def is_read(self) -> bool:
@@ -82,7 +84,7 @@ KINDS: Final[dict[str, ColumnKind]] = {
     "multi_hot": ColumnKind(
         "multi_hot", ("table", "delimiter", "pooling", "max_ids", "keep", "weights"), hashes_values=True
     ),
-    "ip": ColumnKind("multi_hot", ("table",), hashes_values=True),
+    "ip": ColumnKind("multi_hot", ("table",), hashes_values=True, id_space="networks of an address"),
     "timestamp": ColumnKind("timestamp", ("format",), is_input=False, is_single=True),
     "weight": ColumnKind("weight", is_input=False, is_single=True),
     "group": ColumnKind("group", is_input=False),

@@ -284,7 +284,7 @@ def _id_space(name: str, columns: Mapping[str, ColumnSection]) -> str:
         return f"buckets of boundaries {', '.join(f'{number:g}' for number in column.boundaries)}"
     if column.quantiles:
         return f"{column.quantiles} buckets of quantiles of {column.source or name}"
-    return "networks of an address" if column.kind == "ip" else "ids by their hash"
+    return column.of_kind.id_space
 
 
 def _check_tables(columns: Mapping[str, ColumnSection]) -> None:

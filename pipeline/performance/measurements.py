@@ -63,9 +63,6 @@ class ProfileMeasurements(ResultModel):
         basis: what `shadowsync plan` needs besides.
     """
 
-    # `PlanBasis` has it, too.
-    ignored_fields = frozenset({"worker_kind"})
-
     run: str
     seconds: Annotated[float, Field(gt=0)]
     workers: Annotated[int, Field(ge=1)]

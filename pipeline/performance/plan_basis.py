@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Final
 
-from pydantic import NonNegativeInt, field_validator
+from pydantic import NonNegativeInt
 
 from ..config.job import Job
 from ..config.tables import DEFAULT_FOLDER, TableSettings, bytes_in_memory, tables_on_disk
@@ -29,8 +29,6 @@ _SETTINGS: Final = (
     "codecs.peers_down",
 )
 
-_THREADS: Final = ("trainer.worker_kind", "thread")
-
 
 class PlanBasis(ResultModel):
     """What a plan needs to know of the profiled job.
@@ -48,12 +46,6 @@ class PlanBasis(ResultModel):
     rows_bytes: NonNegativeInt
     embedding_threads: int
     machine_memory_bytes: NonNegativeInt
-
-    @field_validator("settings")
-    @classmethod
-    def _without_threads(cls, settings: dict[str, str]) -> dict[str, str]:
-        """Drop what earlier profiles say of workers that were threads; processes had other costs."""
-        return {key: value for key, value in settings.items() if (key, value) != _THREADS}
 
     @classmethod
     def of(cls, job: Job, machine_memory_bytes: int) -> PlanBasis:
