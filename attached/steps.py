@@ -72,7 +72,7 @@ class StepHooks:
         """See no more steps, once no round changes anything; a second call does nothing."""
         _replace(lambda seeing: tuple(hooks for hooks in seeing if hooks is not self))
         self._copies.end(self._steps())
-        self._was_changed = not self._steps() and self._parameters.buffer.look()
+        self._was_changed = not self._steps() and self._parameters.buffer.check_for_foreign_changes()
 
     def require_counted(self) -> None:
         """Raise AttachError if something was trained, and no step counted; call it after `remove`."""

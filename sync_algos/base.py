@@ -36,8 +36,8 @@ class PeerLost(Exception):
     """A peer died, left, or did not answer within the bound.
 
     From a center: the exchanged slice is unchanged on this side, and it is not known whether the center
-    applied it (`Center.settle`). From a group: the round has ended for all members, and none of them was
-    given a result.
+    applied it (`Center.resume_exchange`). From a group: the round has ended for all members, and none of
+    them was given a result.
     """
 
 
@@ -111,7 +111,7 @@ class Center(Protocol):
         """
         ...
 
-    async def settle(self, part: Slice) -> torch.Tensor:
+    async def resume_exchange(self, part: Slice) -> torch.Tensor:
         """Await the reply to a slice's last exchange, which ended with PeerLost.
 
         The same values are sent again as the same exchange, and count once: a center that has applied them

@@ -143,7 +143,7 @@ def _check_next(harness: Harness, step: str) -> None:
             harness.fail(
                 step, f"{completes} from each member's round", f"{complete} from trainer {index}'s round"
             )
-    harness.look_at_global_models(step)
+    harness.check_global_models(step)
     if not (harness.subject.cls.needs_peers and harness.subject.cls.state_names):
         return
     states = {index: harness.state(index) for index in harness.cluster.members}

@@ -87,10 +87,10 @@ class Harness:
         for index, result in results.items():
             if not isinstance(result, bool):
                 self.fail(step, "a round that returns True or False", f"{result!r} from trainer {index}")
-        self.guard.look()
+        self.guard.find_writes()
         if self.guard.written:
             self.fail(step, "no writes to tensors of the peers", f"{self.guard.written[0]} changed")
-        self._look_at_states(step)
+        self._check_states(step)
         return results
 
     def rounds(self, count: int) -> dict[int, bool]:
@@ -107,14 +107,14 @@ class Harness:
             return {}
         return {index: self.cluster.algorithms[index].global_model() for index in self.cluster.members}
 
-    def look_at_global_models(self, step: str) -> None:
+    def check_global_models(self, step: str) -> None:
         """Check that all members have the same global model, bit by bit."""
         models = self.global_models()
         for index, model in models.items():
             if not torch.equal(model, next(iter(models.values()))):
                 self.fail(step, "the same global model on all trainers", f"another on trainer {index}")
 
-    def _look_at_states(self, step: str) -> None:
+    def _check_states(self, step: str) -> None:
         names = self.subject.cls.state_names
         for index in self.cluster.members:
             state = self.cluster.algorithms[index].state()

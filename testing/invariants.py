@@ -7,7 +7,7 @@ import torch
 from .harness import Harness, Subject
 
 TRAINERS = (1, 2, 3, 4, 5)
-SETTLING_ROUNDS = 30
+UNTRAINED_ROUNDS = 30
 SLACK = 1.01
 
 
@@ -69,7 +69,7 @@ def check_progress(subject: Subject) -> None:
         center = not torch.equal(harness.cluster.center.values, harness.first)
         if all(map(torch.equal, harness.replicas(), harness.alone)) and not center:
             harness.fail(step, "a replica or the center to move, since the replicas differ", "none moved")
-        harness.look_at_global_models(step)
+        harness.check_global_models(step)
 
 
 def check_repeatable(subject: Subject) -> None:
@@ -103,11 +103,11 @@ def check_bounded(subject: Subject) -> None:
         replica.values.add_(torch.randn(replica.numel, generator=torch.Generator().manual_seed(index)))
     center = [harness.cluster.center.values] if subject.cls.needs_center else []
     before = _width(harness.replicas() + center)
-    for number in range(1, SETTLING_ROUNDS + 1):
+    for number in range(1, UNTRAINED_ROUNDS + 1):
         harness.round(f"round {number} without training")
     after = _width(harness.replicas() + center)
     if not after <= before * SLACK:
-        step = f"{SETTLING_ROUNDS} rounds without training"
+        step = f"{UNTRAINED_ROUNDS} rounds without training"
         harness.fail(step, f"replicas at most {before:.3g} apart, as before", f"{after:.3g}")
 
 

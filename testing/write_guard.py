@@ -20,8 +20,8 @@ class WriteGuard:
         self._kept.append((what, tensor, tensor.clone()))
         return tensor
 
-    def look(self) -> None:
-        """Compare everything kept, and forget it."""
+    def find_writes(self) -> None:
+        """Add to `written` what has changed of everything kept, and forget it all."""
         for what, tensor, copy in self._kept:
             if not torch.equal(tensor, copy) and what not in self.written:
                 self.written.append(what)
@@ -90,9 +90,9 @@ class GuardedCenter:
         self._guard.keep("the values given to the center", values)
         return self._guard.keep("the center's reply", await self._center.exchange(part, values, examples))
 
-    async def settle(self, part: Slice) -> torch.Tensor:
+    async def resume_exchange(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange; it may not be written."""
-        return self._guard.keep("the center's reply", await self._center.settle(part))
+        return self._guard.keep("the center's reply", await self._center.resume_exchange(part))
 
     def lost(self, part: Slice) -> torch.Tensor:
         """Return what a codec has lost of the last exchange; it may not be written."""

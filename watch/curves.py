@@ -9,7 +9,7 @@ from .status import Cursor, CurvePart
 Points = Sequence[tuple[float, float]]
 
 # A point may still change while its bucket fills, and reports of batches come late.
-UNSETTLED_POINTS = 6
+CHANGING_POINTS = 6
 
 
 def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> CurvePart | None:
@@ -18,7 +18,7 @@ def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> Cu
     The newest points that it has are included, as they may have changed. None if the curve is empty.
     """
     known = cursor[1] if cursor is not None and cursor[0] == step else 0
-    start = max(0, min(known, len(points)) - UNSETTLED_POINTS)
+    start = max(0, min(known, len(points)) - CHANGING_POINTS)
     if not points:
         return None
     return CurvePart(step=step, start=start, points=list(points[start:]))

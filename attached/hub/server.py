@@ -211,7 +211,7 @@ class HubServer(ControlServer):
         # It may be silent while it prepares.
         return run.node_timeout_seconds if member.ready else run.start_timeout_seconds
 
-    async def look(self, now: float) -> None:  # noqa: ARG002
+    async def run_periodic_checks(self, now: float) -> None:  # noqa: ARG002
         await self.save()
         self._shutdown.check()
 

@@ -64,8 +64,8 @@ class NodeHost:
         self._is_leaving = False
         signal.signal(signal.SIGTERM, self._on_terminated)
 
-    def look(self, probe: str) -> Surroundings:
-        """Report where this is.
+    def describe_machine(self, probe: str) -> Surroundings:
+        """Return what the launcher must know of this machine.
 
         `probe` is a file in the driver's folder of run folders.
         """

@@ -72,7 +72,7 @@ class RayLauncher:
         )
         places = self._places.all()
         with _probe(Path(job.run.directory)) as probe:
-            starts = [self._new_host(one, self._seen(probe), seconds) for one in places.values()]
+            starts = [self._new_host(place, self._seen(probe), seconds) for place in places.values()]
             self._idle = dict(zip(places, await asyncio.gather(*starts), strict=True))
 
     async def start(self, node: NodeStart) -> RunningNode:
@@ -82,8 +82,9 @@ class RayLauncher:
         """
         assert self._job is not None
         if node.role == COORDINATOR:
-            own = own_address()
-            return await self._local.start(replace(node, addresses=("--bind", own, "--advertise", own)))
+            address = own_address()
+            addresses = ("--bind", address, "--advertise", address)
+            return await self._local.start(replace(node, addresses=addresses))
         key = node.role, node.index
         host = self._idle.pop(key, None) or await self._another_host(key, self._job, node.job_file)
         job = await asyncio.to_thread(node.job_file.read_text, encoding="utf-8")
@@ -155,8 +156,8 @@ class RayLauncher:
         name = place.bundle.name
         try:
             async with asyncio.timeout(timeout_seconds):
-                found: Surroundings = await host.look.remote(str(probe or ""))
-            _require_usable(found, name, probe)
+                machine: Surroundings = await host.describe_machine.remote(str(probe or ""))
+            _require_usable(machine, name, probe)
         except TimeoutError as error:
             ray.kill(host)
             raise ClusterError(f"no machine took {name} within {duration(timeout_seconds)}") from error

@@ -216,7 +216,7 @@ class JobRunner:
             now = time.monotonic()
             folder = next(iter(self._folders() - before), None)
             if folder is not None and (progress := progress_of(folder)) is not None:
-                run.look(progress, now, began)
+                run.advance(progress, now, began)
             acknowledged = run.progress.acknowledgements
             if acknowledged != moved or run.injector.active:
                 moved, moved_at = acknowledged, now
@@ -253,7 +253,7 @@ class _WatchedRun:
         self._killed_at: list[float] = []
         self.progress = Progress()
 
-    def look(self, progress: Progress, now: float, began: float) -> None:
+    def advance(self, progress: Progress, now: float, began: float) -> None:
         """Take what is trained by `now`, and inject what is due; the run `began` at that time."""
         clock = self._clock
         if progress.acknowledgements != self.progress.acknowledgements:

@@ -110,10 +110,10 @@ class VirtualNetwork:
             index, part, up_bytes, lambda: self.center.exchange(part, sent, examples, member=index)
         )
 
-    async def settle(self, index: int, part: Slice) -> torch.Tensor:
+    async def resume_exchange(self, index: int, part: Slice) -> torch.Tensor:
         """Ask again for the reply to a trainer's last exchange of a slice."""
         up_bytes = len(part) * FLOAT_BYTES
-        return await self._request(index, part, up_bytes, lambda: self.center.settle(part, index))
+        return await self._request(index, part, up_bytes, lambda: self.center.resume_exchange(part, index))
 
     def lost(self, index: int, part: Slice) -> torch.Tensor:
         """Return what the codec has lost of the trainer's last exchange of a slice."""

@@ -71,8 +71,8 @@ class ControlServer(ControlSocket):
         """Return the group with a member that asks to return; None for no answer."""
 
     @abstractmethod
-    async def look(self, now: float) -> None:
-        """Look after the members beside their silence; called about twice a second."""
+    async def run_periodic_checks(self, now: float) -> None:
+        """Check everything but the members' silence; called about twice a second with the loop's time."""
 
     @abstractmethod
     def health(self) -> Health:
@@ -191,7 +191,7 @@ class ControlServer(ControlSocket):
             # The loop's clock: if this process was paused, messages sent meanwhile are still to be received.
             now = asyncio.get_running_loop().time()
             self.end_silent(now)
-            await self.look(now)
+            await self.run_periodic_checks(now)
 
     def end_silent(self, now: float) -> None:
         """Declare dead who has been silent for too long; forget other senders."""

@@ -31,7 +31,7 @@ class MergeClaims:
         self._is_asking = False
 
     def heard(self, counts: Counts) -> None:
-        """Take a sync node's counts; a claim that is not settled is looked into."""
+        """Take a sync node's counts; question a claim of more examples than the ledger has settled."""
         merged, ledger = merged_work(counts), self._state.ledger
         claims = [
             (trainer, merged[name].examples)

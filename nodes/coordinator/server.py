@@ -235,7 +235,7 @@ class CoordinatorServer(ControlServer):
         waits = GONE_TIMEOUTS if seen_at == self._took_over_at else 1
         return waits * self.state.job.run.node_timeout_seconds
 
-    async def look(self, now: float) -> None:
+    async def run_periodic_checks(self, now: float) -> None:
         """See `ControlServer`: nodes that do not get ready, and batches that are lost."""
         start = self.state.job.run.start_timeout_seconds
         for member in self.state.members.joining() if self.state.lifecycle.is_training else ():

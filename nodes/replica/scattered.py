@@ -79,7 +79,7 @@ class ScatteredBuffer:
         count = len(range(start, stop, stride))
         result = torch.zeros(count, device=self.device)
         if stride == 1:
-            pieces, targets = self._beside(start, stop, result)
+            pieces, targets = self._matching_pieces(start, stop, result)
         else:
             pieces, targets = [], []
             for place, piece in self._strided(start, stop, stride):
@@ -91,16 +91,16 @@ class ScatteredBuffer:
 
     def add_(self, start: int, stop: int, delta: torch.Tensor, scale: float) -> None:
         """Add `scale * delta`, float32 [stop - start] on the parameters' device."""
-        pieces, values = self._beside(start, stop, delta)
+        pieces, values = self._matching_pieces(start, stop, delta)
         self._change(pieces, lambda changed: torch._foreach_add_(changed, values, alpha=scale))
 
     def lerp_(self, start: int, stop: int, target: torch.Tensor, rate: float) -> None:
         """Move toward `target`, float32 [stop - start] on the parameters' device, by `rate`."""
-        pieces, values = self._beside(start, stop, target)
+        pieces, values = self._matching_pieces(start, stop, target)
         self._change(pieces, lambda changed: torch._foreach_lerp_(changed, values, rate))
 
     def watch(self) -> None:
-        """Look from now on whether anybody but `add_` and `lerp_` changes values.
+        """Detect from now on whether anybody but `add_` and `lerp_` changes values.
 
         Each change then reads all values, and is made of a copy, too.
         """
@@ -108,16 +108,16 @@ class ScatteredBuffer:
             self._seen = _digest(self._values)
 
     def unwatch(self) -> None:
-        """Look no longer."""
+        """Detect no more changes, which `add_` and `lerp_` pay for."""
         if self._seen is not None:
             with self._watching:
                 self._seen = None
 
-    def look(self) -> bool:
-        """Return whether somebody else has changed a value since `watch`."""
+    def check_for_foreign_changes(self) -> bool:
+        """Return whether anybody but `add_` and `lerp_` has changed a value since `watch`."""
         self.refresh()
         with self._watching:
-            self._look()
+            self._compare_values()
         return self._was_changed
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class ScatteredBuffer:
             self._values, self._moved = [], []
             self._pieces.clear()
 
-    def _look(self) -> None:
+    def _compare_values(self) -> None:
         if self._seen is not None and self._seen != _digest(self._values):
             self._was_changed = True
 
@@ -136,7 +136,7 @@ class ScatteredBuffer:
                 # What the change does to a copy: the user may change the values themselves meanwhile, and
                 # that must be seen later.
                 copies = [piece.clone() for piece in pieces]
-                self._look()
+                self._compare_values()
                 self._seen -= _digest(copies)
                 change(copies)
                 self._seen += _digest(copies)
@@ -144,7 +144,7 @@ class ScatteredBuffer:
                 change(pieces)
             self.changes += 1
 
-    def _beside(
+    def _matching_pieces(
         self, start: int, stop: int, flat: torch.Tensor
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the parameters' pieces of these elements, and those of `flat`.
@@ -155,10 +155,10 @@ class ScatteredBuffer:
             if (start, stop) not in self._pieces:
                 self._pieces[start, stop] = self._cut(start, stop)
             pieces, sizes = self._pieces[start, stop]
-        beside = torch.split(flat, sizes)[1::2]
+        flat_pieces = torch.split(flat, sizes)[1::2]
         shaped = [
             values if piece.dim() == 1 else values.view(piece.shape)
-            for piece, values in zip(pieces, beside, strict=True)
+            for piece, values in zip(pieces, flat_pieces, strict=True)
         ]
         return pieces, shaped
 

@@ -61,7 +61,7 @@ class PauseAwareLoop(asyncio.SelectorEventLoop):
     ) -> None:
         self._clock = PauseAwareClock(real=real)
         super().__init__(selector)
-        self.call_later(LOOK_SECONDS, self._look)
+        self.call_later(LOOK_SECONDS, self._tick)
 
     def time(self) -> float:
         """Return the seconds of a clock that excludes pauses; on the loop's thread."""
@@ -78,8 +78,8 @@ class PauseAwareLoop(asyncio.SelectorEventLoop):
             self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         super().close()
 
-    def _look(self) -> None:
-        self.call_later(LOOK_SECONDS, self._look)
+    def _tick(self) -> None:
+        self.call_later(LOOK_SECONDS, self._tick)
 
 
 def run_pause_aware(main: Coroutine[Any, Any, T]) -> T:

@@ -211,10 +211,10 @@ class CenterClient:
         if held.answers is not None:
             held.answers.begin()
         held.open = _OpenExchange(number, part, values.numpy(), held.reference, examples)
-        return await self.settle(part)
+        return await self.resume_exchange(part)
 
-    async def settle(self, part: Slice) -> torch.Tensor:
-        """See `Center.settle`; a sync node keeps the answer until this thread's next exchange."""
+    async def resume_exchange(self, part: Slice) -> torch.Tensor:
+        """See `Center.resume_exchange`; a sync node keeps the answer until this thread's next exchange."""
         held = self._slices[part]
         exchange, connection = held.open, held.connection
         if exchange is None:

@@ -25,6 +25,7 @@ from ...pipeline.wire.control.orders import (
     ComposeModel,
     ConnectPeers,
     Drain,
+    DrainReader,
     DrainReply,
     EvalSums,
     Finalize,
@@ -37,7 +38,6 @@ from ...pipeline.wire.control.orders import (
     ReaderJoined,
     ReadReplica,
     ReplicaValues,
-    SettleReader,
     ShardReplaced,
     SyncReplaced,
     TakeCenter,
@@ -152,7 +152,7 @@ class TrainerRole(SynchronizedRole):
             ConnectPeers: self._connect_peers,
             Begin: self._begin,
             NodeLost: self._node_lost,
-            SettleReader: self._settle_reader,
+            DrainReader: self._drain_reader,
             ReaderJoined: self._reader_joined,
             SyncReplaced: self._sync_replaced,
             ShardReplaced: self._shard_replaced,
@@ -270,9 +270,9 @@ class TrainerRole(SynchronizedRole):
                 worker.node_lost(lost.name)
         return Done()
 
-    async def _settle_reader(self, request: SettleReader) -> Done:
+    async def _drain_reader(self, request: DrainReader) -> Done:
         assert self._pool is not None
-        await self._pool.settle_reader(request.name)
+        await self._pool.drain_reader(request.name)
         return Done()
 
     async def _reader_joined(self, request: ReaderJoined) -> Done:

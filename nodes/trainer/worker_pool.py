@@ -114,9 +114,9 @@ class WorkerPool:
             progressive.merge(drained.progressive)
         return DrainResult(in_flight, progressive), not late
 
-    async def settle_reader(self, name: str) -> None:
+    async def drain_reader(self, name: str) -> None:
         """Train a lost reader's batches until confirmed."""
-        await self._on_all(lambda worker, done: worker.settle_reader(name, done))
+        await self._on_all(lambda worker, done: worker.drain_reader(name, done))
 
     async def replace_shard(self, member: MemberInfo) -> None:
         """Switch to a replacement embedding node; wait until all workers confirm."""

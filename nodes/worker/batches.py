@@ -185,11 +185,11 @@ class UnconfirmedBatches:
         self._batches.discard((reader, sequence))
 
     def when_confirmed(self, reply: Callable[[], object]) -> None:
-        """Have `look` call `reply` once everything pushed so far is confirmed."""
+        """Have `call_due_replies` call `reply` once everything pushed so far is confirmed."""
         self._waiting.append((set(self._batches), reply))
 
-    def look(self) -> None:
-        """Call the replies that are due. Call it regularly."""
+    def call_due_replies(self) -> None:
+        """Call each reply, once, whose batches are all confirmed. Call it regularly."""
         for batches, reply in tuple(self._waiting):
             if not batches & self._batches:
                 self._waiting.remove((batches, reply))

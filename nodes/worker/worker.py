@@ -106,7 +106,7 @@ class Worker(Service):
         self._launched: deque[tuple[InFlightBatch, Step]] = deque()
         self._drain: _Drain | None = None
         self._discarded_examples = 0
-        self._settling: list[tuple[str, Callable[[], object]]] = []
+        self._draining_readers: list[tuple[str, Callable[[], object]]] = []
         self._unconfirmed = UnconfirmedBatches()
         self._scoring = Scoring(context.job.ranking)
         self._stranded: list[InFlightBatch] = []
@@ -153,14 +153,14 @@ class Worker(Service):
         """
         self._call(lambda: self._lose(name))
 
-    def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
+    def drain_reader(self, name: str, reply: Callable[[], object]) -> None:
         """Accept nothing more from a lost reader, and train what it has delivered.
 
         Calls `reply`, on this thread, when all of that is confirmed; for an unknown reader at once, and never
         connects to it.
         """
         self._call(lambda: self._connections.lose(name))
-        self._call(lambda: self._settling.append((name, reply)))
+        self._call(lambda: self._draining_readers.append((name, reply)))
 
     def connect_reader(self, member: MemberInfo) -> None:
         """Connect to a reader that has joined, unless it is known."""
@@ -421,8 +421,8 @@ class Worker(Service):
         now = time.monotonic()
         for reader in self._readers.values():
             reader.send_credit(now)
-        self._settle_readers()
-        self._unconfirmed.look()
+        self._confirm_drained_readers()
+        self._unconfirmed.call_due_replies()
         if self._drain is not None:
             self._answer(self._drain)
 
@@ -447,11 +447,11 @@ class Worker(Service):
         for batch in untrained:
             self._drop(batch)
 
-    def _settle_readers(self) -> None:
-        for name, reply in tuple(self._settling):
+    def _confirm_drained_readers(self) -> None:
+        for name, reply in tuple(self._draining_readers):
             reader = self._readers.get(name)
             if reader is None or not reader.unfinished:
-                self._settling.remove((name, reply))
+                self._draining_readers.remove((name, reply))
                 reply()
 
     def _is_drained(self, drain: _Drain) -> bool:

@@ -143,14 +143,14 @@ class TopKSums:
         self._pending.append((groups[kept], scores[kept], labels[kept] == 1.0))
         self._pending_rows += len(kept)
         if self._pending_rows >= max(_LEAST_PENDING_ROWS, len(self._groups.scores)):
-            self._settle()
+            self._fold_pending()
 
     def merge(self, other: TopKSums) -> None:
         """Add the rows of `other`, which does not change; raises ValueError for another k."""
         if other.k != self.k:
             raise ValueError(f"the first {other.k} of groups do not add to the first {self.k}")
-        other._settle()
-        self._settle()
+        other._fold_pending()
+        self._fold_pending()
         self.rows += other.rows
         self._rows_without_group += other._rows_without_group
         self._zero_bits = max(self._zero_bits, other._zero_bits)
@@ -158,7 +158,7 @@ class TopKSums:
 
     def result(self) -> GroupRanking:
         """Return the figures of all rows so far."""
-        self._settle()
+        self._fold_pending()
         groups = self._groups
         counted = groups.positives > 0
         positives = groups.positives[counted]
@@ -183,7 +183,7 @@ class TopKSums:
 
         The header is six int64: k, the zero bits, all rows, those without a group, groups, candidates.
         """
-        self._settle()
+        self._fold_pending()
         groups = self._groups
         sizes = (len(groups.keys), len(groups.scores))
         header = _HEADER.pack(self.k, self._zero_bits, self.rows, self._rows_without_group, *sizes)
@@ -212,7 +212,7 @@ class TopKSums:
         kept: Mask = (keys & np.uint64((1 << self._zero_bits) - 1)) == 0
         return kept
 
-    def _settle(self) -> None:
+    def _fold_pending(self) -> None:
         """Take pending rows into the groups."""
         if not self._pending:
             return

@@ -103,7 +103,7 @@ class ItemsOfGroups:
     @property
     def count(self) -> int:
         """Number of pairs."""
-        self._settle()
+        self._fold_pending()
         return len(self._codes)
 
     def add(self, groups: Uint64Array, numbers: Int64Array) -> None:
@@ -116,17 +116,17 @@ class ItemsOfGroups:
         self._pending.append(code)
         self._pending_pairs += len(code)
         if self._pending_pairs > max(_LEAST_PENDING, len(self._codes)):
-            self._settle()
+            self._fold_pending()
 
     def leave_out(self, others: ItemsOfGroups) -> None:
         """Forget the pairs that others have, which are of the same groups and items."""
-        self._settle()
-        others._settle()
+        self._fold_pending()
+        others._fold_pending()
         self._codes = np.setdiff1d(self._codes, others._codes, assume_unique=True)
 
     def of(self, groups: Uint64Array) -> Pairs:
         """Return the items of the group of each of n queries; n is small."""
-        self._settle()
+        self._fold_pending()
         place, known = places_in(self._groups, groups)
         first = np.searchsorted(self._codes, place * self._items)
         counts = np.where(known, np.searchsorted(self._codes, (place + 1) * self._items) - first, 0)
@@ -134,7 +134,7 @@ class ItemsOfGroups:
         behind = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
         return Pairs(query, self._codes[np.repeat(first, counts) + behind] % self._items)
 
-    def _settle(self) -> None:
+    def _fold_pending(self) -> None:
         if not self._pending:
             return
         self._codes = np.unique(np.concatenate([self._codes, *self._pending]))

@@ -99,9 +99,9 @@ class MemoryCenter:
     ) -> torch.Tensor:
         """Apply the algorithm's rule to one slice, now or in a merge; `member` sends it."""
         self._open[member, part] = _Exchange(values, examples)
-        return await self.settle(part, member)
+        return await self.resume_exchange(part, member)
 
-    async def settle(self, part: Slice, member: int = 0) -> torch.Tensor:
+    async def resume_exchange(self, part: Slice, member: int = 0) -> torch.Tensor:
         """Return the reply to a member's last exchange, which is applied once."""
         if (member, part) not in self._open:
             raise RuntimeError(f"trainer {member}'s last exchange of {part} was answered")

@@ -159,9 +159,9 @@ class MemoryCluster:
         """Exchange a slice with the center."""
         return await self._request(index, lambda: self.center.exchange(part, values, examples, member=index))
 
-    async def settle(self, index: int, part: Slice) -> torch.Tensor:
+    async def resume_exchange(self, index: int, part: Slice) -> torch.Tensor:
         """Await the reply to the trainer's last exchange of a slice."""
-        return await self._request(index, lambda: self.center.settle(part, index))
+        return await self._request(index, lambda: self.center.resume_exchange(part, index))
 
     def lost(self, index: int, part: Slice) -> torch.Tensor:  # noqa: ARG002
         """Return 0: nothing is encoded."""

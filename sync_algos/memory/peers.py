@@ -40,7 +40,7 @@ class Hub(Protocol):
         """Exchange a slice with the center."""
         ...
 
-    async def settle(self, index: int, part: Slice) -> torch.Tensor:
+    async def resume_exchange(self, index: int, part: Slice) -> torch.Tensor:
         """Await the reply to the trainer's last exchange of a slice."""
         ...
 
@@ -110,9 +110,9 @@ class MemberCenter:
         """Exchange one slice; other trainers run meanwhile, as over a network."""
         return await self._hub.exchange(self._index, part, values, examples)
 
-    async def settle(self, part: Slice) -> torch.Tensor:
+    async def resume_exchange(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange of a slice."""
-        return await self._hub.settle(self._index, part)
+        return await self._hub.resume_exchange(self._index, part)
 
     def lost(self, part: Slice) -> torch.Tensor:
         """Return what a codec has lost of the last exchange of a slice."""

@@ -23,7 +23,8 @@ class DeltaExchange(Algorithm):
     Everything is float32 [numel], and exchanged slice by slice.
 
     Each delta counts once. If no reply comes, it is not known whether the center took the delta; d and s are
-    kept. The next round first settles that exchange (`Center.settle`), then sends what was trained since s.
+    kept. The next round first resumes that exchange (`Center.resume_exchange`), then sends what was trained
+    since s.
     """
 
     needs_center = True
@@ -34,14 +35,14 @@ class DeltaExchange(Algorithm):
         super().__init__(options)
         self._base = torch.empty(0)
         # By slice, with the trained examples that they contain.
-        self._unsettled: dict[Slice, tuple[torch.Tensor, int]] = {}
+        self._unanswered: dict[Slice, tuple[torch.Tensor, int]] = {}
         self._first_examples = 0
         self._taken_examples: dict[Slice, int] = {}
 
     def start(self, replica: Replica) -> None:
         """Start the base at the first weights."""
         self._base = replica.snapshot(replica.whole)
-        self._unsettled = {}
+        self._unanswered = {}
         self._first_examples, self._taken_examples = replica.trained_examples, {}
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
@@ -52,19 +53,19 @@ class DeltaExchange(Algorithm):
     def recentered(self, part: Slice, values: torch.Tensor, examples: int) -> None:
         """Start the slice's next delta at what the center's new mean has."""
         self._base[part.start : part.stop] = values
-        self._unsettled.pop(part, None)
+        self._unanswered.pop(part, None)
         self._taken_examples[part] = examples
 
     async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
         try:
-            if part in self._unsettled:
-                self._take(replica, part, await peers.center.settle(part), peers.center.lost(part))
+            if part in self._unanswered:
+                self._take(replica, part, await peers.center.resume_exchange(part), peers.center.lost(part))
             # A worker counts examples after their step: the next delta may count some of this snapshot.
             taken = self._taken_examples.get(part, self._first_examples)
             # A device may take back a batch that was counted: none is new before as many are trained again.
             examples = max(replica.trained_examples, taken)
             snapshot = replica.snapshot(part)
-            self._unsettled[part] = snapshot, examples
+            self._unanswered[part] = snapshot, examples
             delta = snapshot - self._base[part.start : part.stop]
             reply = await peers.center.exchange(part, delta, examples - taken if self.merges else None)
             self._take(replica, part, reply, peers.center.lost(part))
@@ -74,7 +75,7 @@ class DeltaExchange(Algorithm):
 
     def _take(self, replica: Replica, part: Slice, center: torch.Tensor, lost: torch.Tensor) -> None:
         """Move the replica by the center minus what that has of the snapshot."""
-        snapshot, self._taken_examples[part] = self._unsettled.pop(part)
+        snapshot, self._taken_examples[part] = self._unanswered.pop(part)
         sent = snapshot - lost
         replica.add_(part, center - sent, 1.0)
         # Rounded as the replica is, so that the delta of an untrained replica is exactly what was lost.

@@ -42,16 +42,16 @@ LATE_LOOPS = """
 import os, time
 from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
 
-def look(self):
+def tick(self):
     due = getattr(self, "due", None)
     now = time.monotonic()
     if due is not None and now - due > 0.005:
         with open(os.path.join({folder!r}, str(os.getpid())), "a") as file:
             file.write(f"{{now}} {{now - due}}\\n")
     self.due = now + 0.002
-    self.call_later(0.002, self._look)
+    self.call_later(0.002, self._tick)
 
-PauseAwareLoop._look = look
+PauseAwareLoop._tick = tick
 """
 
 
@@ -142,11 +142,11 @@ def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str
             pass
         # What they grow by is counted from then on.
         while not watched.is_warm and watched.runs_on():
-            watched.look()
+            watched.record_memory()
         began, cpu = time.monotonic(), time.process_time()
         strangers = None if attack is None else Strangers(ports, *attack, request)
         try:
-            watched.look_until_end()
+            watched.record_memory_until_end()
         finally:
             if strangers is not None:
                 strangers.close()

@@ -74,12 +74,12 @@ class Watched:
             return True
         return False
 
-    def look_until_end(self) -> None:
+    def record_memory_until_end(self) -> None:
         """Record the memory of each node from time to time, until the job ends."""
         while self.runs_on():
-            self.look()
+            self.record_memory()
 
-    def look(self) -> None:
+    def record_memory(self) -> None:
         """Record the memory of each node."""
         self.is_warm = self.is_warm or self._run.batches() >= WARM_BATCHES
         for role, node in self.nodes():
@@ -168,7 +168,7 @@ def attacked(
             pass
         endpoints = watched.endpoints()
         with attackers(attacks, key, endpoints, seed) as counts:
-            watched.look_until_end()
+            watched.record_memory_until_end()
         return process.returncode, watched, {"endpoints": endpoints, **counts}
 
 
@@ -176,7 +176,7 @@ def calm(job: Path, key: Path) -> tuple[int, Watched]:
     """Run the job undisturbed."""
     with ExitStack() as stack:
         process, watched = run_job(job, key, stack)
-        watched.look_until_end()
+        watched.record_memory_until_end()
         return process.returncode, watched
 
 

@@ -151,7 +151,7 @@ class CheckpointManager:
             # A coordinator that died may have left the trainers in it.
             await self._end_pause(self._state.checkpointing.pauses)
         while not self.ended_early:
-            await self._look()
+            await self._take_what_is_due()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def finish(self, last: CheckpointManifest | None = None) -> None:
@@ -230,7 +230,7 @@ class CheckpointManager:
         if self._scoring is not None:
             await asyncio.wait({self._scoring})
 
-    async def _look(self) -> None:
+    async def _take_what_is_due(self) -> None:
         if not self._state.ledger.owed.has_all_shards or not self._state.members.alive("trainer"):
             # Wait until it is known what the new shard lacks, and for a trainer to write the model.
             return

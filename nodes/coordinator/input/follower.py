@@ -49,7 +49,7 @@ class NewFiles:
         self._known: dict[str, Version | None] = dict.fromkeys(known)
         self._seen: dict[str, Version] = {}
 
-    def look(self, present: Mapping[str, Version]) -> tuple[list[str], list[str]]:
+    def find_changes(self, present: Mapping[str, Version]) -> tuple[list[str], list[str]]:
         """Return the new complete files, and the known files that changed.
 
         `present` has all files that are there now, by identity. Each new file and each change is returned
@@ -108,7 +108,7 @@ class GrowingInput:
             if span.kind == "offsets":
                 self._planned[span.path] = max(span.stop, self._planned.get(span.path, 0))
 
-    def look(self) -> FoundSpans:
+    def find_new_spans(self) -> FoundSpans:
         """Return the spans of new files, with the next numbers.
 
         Raises DataError for a file that does not fit the job, and for a topic whose brokers refuse the job.
@@ -124,7 +124,7 @@ class GrowingInput:
                 spans += new
                 notes += lost
             now = {file: _version(path) for file, path in paths.items() if not is_topic(path)}
-            whole, changed = self._new.look(now)
+            whole, changed = self._new.find_changes(now)
             notes += self._found_again()
         except KafkaRefused:
             raise
@@ -150,9 +150,9 @@ class GrowingInput:
         return [f"new input cannot be looked for, and the job goes on trying: {error}"]
 
     def _found_again(self) -> list[str]:
-        told = self._failures >= _TOLD_AFTER
+        was_reported = self._failures >= _TOLD_AFTER
         self._failures = 0
-        return ["new input can be looked for again"] if told else []
+        return ["new input can be looked for again"] if was_reported else []
 
     def _messages(self, path: str, number: int) -> tuple[list[Span], list[str]]:
         """Return the spans of a partition's new messages, and notes of lost ones."""
@@ -197,7 +197,7 @@ class InputFollower:
             queue, classes = state.ledger.queue, state.training.input.id_classes
             growing = await self._elsewhere(lambda: GrowingInput(state.job, queue.spans, classes))
             while state.ledger.queue.follows:
-                new = await self._elsewhere(growing.look)
+                new = await self._elsewhere(growing.find_new_spans)
                 for note in new.notes:
                     self._server.event("coordinator", note)
                 if new.spans and state.ledger.queue.follows:

@@ -176,7 +176,7 @@ class ShardAdmission(Admission):
         return f" with the rows of a checkpoint after {counted(restored, 'batch', 'batches')}"
 
     def _joined(self, node: Member) -> None:
-        # Only now: trainers must settle their pushes first, and that may need another node to join.
+        # Only now: what trainers have pushed is confirmed first, and that may need another node to join.
         self._replaced(node)
 
 

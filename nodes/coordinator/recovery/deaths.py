@@ -21,7 +21,7 @@ from typing import Any
 from ....pipeline.errors import ExitCode, ShadowSyncError
 from ....pipeline.text.format import counted, duration
 from ....pipeline.wire.control.base import Request
-from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
+from ....pipeline.wire.control.orders import MAX_RANGES, DrainReader, FindLacking, MoreSpans, ShardReplaced
 from ...control.membership import Member
 from ...control.server import REQUEST_SECONDS
 from ..ledger.records import BatchRange
@@ -127,7 +127,7 @@ class ReaderRecovery:
         trainers = self._state.members.alive("trainer")
         why = f"could not finish the batches of {name}"
         await asyncio.gather(
-            *(ask_until_answered(server, trainer, SettleReader(name), why) for trainer in trainers)
+            *(ask_until_answered(server, trainer, DrainReader(name), why) for trainer in trainers)
         )
         if not self._state.lifecycle.is_training:
             return

@@ -74,8 +74,8 @@ class NodeLost(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class SettleReader(Request[Done]):
-    """Finish a lost reader's batches, and accept no more.
+class DrainReader(Request[Done]):
+    """Train what a lost reader has delivered, and accept no more of it.
 
     The reply comes when the coordinator has recorded all of these batches.
     """

@@ -257,14 +257,14 @@ class ArrivalWatch:
         due = self._loop.time() + (least if unadmitted else PLACE_SECONDS)
         if self._timer is None or self._timer.when() > due:
             self._cancel()
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_at(due, self._shut_down_excessive)
 
     def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _shut_down_excessive(self) -> None:
         self._timer = None
         now = self._loop.time()
         everyone = now >= self._everyone_at

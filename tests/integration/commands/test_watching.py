@@ -160,7 +160,7 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
     served: dict[str, set[str]] = {role: set() for role in ROLES}
     every = set(EVERY_METRIC) - OF_HUBS
 
-    def look() -> bool:
+    def all_are_served() -> bool:
         for place, role in enumerate(ROLES):
             url = f"http://127.0.0.1:{watched.first_port + place}/metrics"
             with urllib.request.urlopen(url, timeout=60.0) as response:
@@ -175,7 +175,7 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
         )
 
     # What was not measured yet is not served, nor what was measured since its node counted last.
-    wait_until(look, "all is measured and served")
+    wait_until(all_are_served, "all is measured and served")
     for role, names in served.items():
         wanted = wanted_of[role]
         links = {name for name in names if "_link_" in name}
@@ -229,9 +229,9 @@ def test_top_on_a_terminal_leaves_it_clean(watched: Watched) -> None:
 def test_the_page_in_a_browser_to_the_end(watched: Watched, tmp_path: Path) -> None:
     page = top_once(watched).page
 
-    async def look() -> None:
+    async def watch_to_the_end() -> None:
         async with browser(tmp_path / "profile") as tab:
-            await tab.look(page, width=SCREEN)
+            await tab.open_page(page, width=SCREEN)
             await tab.until("document.body.dataset.ready === 'yes'")
             await tab.until("document.querySelectorAll('.uplot').length === 4")
             await tab.until("document.querySelectorAll('#topology .rate').length >= 6")
@@ -256,7 +256,7 @@ def test_the_page_in_a_browser_to_the_end(watched: Watched, tmp_path: Path) -> N
                 "nothing from elsewhere"
             )
 
-    asyncio.run(look())
+    asyncio.run(watch_to_the_end())
     for name in ("phone.png", "ended.png"):
         assert (tmp_path / name).stat().st_size > 20_000
     with pytest.raises(urllib.error.URLError):

@@ -149,13 +149,13 @@ def test_a_file_that_cannot_be_trained_on_stops_the_job_and_is_named(
 def test_rows_added_to_a_planned_file_are_an_event(
     in_process: ClusterMaker, incoming: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looks = GrowingInput.look, list[FoundSpans]()
+    find_new_spans, looks = GrowingInput.find_new_spans, list[FoundSpans]()
 
     def noted(self: GrowingInput) -> FoundSpans:
-        looks.append(look(self))
+        looks.append(find_new_spans(self))
         return looks[-1]
 
-    monkeypatch.setattr(GrowingInput, "look", noted)
+    monkeypatch.setattr(GrowingInput, "find_new_spans", noted)
     own = in_process(changes(incoming)).start()
     wait_until(lambda: looks, "the job knows how the file was")
     os.utime(incoming / "m.parquet", (1, 1))

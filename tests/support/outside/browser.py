@@ -63,7 +63,7 @@ class Tab:
         result: dict[str, Any] = body["result"]
         return result
 
-    async def look(self, url: str, *, width: int, height: int = 900, dark: bool = False) -> None:
+    async def open_page(self, url: str, *, width: int, height: int = 900, dark: bool = False) -> None:
         """Goes to a page with a window of this size."""
         await self.size(width, height)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -35,7 +35,7 @@ class SeenRows:
             before = sum(batch.versions)
             complete(client, batch)
             if client._rows is not None:
-                self._look(client._rows, batch, sum(batch.versions) - before)
+                self._record(client._rows, batch, sum(batch.versions) - before)
 
         patch.setattr(EmbeddingClient, "complete", seen)
 
@@ -44,7 +44,7 @@ class SeenRows:
         """Pushes that trainers still keep."""
         return sum(map(len, self.trainers))
 
-    def _look(self, rows: RowsInFlight, batch: Any, added: int) -> None:
+    def _record(self, rows: RowsInFlight, batch: Any, added: int) -> None:
         largest = [float(np.abs(values).max(initial=0)) for values in batch.replies]
         with self._lock:
             if rows not in self.trainers:

@@ -45,7 +45,7 @@ class Run:
         self._step(who)
         return self.cluster.round(who=[who])[who]
 
-    def settled(self, who: int) -> None:
+    def completed(self, who: int) -> None:
         """The closed form of a complete round: the center adds the delta, the replica goes on from it."""
         during = self._meant.pop(who)
         self.center = self.center + self.rate * (self.since[who] - during)
@@ -72,7 +72,7 @@ def test_closed_form(rate: float, trainers: int) -> None:
     run = Run(rate, trainers)
     for number in range(ROUNDS):
         assert run.round(number % trainers)
-        run.settled(number % trainers)
+        run.completed(number % trainers)
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -95,7 +95,7 @@ class CountsTwice(Downpour):
     """The control: a delta without a reply is sent again as a new one."""
 
     async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
-        self._unsettled.pop(part, None)
+        self._unanswered.pop(part, None)
         return await super()._exchange(replica, peers, part)
 
 
@@ -103,7 +103,7 @@ class CountsNever(Downpour):
     """The control: a delta without a reply is taken for added."""
 
     async def _exchange(self, replica: Replica, peers: Peers, part: Slice) -> bool:
-        lost = self._unsettled.pop(part, None)
+        lost = self._unanswered.pop(part, None)
         if lost is not None:
             self._base[part.start : part.stop] = lost[0]
         return await super()._exchange(replica, peers, part)
@@ -124,7 +124,7 @@ class CountsNever(Downpour):
 def test_a_lost_message_counts_a_delta_once(
     cls: type[Downpour], after_applying: bool, times: int, right: bool
 ) -> None:
-    """The request or the reply is lost; without settling, one of the two counts twice or never."""
+    """The request or the reply is lost; without resuming, one of the two counts twice or never."""
     run = Run(1.0, 2, parts=2, cls=cls)
     first = run.center.copy()
     lost, other = run.cluster.center.slices

@@ -8,7 +8,7 @@ import pytest
 from shadowsync.nodes.control.progress import TrainingMetrics
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.tests.support.coordinator.statuses import a_status
-from shadowsync.watch.curves import UNSETTLED_POINTS, ClientCurves, parts_of
+from shadowsync.watch.curves import CHANGING_POINTS, ClientCurves, parts_of
 from shadowsync.watch.mirror import MOST_INCIDENTS, Mirror
 from shadowsync.watch.status import CurvePart, Incident, read_status
 
@@ -37,7 +37,7 @@ def test_a_client_that_asks_now_and_then_has_the_whole_curves() -> None:
 def test_only_what_may_have_changed_is_sent_again() -> None:
     points = [(float(x), 1.0) for x in range(100)]
     (part,) = parts_of({"ne": (1.0, points)}, {"ne": (1.0, 100)}).values()
-    assert (part.start, len(part.points)) == (100 - UNSETTLED_POINTS, UNSETTLED_POINTS)
+    assert (part.start, len(part.points)) == (100 - CHANGING_POINTS, CHANGING_POINTS)
     (other_step,) = parts_of({"ne": (2.0, points)}, {"ne": (1.0, 100)}).values()
     assert (other_step.start, len(other_step.points)) == (0, 100)
     assert parts_of({"ne": (1.0, [])}, {}) == {}

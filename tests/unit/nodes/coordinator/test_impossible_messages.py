@@ -203,7 +203,7 @@ async def test_counts_that_cannot_be_stop_nobody_who_takes_heartbeats(tmp_path: 
                 now[0] += 0.7
                 server.beat(token.encode(), token, Heartbeat(counts))
             encode(ReplyMessage(1, True, encode_body(StatusReply(_status(server)))))
-    await server.look(now[0])
+    await server.run_periodic_checks(now[0])
     assert server.accounts == before
     assert not server.failures
     await server.close()

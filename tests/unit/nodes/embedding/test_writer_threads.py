@@ -136,7 +136,7 @@ def test_no_more_is_taken_than_is_done() -> None:
     threads.close()
 
 
-def test_a_thread_that_raises_fails_the_node_and_settling_ends_with_it() -> None:
+def test_a_thread_that_raises_fails_the_node_and_waiting_ends_with_it() -> None:
     failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
     threads = WriterThreads(2, lambda: None, failures.put)
     threads.start()
@@ -253,16 +253,16 @@ def test_no_command_runs_on_rows_that_threads_are_at_when_the_service_stops(
     with running(context, failures.append) as (service, connection):
         connection.send(push(0))
         wait_until(lambda: service.metrics()["applied_batches"] == 1, "it is in the threads")
-        settling, ran = threading.Event(), list[int]()
-        settle = service.finish_taken
+        finishing, ran = threading.Event(), list[int]()
+        finish_taken = service.finish_taken
 
         def noted() -> None:
-            settling.set()
-            settle()
+            finishing.set()
+            finish_taken()
 
         service.finish_taken = noted  # type: ignore[method-assign]
         service.call(lambda: ran.append(len(service.applied)))
-        assert settling.wait(ENOUGH_SECONDS)
+        assert finishing.wait(ENOUGH_SECONDS)
         service.stop()
         wait_until(lambda: service.listener.socket.closed or bool(ran), "it ends")
         held.set()

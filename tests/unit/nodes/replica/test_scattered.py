@@ -129,11 +129,11 @@ def test_who_changed_the_values(who: str) -> None:
     replica = on_the_cpu(buffer)
     buffer.watch()
     replica.add_(replica.whole, torch.ones(replica.numel), 0.1)
-    assert not buffer.look()
+    assert not buffer.check_for_foreign_changes()
     if who == "user":
         module.weight.data -= 0.1
     replica.add_(replica.whole, torch.ones(replica.numel), 0.1)
-    assert buffer.look() == (who == "user")
+    assert buffer.check_for_foreign_changes() == (who == "user")
 
 
 @pytest.mark.parametrize("who", ["nobody", "in place", "elsewhere"])
@@ -169,7 +169,7 @@ def test_what_the_user_changes_as_a_round_does_is_seen(
         else:
             buffer.lerp_(0, buffer.numel(), torch.ones(buffer.numel()), 0.1)
         assert place == 4
-        assert buffer.look() == (who != "nobody"), when
+        assert buffer.check_for_foreign_changes() == (who != "nobody"), when
 
 
 def test_rounds_alone_change_nothing_behind_the_users_back() -> None:
@@ -183,9 +183,9 @@ def test_rounds_alone_change_nothing_behind_the_users_back() -> None:
         given = torch.randn(layout.numel - start, generator=draws)
         buffer.add_(start, layout.numel, given, 0.37)
         buffer.lerp_(start, layout.numel, given, 0.01 * number)
-        assert not buffer.look()
+        assert not buffer.check_for_foreign_changes()
     module.image.data[0, 0, 0, 0] += 1e-3
-    assert buffer.look()
+    assert buffer.check_for_foreign_changes()
 
 
 def test_a_device_awaits_what_the_loop_has_enqueued_and_keeps_what_it_uses() -> None:

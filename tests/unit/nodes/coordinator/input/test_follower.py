@@ -22,41 +22,41 @@ OTHER: Version = (20, 2)
 
 def test_a_file_counts_once_it_stays_the_same() -> None:
     new = NewFiles(["old"])
-    assert new.look({"old": ONE, "a": ONE}) == ([], [])
+    assert new.find_changes({"old": ONE, "a": ONE}) == ([], [])
     # It grows, and then it does not.
-    assert new.look({"old": ONE, "a": OTHER}) == ([], [])
-    assert new.look({"old": ONE, "a": OTHER, "b": ONE}) == (["a"], [])
-    assert new.look({"old": ONE, "a": OTHER, "b": ONE}) == (["b"], [])
-    assert new.look({"old": ONE, "a": OTHER, "b": ONE}) == ([], [])
+    assert new.find_changes({"old": ONE, "a": OTHER}) == ([], [])
+    assert new.find_changes({"old": ONE, "a": OTHER, "b": ONE}) == (["a"], [])
+    assert new.find_changes({"old": ONE, "a": OTHER, "b": ONE}) == (["b"], [])
+    assert new.find_changes({"old": ONE, "a": OTHER, "b": ONE}) == ([], [])
 
 
 def test_an_empty_file_does_not_count_and_one_of_unknown_size_does() -> None:
     new = NewFiles([])
     found: dict[str, Version] = {"empty": (0, 1), "unknown": (None, 0)}
-    assert new.look(found) == ([], [])
-    assert new.look(found) == (["unknown"], [])
-    assert new.look({"empty": ONE}) == ([], [])
-    assert new.look({"empty": ONE}) == (["empty"], [])
+    assert new.find_changes(found) == ([], [])
+    assert new.find_changes(found) == (["unknown"], [])
+    assert new.find_changes({"empty": ONE}) == ([], [])
+    assert new.find_changes({"empty": ONE}) == (["empty"], [])
 
 
 def test_a_file_that_goes_away_begins_again() -> None:
     new = NewFiles([])
-    new.look({"a": ONE})
-    assert new.look({}) == ([], [])
-    assert new.look({"a": ONE}) == ([], [])
-    assert new.look({"a": ONE}) == (["a"], [])
-    assert new.look({}) == ([], [])
-    assert new.look({"a": ONE}) == ([], []), "it is known"
+    new.find_changes({"a": ONE})
+    assert new.find_changes({}) == ([], [])
+    assert new.find_changes({"a": ONE}) == ([], [])
+    assert new.find_changes({"a": ONE}) == (["a"], [])
+    assert new.find_changes({}) == ([], [])
+    assert new.find_changes({"a": ONE}) == ([], []), "it is known"
 
 
 def test_a_known_file_that_changes_is_told_once() -> None:
     new = NewFiles(["old"])
-    assert new.look({"old": ONE}) == ([], [])
-    assert new.look({"old": OTHER}) == ([], ["old"])
-    assert new.look({"old": OTHER}) == ([], [])
-    new.look({"a": ONE, "old": OTHER})
-    assert new.look({"a": ONE, "old": ONE}) == (["a"], ["old"])
-    assert new.look({"a": OTHER, "old": ONE}) == ([], ["a"])
+    assert new.find_changes({"old": ONE}) == ([], [])
+    assert new.find_changes({"old": OTHER}) == ([], ["old"])
+    assert new.find_changes({"old": OTHER}) == ([], [])
+    new.find_changes({"a": ONE, "old": OTHER})
+    assert new.find_changes({"a": ONE, "old": ONE}) == (["a"], ["old"])
+    assert new.find_changes({"a": OTHER, "old": ONE}) == ([], ["a"])
 
 
 def job_of(folder: Path, **data: Any) -> Job:
@@ -83,14 +83,14 @@ def test_spans_of_new_files_go_on_with_the_numbers(tmp_path: Path) -> None:
     write(tmp_path, "m.csv")
     job = job_of(tmp_path)
     own = growing(job)
-    assert own.look().spans == ()
+    assert own.find_new_spans().spans == ()
     for name in ("z.csv", "a.csv"):
         write(tmp_path, name)
-    assert own.look().spans == ()
-    found = own.look()
+    assert own.find_new_spans().spans == ()
+    found = own.find_new_spans()
     assert found.files == 2
     assert [(span.number, Path(span.path).name) for span in found.spans] == [(1, "a.csv"), (2, "z.csv")]
-    assert own.look().spans == ()
+    assert own.find_new_spans().spans == ()
 
 
 def test_messages_that_are_gone_before_they_were_planned_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +99,11 @@ def test_messages_that_are_gone_before_they_were_planned_are_told(monkeypatch: p
     monkeypatch.setattr(follower, "match_files", lambda *_, **__: [path])
     monkeypatch.setattr(follower, "offsets_of", lambda *_: next(offsets))
     own = GrowingInput(job_of(Path("/"), path=["kafka://broker:1/clicks"], header=False), (), {})
-    assert own.look().notes == ()
-    found = own.look()
+    assert own.find_new_spans().notes == ()
+    found = own.find_new_spans()
     assert found.notes == (f"messages 12 to 19 of {path} are gone: they are not trained on",)
     assert [(span.start, span.stop) for span in found.spans] == [(20, 30)]
-    assert own.look().notes == ()
+    assert own.find_new_spans().notes == ()
 
 
 def test_a_topic_that_became_shorter_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,15 +112,15 @@ def test_a_topic_that_became_shorter_is_told_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(follower, "match_files", lambda *_, **__: [path])
     monkeypatch.setattr(follower, "offsets_of", lambda *_: (0, next(ends)))
     own = GrowingInput(job_of(Path("/"), path=["kafka://broker:1/clicks"], header=False), (), {})
-    assert [(span.start, span.stop) for span in own.look().spans] == [(0, 12)]
-    found = own.look()
+    assert [(span.start, span.stop) for span in own.find_new_spans().spans] == [(0, 12)]
+    found = own.find_new_spans()
     assert found.spans == ()
     (note,) = found.notes
     assert note.startswith(
         f"{path} ends at message 4, but was planned up to 12: it was made anew, or lost messages"
     )
-    assert own.look() == dataclasses.replace(found, notes=()), "once"
-    assert [(span.start, span.stop) for span in own.look().spans] == [(12, 13)]
+    assert own.find_new_spans() == dataclasses.replace(found, notes=()), "once"
+    assert [(span.start, span.stop) for span in own.find_new_spans().spans] == [(12, 13)]
 
 
 def test_known_spans_come_first_and_their_files_may_be_gone(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_another_name_of_a_known_file_is_not_new(tmp_path: Path) -> None:
     path = write(tmp_path, "m.csv")
     own = growing(job_of(tmp_path))
     (tmp_path / "link.csv").symlink_to(path)
-    own.look()
-    assert own.look().spans == ()
+    own.find_new_spans()
+    assert own.find_new_spans().spans == ()
 
 
 def test_files_of_the_test_are_not_trained_on(tmp_path: Path) -> None:
@@ -155,17 +155,17 @@ def test_files_of_the_test_are_not_trained_on(tmp_path: Path) -> None:
     held_out = write(tmp_path / "eval", "e.csv")
     own = growing(job_of(tmp_path, eval_path=[str(held_out)]))
     (tmp_path / "e.csv").symlink_to(held_out)
-    own.look()
-    assert own.look().spans == ()
+    own.find_new_spans()
+    assert own.find_new_spans().spans == ()
 
 
 def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
     write(tmp_path, "m.csv")
     own = growing(job_of(tmp_path))
     bad = write(tmp_path, "z.csv", head="clicked,other")
-    own.look()
+    own.find_new_spans()
     with pytest.raises(DataError) as caught:
-        own.look()
+        own.find_new_spans()
     assert str(bad) in str(caught.value)
 
 
@@ -176,11 +176,11 @@ def test_without_any_file_for_a_moment_it_looks_again(
     own = growing(job_of(tmp_path))
     aside = tmp_path / "aside"
     os.rename(path, aside)
-    assert own.look().spans == ()
+    assert own.find_new_spans().spans == ()
     os.rename(aside, path)
     shutil.copy(path, tmp_path / "n.csv")
-    own.look()
-    assert [Path(span.path).name for span in own.look().spans] == ["n.csv"]
+    own.find_new_spans()
+    assert [Path(span.path).name for span in own.find_new_spans().spans] == ["n.csv"]
     assert caplog.text == "", "files that were trained on may go"
 
 
@@ -190,16 +190,16 @@ def test_where_it_cannot_look_it_says_so_and_looks_again(
     write(tmp_path, "m.csv")
     own = growing(job_of(tmp_path))
     shutil.copy(tmp_path / "m.csv", tmp_path / "n.csv")
-    own.look()
+    own.find_new_spans()
 
     def fails(*_: Any, **__: Any) -> list[str]:
         raise DataError("does not answer")
 
     with monkeypatch.context() as patched:
         patched.setattr(follower, "match_files", fails)
-        assert own.look().spans == ()
+        assert own.find_new_spans().spans == ()
     assert "new files could not be looked for: does not answer" in caplog.text
-    assert [Path(span.path).name for span in own.look().spans] == ["n.csv"]
+    assert [Path(span.path).name for span in own.find_new_spans().spans] == ["n.csv"]
 
 
 def test_an_input_that_stays_out_of_reach_is_told_once_and_so_is_its_return(
@@ -213,11 +213,11 @@ def test_an_input_that_stays_out_of_reach_is_told_once_and_so_is_its_return(
 
     with monkeypatch.context() as patched:
         patched.setattr(follower, "match_files", fails)
-        notes = [own.look().notes for _ in range(4)]
+        notes = [own.find_new_spans().notes for _ in range(4)]
     told = "new input cannot be looked for, and the job goes on trying: does not answer"
     assert notes == [(), (told,), (), ()]
-    assert [own.look().notes for _ in range(2)] == [("new input can be looked for again",), ()]
+    assert [own.find_new_spans().notes for _ in range(2)] == [("new input can be looked for again",), ()]
     with monkeypatch.context() as patched:
         patched.setattr(follower, "match_files", fails)
-        assert own.look().notes == (), "one alone may be a file that has just gone"
-    assert own.look().notes == ()
+        assert own.find_new_spans().notes == (), "one alone may be a file that has just gone"
+    assert own.find_new_spans().notes == ()

@@ -72,16 +72,16 @@ def test_another_thread_may_count_between_any_two_lines() -> None:
     a, b = draw(2000, 1), draw(2000, 2)
     counted: list[dict[str, float]] = []
 
-    def look(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:  # noqa: ARG001
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:  # noqa: ARG001
         if frame.f_code.co_filename != shared_rows_module.__file__:
             return None
         sys.settrace(None)
         counted.append(meter.counts())
-        sys.settrace(look)
-        return look
+        sys.settrace(trace)
+        return trace
 
     before = sys.gettrace()
-    sys.settrace(look)
+    sys.settrace(trace)
     try:
         for of_a, of_b in zip(a, b, strict=True):
             meter.show({"a": of_a, "b": of_b}, {})

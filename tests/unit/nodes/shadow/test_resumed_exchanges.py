@@ -1,4 +1,4 @@
-"""Exchanges that ended without a reply and are settled: applied once, over the real link and center."""
+"""Exchanges that ended without a reply and are resumed: applied once, over the real link and center."""
 
 from __future__ import annotations
 
@@ -86,35 +86,35 @@ async def linked(
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
 @run_by(run_in_virtual_time)
-async def test_a_settled_exchange_counts_once(context: Context, lost: str, times: int) -> None:
+async def test_a_resumed_exchange_counts_once(context: Context, lost: str, times: int) -> None:
     async with linked(context) as link:
         part = await link.lose_exchange(lost)
         for _ in range(times - 1):
             with pytest.raises(PeerLost):
-                await link.client.settle(part)
+                await link.client.resume_exchange(part)
         link.lose("nothing")
-        assert (await link.client.settle(part)).tolist() == [1.0] * NUMEL
+        assert (await link.client.resume_exchange(part)).tolist() == [1.0] * NUMEL
         assert link.node.state.applied_slices == 1
         assert await link.center() == [1.0] * NUMEL
         with pytest.raises(RuntimeError, match="the last exchange of elements 0 to 20 was answered"):
-            await link.client.settle(part)
+            await link.client.resume_exchange(part)
         assert (await link.client.exchange(part, torch.ones(NUMEL))).tolist() == [2.0] * NUMEL
 
 
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
 @run_by(run_in_virtual_time)
-async def test_it_is_settled_with_a_node_that_was_declared_dead_and_came_back(
+async def test_it_is_resumed_with_a_node_that_was_declared_dead_and_came_back(
     context: Context, lost: str
 ) -> None:
     async with linked(context, counts_once=True) as link:
         part = await link.lose_exchange(lost)
         link.client.mark_lost(link.node.member.token)
         with pytest.raises(PeerLost):
-            await link.client.settle(part)
+            await link.client.resume_exchange(part)
         link.lose("nothing")
         await link.client.replace(0, dataclasses.replace(link.node.member, token="its new token"))
         await link.client.seed(torch.full((NUMEL,), 7.0), 0)
-        assert (await link.client.settle(part)).tolist() == [1.0] * NUMEL
+        assert (await link.client.resume_exchange(part)).tolist() == [1.0] * NUMEL
         assert link.node.state.applied_slices == 1
         assert await link.center() == [1.0] * NUMEL
 
@@ -138,7 +138,7 @@ async def test_the_reply_is_that_of_when_it_was_applied(context: Context) -> Non
         link.lose("nothing")
         assert link.node.state.values is not None
         link.node.state.values.add_(8.0)
-        assert (await link.client.settle(part)).tolist() == [1.0] * NUMEL
+        assert (await link.client.resume_exchange(part)).tolist() == [1.0] * NUMEL
         assert (await link.client.exchange(part, torch.zeros(NUMEL))).tolist() == [9.0] * NUMEL
 
 
@@ -153,13 +153,13 @@ async def test_with_the_sparse_codec_nothing_is_lost(context: Context, lost: str
         with pytest.raises(PeerLost):
             await link.client.exchange(part, values)
         link.lose("nothing")
-        assert torch.equal(await link.client.settle(part), values)
+        assert torch.equal(await link.client.resume_exchange(part), values)
 
 
 @pytest.mark.parametrize("lost", ["requests", "replies", "half"])
 @run_by(run_in_virtual_time)
 async def test_with_a_lossy_codec_the_references_stay_the_same(context: Context, lost: str) -> None:
-    """What is settled is what was encoded at first, so both ends hold the same values afterwards."""
+    """What is sent again is what was encoded at first, so both ends hold the same values afterwards."""
     async with linked(context, LinkCodecs(make_codec("int8"), make_codec("float32"))) as link:
         part = link.client.slices[0]
         values = torch.linspace(-1.0, 1.0, NUMEL)
@@ -169,7 +169,7 @@ async def test_with_a_lossy_codec_the_references_stay_the_same(context: Context,
                 reply = await link.client.exchange(part, values)
             except PeerLost:
                 link.lose("nothing")
-                reply = await link.client.settle(part)
+                reply = await link.client.resume_exchange(part)
             torch.testing.assert_close(reply, (number + 1) * values, atol=0.05, rtol=0.0)
         assert link.node.state.applied_slices == 3
         assert link.client.refused_messages == 0
@@ -249,7 +249,7 @@ async def test_answers_by_a_lossy_codec_come_near_the_center_and_stay_the_same_a
                 reply = await link.client.exchange(part, given)
             except PeerLost:
                 link.lose("nothing")
-                reply = await link.client.settle(part)
+                reply = await link.client.resume_exchange(part)
             if number == 3:
                 off = (reply - torch.tensor(await link.center())).abs().max()
         assert off > 1e-4, "the control: the codec loses something"
