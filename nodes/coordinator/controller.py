@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
+from ...pipeline.checkpoint.manifest import CheckpointManifest
 from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
@@ -67,6 +69,7 @@ class JobController:
         self._outcome = Outcome()
         self._notes: list[str] = []
         self._hurry = False
+        self._last: CheckpointManifest | None = None
         self._coordinator_cpu_at_start = 0.0
 
     async def run(self) -> Outcome:
@@ -332,11 +335,10 @@ class JobController:
         elif self._job.report.pictures:
             # Nodes compute and write meanwhile. If it fails, so does the report's writer, which says so.
             asyncio.get_running_loop().run_in_executor(None, load_pictures)
-        drained = await drain(self._server, self._coordinator_cpu_at_start, hurry=self._hurry)
-        self._outcome = replace(self._outcome, drained=drained)
+        steps = (self._drain, self._close_training, self._save_model, self._validate_last, self._evaluate)
         try:
-            for step in (self._close_training, self._save_model, self._evaluate):
-                if not await step():
+            for step in steps:
+                if not await self._take(step):
                     break
         except ShadowSyncError as error:
             if not self._hurry:
@@ -345,6 +347,24 @@ class JobController:
             self._note_older_checkpoint()
         finally:
             await self._close_checkpoints()
+
+    async def _take(self, step: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Take a step; return whether to go on.
+
+        An interrupt cuts it off. It is then taken again, in a hurry.
+        """
+        if not self._hurry:
+            goes_on = await self._server.unless_interrupted(step())
+            if goes_on is not None:
+                return goes_on
+            self._hurry = True
+            await self._close_checkpoints()
+        return await step()
+
+    async def _drain(self) -> bool:
+        drained = await drain(self._server, self._coordinator_cpu_at_start, hurry=self._hurry)
+        self._outcome = replace(self._outcome, drained=drained)
+        return True
 
     def _finalizer(self) -> JobFinalizer:
         return JobFinalizer(self._server, self._outcome, self._model, self._notes.append, hurry=self._hurry)
@@ -364,8 +384,8 @@ class JobController:
         return self._profiler is None
 
     async def _save_model(self) -> bool:
-        """Write the last checkpoint and validate it; return whether the model is whole."""
-        state, manager, last = self._state, self._checkpoints, None
+        """Write the last checkpoint; return whether the model is whole."""
+        state, manager = self._state, self._checkpoints
         if not state.ledger.owed.has_all_shards:
             self._require_whole_model()
             self._notes.append("no checkpoint could be written, since rows are lost")
@@ -376,13 +396,16 @@ class JobController:
             self._notes.append("the checkpoint that was written during training is kept")
         else:
             state.lifecycle.enter(JobPhase.CHECKPOINT)
-            last = await self._finalizer().checkpoint()
-            if last is not None:
-                self._outcome = replace(self._outcome, model_saved=last.model)
+            self._last = await self._finalizer().checkpoint()
+            if self._last is not None:
+                self._outcome = replace(self._outcome, model_saved=self._last.model)
             self._note_older_checkpoint()
-        if not self._hurry and manager is not None:
-            state.lifecycle.enter(JobPhase.VALIDATING)
-            await manager.finish(last)
+        return True
+
+    async def _validate_last(self) -> bool:
+        if not self._hurry and self._checkpoints is not None:
+            self._state.lifecycle.enter(JobPhase.VALIDATING)
+            await self._checkpoints.finish(self._last)
         return True
 
     async def _evaluate(self) -> bool:

@@ -9,8 +9,8 @@ import asyncio
 import itertools
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import duration
@@ -22,6 +22,7 @@ from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.messages import HeartbeatReply
 from ...pipeline.wire.rpc.channel import RemoteError
 from ...pipeline.wire.rpc.retransmission import REISSUE
+from ...pipeline.wire.tasks import race
 from ..control.late_trainers import LateTrainers
 from ..control.membership import LEFT, SILENT, Member
 from ..control.server import REQUEST_SECONDS, ControlServer
@@ -41,6 +42,8 @@ from .state.outcome import FOLDER_REMOVED, Stop
 from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Time limits of a node: for its last counts, and for these or a reply after an interrupt.
 DRAIN_SECONDS = 8.0
@@ -74,6 +77,7 @@ class CoordinatorServer(ControlServer):
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
         self._took_over_at = 0.0
+        self._interrupted = asyncio.Event()
 
     def start(
         self,
@@ -139,8 +143,13 @@ class CoordinatorServer(ControlServer):
             log.info("stopping: %s", stop.text)
             if stop.kind == "interrupted":
                 self.checkpoint_calls.hurry()
+                self._interrupted.set()
             self.journal.decided(StopRequested(stop))
             self._stopped.set()
+
+    async def unless_interrupted(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return the coroutine's result; None if an interrupt of the job cancels it."""
+        return await race(work, self._interrupted.wait())
 
     def event(self, node: str, what: str, level: int = logging.WARNING) -> float:
         """Record an event in log, status and ledger; return when."""

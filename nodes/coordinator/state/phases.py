@@ -24,14 +24,15 @@ class JobPhase(enum.Enum):
     DONE = "done"
 
 
-# A job may be over after any phase; it may be stopped from its start to the end of training.
+# A job may be over after any phase; it may be stopped from its start to the end of training. A later
+# interrupt cuts off a step, which begins again.
 NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
     JobPhase.GATHERING: frozenset({JobPhase.STARTING, JobPhase.DONE}),
     JobPhase.STARTING: frozenset({JobPhase.TRAINING, JobPhase.STOPPING, JobPhase.DONE}),
     JobPhase.TRAINING: frozenset({JobPhase.CLOSING, JobPhase.STOPPING, JobPhase.DONE}),
-    JobPhase.CLOSING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
+    JobPhase.CLOSING: frozenset({JobPhase.STOPPING, JobPhase.CHECKPOINT, JobPhase.DONE}),
     JobPhase.STOPPING: frozenset({JobPhase.CHECKPOINT, JobPhase.DONE}),
-    JobPhase.CHECKPOINT: frozenset({JobPhase.VALIDATING, JobPhase.DONE}),
+    JobPhase.CHECKPOINT: frozenset({JobPhase.CHECKPOINT, JobPhase.VALIDATING, JobPhase.DONE}),
     JobPhase.VALIDATING: frozenset({JobPhase.EVALUATING, JobPhase.DONE}),
     JobPhase.EVALUATING: frozenset({JobPhase.EVALUATING_BEST, JobPhase.DONE}),
     JobPhase.EVALUATING_BEST: frozenset({JobPhase.DONE}),

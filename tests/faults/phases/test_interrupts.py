@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from shadowsync.nodes.coordinator import controller
+from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.tests.faults.conftest import AnyClusterMaker
+from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.runs import RunFolder
+from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.jobs.supervised import Supervise
 
 pytestmark = pytest.mark.no_kill
@@ -109,3 +115,29 @@ def test_sigterm_of_one_node_stops_the_job_and_says_which(cluster: AnyClusterMak
     assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
     check_interrupted(own.run)
     assert own.run.logged("embedding-0 was interrupted")
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(controller, "drain"), (JobFinalizer, "finalize_trainers"), (JobFinalizer, "checkpoint")],
+    ids=["drain", "closing round", "checkpoint"],
+)
+def test_ctrl_c_after_training_cuts_off_what_takes_long(
+    in_process: ClusterMaker, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str
+) -> None:
+    """After nine seconds the supervisor would kill it: no report, and no last checkpoint."""
+    work, begun = getattr(owner, step), threading.Event()
+
+    async def never_ends_at_first(*arguments: Any, **options: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return await work(*arguments, **options)
+
+    monkeypatch.setattr(owner, step, never_ends_at_first)
+    own = in_process().start()
+    wait_until(begun.is_set, "the step is under way")
+    own.coordinator.interrupt()
+    assert own.wait(STOP_SECONDS) == 130, own.coordinator.text()
+    check_interrupted(own.run)
+    assert own.run.report.examples.distinct == EXAMPLES
