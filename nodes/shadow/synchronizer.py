@@ -123,10 +123,11 @@ class Synchronizer:
             await peers.center.replace(number, member)
             examples = self._context.replica.trained_examples
             first = self._context.replica.snapshot(self._context.replica.whole)
-            await peers.center.seed(first, number, is_kept=True)
             if self._algorithm.merges and number < len(peers.center.slices):
                 part = peers.center.slices[number]
+                # Also if the node does not answer: it may have the seed, and no earlier exchange is answered.
                 self._algorithm.recentered(part, first[part.start : part.stop], examples)
+            await peers.center.seed(first, number, is_kept=True)
 
         for fixed in self.fixed:
             fixed.replace(number, member)

@@ -93,7 +93,9 @@ class CenterState:
         self._many_seeds = True
         if self.merges is not None:
             self.merges.restart()
-            self.values, self._seeders = None, set()
+            self.values = None
+        # Of an earlier attempt, in which not all came.
+        self._seeds, self._seeders, self._seed_sum = {}, set(), None
         self._sessions.clear()
         self.reference_bytes = 0
 

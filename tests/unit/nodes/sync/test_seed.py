@@ -96,6 +96,21 @@ def test_late_the_first_value_is_the_mean_of_whole_seeds() -> None:
     np.testing.assert_allclose(whole(state), np.mean(seeds, axis=0), rtol=1e-6)
 
 
+def test_of_an_attempt_in_which_not_all_came_no_seed_is_left() -> None:
+    """The trainers seed once more, with what they have by then."""
+    state = unseeded()
+    state.await_seeds()
+    state.seed(CenterSeed(1, START, START + 7, START, floats(7, 1)), b"0/shadow")
+    half, part = chunks(floats(7, 2), 3)[0]
+    state.seed(CenterSeed(1, START, START + 7, half, part), b"1/shadow")
+    state.await_seeds()
+    seeds = [floats(7, number) for number in (3, 4)]
+    for number, values in enumerate(seeds):
+        state.seed(CenterSeed(2, START, START + 7, START, values), b"%d/shadow" % number)
+    assert state.seed_mean() == 2
+    np.testing.assert_allclose(whole(state), np.mean(seeds, axis=0), rtol=1e-6)
+
+
 def test_late_without_a_seed_there_is_no_center() -> None:
     state = unseeded()
     state.await_seeds()
