@@ -48,7 +48,7 @@ def with_sync_nodes(job: Job, *, may_import: bool) -> Job:
 
 
 def check_sync(job: Job) -> None:
-    """Check algorithm, options, codecs and number of sync nodes.
+    """Check algorithm, options, timeouts, codecs and number of sync nodes.
 
     Raises JobFileError for what cannot work.
     """
@@ -66,8 +66,22 @@ def check_sync(job: Job) -> None:
         algorithm.check_trainers(job.trainer.count)
     except ValueError as error:
         raise JobFileError(f"sync.options.{error}") from error
+    _check_merges(job, algorithm)
     _check_optimizer_state(job, algorithm)
     _check_peer_codecs(job, algorithm)
+
+
+def _check_merges(job: Job, algorithm: Algorithm) -> None:
+    if not algorithm.merges:
+        return
+    longest = algorithm.merge_terms(job.trainer.count).longest_wait_seconds
+    if longest >= job.sync.timeout_seconds:
+        raise JobFileError(
+            f"{longest:g} s, with sync.timeout_seconds = {job.sync.timeout_seconds:g}; a trainer would give"
+            " up before its merge closes",
+            where="sync.options.longest_wait_seconds",
+            remedy="give less than sync.timeout_seconds",
+        )
 
 
 def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:

@@ -249,3 +249,17 @@ def test_states_that_can_be_synchronized() -> None:
 def test_deltas_may_be_sent_by_a_lossy_codec() -> None:
     codecs = {"center_up": "topk", "center_down": "int4"}
     check_sync(Job.model_validate(_job(algorithm="decoupled").model_dump() | {"codecs": codecs}))
+
+
+def test_a_merge_closes_before_its_trainers_give_up() -> None:
+    def job(longest: float, algorithm: str = "decoupled") -> Job:
+        options = {"longest_wait_seconds": longest} if algorithm == "decoupled" else {}
+        return _job(algorithm=algorithm, timeout_seconds=2.0, options=options)
+
+    check_sync(job(1.9))
+    check_sync(job(2.0, "easgd"))
+    with pytest.raises(JobFileError, match=r"sync\.options\.longest_wait_seconds: 2 s, with .* = 2;"):
+        check_sync(job(2.0))
+    by_default = _job(algorithm="decoupled", timeout_seconds=0.5)
+    with pytest.raises(JobFileError, match="longest_wait_seconds"):
+        check_sync(by_default)
