@@ -90,6 +90,11 @@ class Center(Protocol):
         """Return the slices in order; together they are the flat buffer."""
         ...
 
+    @property
+    def is_exact(self) -> bool:
+        """Return whether exchanges leave nothing to a later one: in the last round codecs lose nothing."""
+        ...
+
     async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
         """Send a slice to the center and await the reply.
 
@@ -204,8 +209,9 @@ class AlgorithmState:
 class Merge:
     """What a center merges.
 
-    `examples` are those behind each contribution, at least one of them above 0. `trainers` is the number of
-    trainers that take part, in this merge or not. `number` counts the earlier merges.
+    `examples` are the weights of the contributions, at least one of them above 0: how many examples are
+    behind each, and see `merge_weights`. `trainers` is the number of trainers that take part, in this merge
+    or not. `number` counts the earlier merges.
     """
 
     examples: tuple[int, ...]

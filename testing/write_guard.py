@@ -94,6 +94,11 @@ class GuardedCenter:
         """Await the reply to the last exchange; it may not be written."""
         return self._guard.keep("the center's reply", await self._center.resume_exchange(part))
 
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the trainer is in its last round."""
+        return self._center.is_exact
+
     def lost(self, part: Slice) -> torch.Tensor:
         """Return what a codec has lost of the last exchange; it may not be written."""
         return self._guard.keep("what was lost", self._center.lost(part))

@@ -151,19 +151,20 @@ class JobFinalizer:
     async def finalize_trainers(self, *, closing_round: bool) -> ClosingResult:
         """Run each trainer's closing round, if requested, and finalize the model.
 
-        Then collects the counts of synchronization. Rounds with a center run one after the other, those of a
-        group together.
+        Then collects the counts of synchronization. Rounds of a group run together, and those that a center
+        merges, for each merge has all trainers so; others with a center run one after the other.
         """
         trainers = self._present("trainer", self._outcome.trainers)
         replies: dict[str, FinalizeReply] = {}
         if self._model.needs_peers:
             replies = await self._finalize_together(trainers, closing_round=closing_round)
         elif closing_round:
-            for trainer in trainers:
-                reply = await self._server.call(trainer, Finalize(closing_round=True), self._bound_seconds)
-                if reply is not None:
-                    replies[trainer.info.name] = reply
-                    self._model.finalized(trainer.info.name, reply)
+            finalize = Finalize(closing_round=True)
+            at_once = [trainers] if self._model.merges else [[trainer] for trainer in trainers]
+            for group in at_once:
+                replies |= await self._server.call_all(group, finalize, self._bound_seconds)
+            for name, reply in replies.items():
+                self._model.finalized(name, reply)
         counts = {name: reply.counts for name, reply in replies.items()}
         return ClosingResult(counts, await self._count_syncs())
 

@@ -116,6 +116,7 @@ class CenterClient:
         deltas: bool = False,
     ) -> None:
         self._deltas = deltas
+        self._is_exact = False
         self._counts_once = counts_once
         self._codecs = codecs or LinkCodecs()
         self._next_request = 1
@@ -235,8 +236,14 @@ class CenterClient:
         assert isinstance(reference, Deltas)
         return torch.from_numpy(reference.lost)
 
+    @property
+    def is_exact(self) -> bool:
+        """See `Center.is_exact`."""
+        return self._is_exact
+
     def set_exact(self, *, is_exact: bool) -> None:
         """Have deltas sent as float32, so that the center gets what codecs have lost before; or no more."""
+        self._is_exact = is_exact
         for held in self._slices.values():
             if isinstance(held.reference, Deltas):
                 held.reference.is_exact = is_exact

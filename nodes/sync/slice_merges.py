@@ -11,7 +11,7 @@ import torch
 from ...pipeline.weighted_mean import WeightedMean
 from ...pipeline.wire.endpoints import token_of
 from ...sync_algos.base import Algorithm, Merge
-from ...sync_algos.contract.merge_window import MergeWindow
+from ...sync_algos.contract.merge_window import MergeWindow, merge_weights
 from .exchange_session import ExchangeSession
 from .saved_state import CenterMemory
 
@@ -82,19 +82,17 @@ class SliceMerges:
     def close(self, center: torch.Tensor, now: float) -> dict[bytes, ExchangeSession]:
         """Merge what has come into `center`, float32 [n]; return the sessions to answer.
 
-        Without any example the center stays as it is.
+        Without any example the center stays as it is, unless codecs had lost something; see `merge_weights`.
         """
         trainers, absent = self._window.trainers(now), self._window.absent()
         merged = dict(sorted(self._waiting.items()))
         self._waiting = {}
         self._window.close(now)
+        sessions = [session for session, _ in merged.values()]
         counts = [examples for _, examples in merged.values()]
-        if any(counts):
-            self._move(
-                center,
-                [session for session, _ in merged.values()],
-                Merge(tuple(counts), trainers, self._number),
-            )
+        weights = merge_weights(counts, lambda number: bool(sessions[number].values().any()))
+        if any(weights):
+            self._move(center, sessions, Merge(weights, trainers, self._number))
             self._number += 1
             self.merges += 1
             self.late_merges += len(merged) < trainers

@@ -143,6 +143,7 @@ class TrainerRole(SynchronizedRole):
             optimizer_state=optimizer_sizes(self._context),
             recenters=self._algorithm.recenters,
             needs_peers=self._algorithm.needs_peers,
+            merges=self._algorithm.merges,
         )
 
     async def handle(self, request: Request[Any]) -> Reply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from .training_members import ExpectedMembers, Member, UsualTurnarounds
@@ -28,6 +28,18 @@ class MergeTerms:
     longest_wait_seconds: float
 
 
+def merge_weights(examples: Sequence[int], moves: Callable[[int], bool]) -> tuple[int, ...]:
+    """Return what each contribution to a merge weighs: the examples behind it.
+
+    One without examples has zeros, or in a trainer's last round what codecs had lost of its others. The rest
+    weighs as much as the others on average. `moves` says of a contribution, by its number, whether it has
+    anything but zeros; it is asked only of those without examples.
+    """
+    behind = [count for count in examples if count]
+    usual = max(1, sum(behind) // len(behind)) if behind else 1
+    return tuple(count or usual * moves(number) for number, count in enumerate(examples))
+
+
 class MergeWindow:
     """The open merge of one slice, and who is waited for.
 
@@ -45,9 +57,13 @@ class MergeWindow:
 
     Given up, neither waited for nor counted for the quorum, is a trainer that is overdue by another
     turnaround. The same holds for one of which no turnaround is known (at the start of a job others may begin
-    much later), and one without examples behind its last contribution, unless that is its first.
+    much later), and one that does not train: there were no examples behind its last contribution, but behind
+    others' since the one before.
 
     A contribution takes O(log n) steps and a few passes over n / 100 blocks, never a look at all n trainers.
+
+    Time in which nobody comes though all are expected does not count: all stand still then, as while the job
+    validates, or before its last rounds. Nobody is late by it, nor away.
 
     Times are seconds by any clock that never goes back. One thread calls.
 
@@ -65,6 +81,10 @@ class MergeWindow:
         self._expected = ExpectedMembers()
         self._opened_seconds = 0.0
         self._closed_seconds = 0.0
+        # All times but those of questions and answers are without it.
+        self._idle_seconds = 0.0
+        # Contributions with examples behind them.
+        self._with_examples = 0
 
     @property
     def is_open(self) -> bool:
@@ -77,7 +97,8 @@ class MergeWindow:
         A trainer is away if it is overdue by `MergeTerms.longest_wait_seconds`, and by another turnaround.
         """
         away_seconds = self._terms(len(self._members)).longest_wait_seconds
-        return len(self._contributed) + len(self._absent) - self._expected.given_up(away_seconds, now)
+        given_up = self._expected.given_up(away_seconds, self._without_idle(now))
+        return len(self._contributed) + len(self._absent) - given_up
 
     def absent(self) -> list[Hashable]:
         """Return the trainers that train and are not in the open merge."""
@@ -99,7 +120,7 @@ class MergeWindow:
         ):
             return 0.0
         usual = self._usual.lower_median()
-        return max(0.0, now - member.answered_seconds - LATE_TURNAROUNDS * usual)
+        return max(0.0, self._without_idle(now) - member.answered_seconds - LATE_TURNAROUNDS * usual)
 
     def contributed(self, name: Hashable, examples: int, now: float) -> None:
         """Record a trainer's contribution to the open merge.
@@ -108,13 +129,16 @@ class MergeWindow:
         """
         if name in self._contributed:
             raise ValueError("a trainer contributes once to a merge")
+        now = self._without_idle(now)
         begins = name not in self._members
         member = self._members.setdefault(name, Member())
         self._take_out(name, member)
-        # The first round of a trainer has no examples behind it.
-        member.trains = begins or examples > 0
+        # The first round of a trainer has no examples behind it, and no round while all stand still.
+        member.trains = begins or examples > 0 or member.seen == self._with_examples
+        self._with_examples += examples > 0
+        member.seen = self._with_examples
         if member.answered_seconds > -math.inf:
-            member.took(now - member.answered_seconds)
+            member.took(now - member.answered_seconds + self._idle_seconds - member.idle_seconds)
         if member.is_known:
             self._usual.add(member)
         if not self._contributed:
@@ -128,6 +152,12 @@ class MergeWindow:
         """
         if not self._contributed:
             return math.inf
+        own = self._without_idle(now)
+        closes = self._closes_at(own)
+        # Not by what rounding adds.
+        return now if closes <= own else closes + self._idle_seconds
+
+    def _closes_at(self, now: float) -> float:
         spread = self._spread_seconds()
         awaited = len(self._expected) - self._expected.given_up(spread, now)
         terms = self._terms(len(self._contributed) + awaited)
@@ -140,12 +170,13 @@ class MergeWindow:
 
     def close(self, now: float) -> tuple[Hashable, ...]:
         """Close the merge; return its trainers in the order of their names."""
+        now = self._without_idle(now)
         merged = tuple(sorted(self._contributed, key=repr))
         self._contributed, self._closed_seconds = {}, now
         for name in merged:
             # Unless it died meanwhile.
             if (member := self._members.get(name)) is not None:
-                member.answered_seconds = now
+                member.answered_seconds, member.idle_seconds = now, self._idle_seconds
                 if member.trains:
                     self._absent[name] = None
                 if member.is_known:
@@ -164,6 +195,14 @@ class MergeWindow:
             if name in self._absent:
                 self._expected.remove(member)
         self._absent.pop(name, None)
+
+    def _without_idle(self, now: float) -> float:
+        """Return a time without those in which nobody came though all were expected."""
+        if self._contributed or not len(self._usual):
+            return now - self._idle_seconds
+        due = self._closed_seconds + self._usual.median() + self._spread_seconds()
+        self._idle_seconds += max(0.0, now - self._idle_seconds - due)
+        return min(now - self._idle_seconds, due)
 
     def _spread_seconds(self) -> float:
         """Return the grace's length; 0 while no turnaround is known."""

@@ -19,15 +19,18 @@ USUAL_TURNAROUNDS = 8
 class Member:
     """A trainer that takes part.
 
-    `answered_seconds` is the time of the last merge that had it, `turnarounds` the seconds from such a time
-    to its next contribution, and `usual` their median, infinite if none is known. `trains` says whether there
-    were examples behind its last contribution.
+    `answered_seconds` is the time of the last merge that had it, without the `idle_seconds` that had passed
+    until then (see `MergeWindow`), `turnarounds` the seconds from such a time to its next contribution, idle
+    ones too, and `usual` their median, infinite if none is known. `trains` says whether it trains, as far as
+    its last contribution shows, and `seen` how many contributions with examples there were until then.
     """
 
     answered_seconds: float = -math.inf
+    idle_seconds: float = 0.0
     turnarounds: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_TURNAROUNDS))
     usual: float = math.inf
     trains: bool = True
+    seen: int = 0
     queued: int = 0
 
     def took(self, seconds: float) -> None:

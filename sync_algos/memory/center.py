@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 
 from ..base import Algorithm, Merge, PeerLost, Slice
+from ..contract.merge_window import merge_weights
 from .meeting import weighted_mean
 
 
@@ -59,7 +60,10 @@ class MemoryCenter:
     Attributes:
         on_contribution: called with a slice, the member that has contributed to it, and its examples, if the
             algorithm merges. It calls `merge` when the merge closes; by default at once.
+        is_exact: whether all trainers are in their last round.
     """
+
+    is_exact = False
 
     def __init__(self, algorithm: Algorithm, initial: torch.Tensor, parts: int = 1) -> None:
         self.values = initial.clone()
@@ -135,10 +139,13 @@ class MemoryCenter:
         """Close a slice's merge while so many trainers take part; without a contribution do nothing."""
         merged = dict(sorted(self._contributions[part].items()))
         self._contributions[part] = {}
-        counts = tuple(one.examples or 0 for one in merged.values())
+        values = [one.values for one in merged.values()]
+        counts = merge_weights(
+            [one.examples or 0 for one in merged.values()], lambda k: bool(values[k].any())
+        )
         cut = slice(part.start, part.stop)
         if any(counts):
-            mean = weighted_mean([one.values for one in merged.values()], counts)
+            mean = weighted_mean(values, counts)
             state = {name: tensor[cut] for name, tensor in self._state.items()}
             merge = Merge(counts, max(trainers, len(merged)), self._merges[part])
             self._algorithm.merge_rule(self.values[cut], state, mean, merge)

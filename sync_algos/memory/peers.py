@@ -106,6 +106,11 @@ class MemberCenter:
         """Return the slices, in order."""
         return self._hub.center.slices
 
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the trainer is in its last round."""
+        return self._hub.center.is_exact
+
     async def exchange(self, part: Slice, values: torch.Tensor, examples: int | None = None) -> torch.Tensor:
         """Exchange one slice; other trainers run meanwhile, as over a network."""
         return await self._hub.exchange(self._index, part, values, examples)

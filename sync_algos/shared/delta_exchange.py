@@ -64,7 +64,7 @@ class DeltaExchange(Algorithm):
             taken = self._taken_examples.get(part, self._first_examples)
             # A device may take back a batch that was counted: none is new before as many are trained again.
             examples = max(replica.trained_examples, taken)
-            snapshot = replica.snapshot(part)
+            snapshot = self._snapshot(replica, part, is_sent=examples > taken or peers.center.is_exact)
             self._unanswered[part] = snapshot, examples
             delta = snapshot - self._base[part.start : part.stop]
             reply = await peers.center.exchange(part, delta, examples - taken if self.merges else None)
@@ -72,6 +72,16 @@ class DeltaExchange(Algorithm):
         except PeerLost:
             return False
         return True
+
+    def _snapshot(self, replica: Replica, part: Slice, *, is_sent: bool) -> torch.Tensor:
+        """Return what the center is to have: the replica, or no more than it has, so that the delta is 0.
+
+        In a merge a delta without examples weighs nothing, and would be answered as if it had been merged: a
+        step that is not counted yet, and what codecs have lost before.
+        """
+        if is_sent or not self.merges:
+            return replica.snapshot(part)
+        return self._base[part.start : part.stop].clone()
 
     def _take(self, replica: Replica, part: Slice, center: torch.Tensor, lost: torch.Tensor) -> None:
         """Move the replica by the center minus what that has of the snapshot."""

@@ -258,7 +258,8 @@ _WORDS = {
 class FinalModel:
     """The trainers' model. `origin` becomes REPLICAS when the single model is lost.
 
-    `ema` says that its moving average is saved and scored, too.
+    `needs_peers` and `merges` are the algorithm's. `ema` says that its moving average is saved and scored,
+    too.
 
     By trainer, `digests` has the digest of its single model, and `rounds` the rounds behind it. `saved_by` is
     the trainer whose model is saved.
@@ -268,6 +269,7 @@ class FinalModel:
     algorithm: str
     dense_elements: int
     needs_peers: bool
+    merges: bool = False
     ema: bool = False
     digests: dict[str, str] = field(default_factory=dict)
     rounds: dict[str, int] = field(default_factory=dict)
@@ -281,6 +283,7 @@ class FinalModel:
             algorithm=algorithm,
             dense_elements=facts.dense_elements,
             needs_peers=facts.needs_peers,
+            merges=facts.merges,
             ema=ema,
         )
 

@@ -77,6 +77,7 @@ class NodeFacts:
         checkpoint_bytes: bytes of the node's part of a checkpoint.
         optimizer_state: names and sizes of a trainer's optimizer state, which a joining trainer may copy.
         recenters: whether a lost slice of the center may be rebuilt from the replicas.
+        merges: whether the center merges what several trainers send.
         restored_batches: number of batches that the shard had applied before the resume.
     """
 
@@ -96,6 +97,7 @@ class NodeFacts:
     recenters: bool = False
     optimizer_state: Annotated[tuple[tuple[str, Count], ...], Items(MAX_BATCHES)] = ()
     needs_peers: bool = False
+    merges: bool = False
 
 
 @dataclass(frozen=True, slots=True)

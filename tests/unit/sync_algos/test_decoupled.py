@@ -150,6 +150,40 @@ def test_a_merge_without_examples_moves_nothing() -> None:
     assert torch.equal(cluster.center.values, center), "nor does what is left of the momentum"
 
 
+def test_a_step_that_is_not_counted_yet_stays_in_the_replica() -> None:
+    """Its delta would weigh nothing in the merge, and the answer would take it away from the replica."""
+    cluster = MemoryCluster(without_momentum, torch.zeros(3), 2)
+    for replica in cluster.replicas:
+        replica.values.add_(1.0)
+        replica.trained_examples += 8
+    cluster.round()
+    cluster.replicas[0].values.add_(4.0)
+    cluster.replicas[1].values.add_(2.0)
+    cluster.replicas[1].trained_examples += 8
+    cluster.round()
+    center = cluster.center.values.clone()
+    torch.testing.assert_close(cluster.replicas[0].values - center, torch.full((3,), 4.0))
+    torch.testing.assert_close(cluster.replicas[1].values, center)
+    cluster.replicas[0].trained_examples += 8
+    cluster.round()
+    assert float((cluster.center.values - center).min()) > 0.0, "once it is counted, the center has it"
+    torch.testing.assert_close(cluster.replicas[0].values, cluster.center.values)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_in_its_last_round_a_trainer_sends_what_codecs_had_lost(last: bool) -> None:
+    """No example is behind it, and no later round will have it; before, the control, the next one has it."""
+    cluster = MemoryCluster(without_momentum, torch.zeros(3), 1)
+    replica = cluster.replicas[0]
+    replica.values.add_(1.0)
+    replica.trained_examples += 8
+    cluster.round()
+    replica.values.add_(0.25)
+    cluster.center.is_exact = last
+    cluster.round()
+    torch.testing.assert_close(cluster.center.values, torch.full((3,), 1.25 if last else 1.0))
+
+
 def test_a_batch_that_a_device_takes_back_is_not_said_twice() -> None:
     """Counted, taken back and trained again: no more examples are said than were ever counted."""
     cluster = MemoryCluster(lambda: Decoupled(DecoupledOptions()), torch.zeros(3), 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
 from shadowsync.sync_algos.base import MergeTerms
-from shadowsync.sync_algos.contract.merge_window import MergeWindow
+from shadowsync.sync_algos.contract.merge_window import LATE_TURNAROUNDS, MergeWindow, merge_weights
 
 PERIOD = 0.1
 """Seconds from a trainer's answer to its next contribution; each trainer takes 1 ms more than the last."""
@@ -274,3 +274,55 @@ def test_a_trainer_whose_first_round_had_nothing_behind_it_takes_part() -> None:
     merges.close(2.0)
     merges.contributed(0, 100, 3.0)
     assert merges.trainers(3.0) == 3, "the control: its second had nothing, either"
+
+
+def alike_rounds(merges: MergeWindow, times: Sequence[float], examples: int = 64) -> None:
+    """Four trainers in each merge, which come at once."""
+    for time in times:
+        for trainer in range(4):
+            merges.contributed(trainer, examples, time)
+        assert merges.closes_at(time) == time
+        merges.close(time)
+
+
+@pytest.mark.parametrize(("still", "known"), [(3.0, True), (30.0, True), (30.0, False)])
+def test_while_all_stand_still_nobody_is_late_or_away(still: float, known: bool) -> None:
+    """As while a job validates: the first to come again is not merged as if the others were gone."""
+    merges = window()
+    alike_rounds(merges, [PERIOD * number for number in range(1, 6)] if known else [PERIOD])
+    again = PERIOD * (5 if known else 1) + still
+    merges.contributed(0, 64, again)
+    assert merges.trainers(again) == 4
+    assert merges.closes_at(again) > again or not known, "the others are expected"
+    for trainer in (1, 2, 3):
+        assert merges.late_seconds(trainer, again + 0.01) == 0.0
+        merges.contributed(trainer, 64, again + 0.01)
+    assert merges.closes_at(again + 0.01) == again + 0.01
+    assert len(merges.close(again + 0.01)) == 4
+    after = again + 0.01 + PERIOD
+    alike_rounds(merges, [after])
+    # The control: of those that do not come while others do, each is late by what it takes.
+    merges.contributed(0, 64, after + PERIOD)
+    if known:
+        assert merges.late_seconds(1, after + 3.0) == pytest.approx(3.0 - LATE_TURNAROUNDS * PERIOD, abs=0.1)
+
+
+def test_rounds_in_which_nobody_trains_leave_all_in_the_count() -> None:
+    """While a job waits for its input: whoever trains first again is no more than one of four."""
+    merges = window()
+    alike_rounds(merges, [PERIOD * number for number in range(1, 6)])
+    alike_rounds(merges, [PERIOD * number for number in range(6, 9)], examples=0)
+    merges.contributed(0, 64, 9 * PERIOD)
+    assert merges.trainers(9 * PERIOD) == 4
+    merges.close(9 * PERIOD)
+    merges.contributed(0, 64, 10 * PERIOD)
+    merges.contributed(1, 0, 10 * PERIOD)
+    merges.close(10 * PERIOD)
+    assert merges.trainers(10 * PERIOD) == 3, "the control: others trained meanwhile, and this one did not"
+
+
+def test_what_codecs_had_lost_weighs_as_much_as_a_usual_contribution() -> None:
+    moving = [True, False, True, True]
+    assert merge_weights([30, 0, 0, 50], moving.__getitem__) == (30, 0, 40, 50)
+    assert merge_weights([0, 0, 0, 0], moving.__getitem__) == (1, 0, 1, 1)
+    assert merge_weights([0, 0], [False, False].__getitem__) == (0, 0)

@@ -31,10 +31,11 @@ class PlainWindow:
         self._terms = terms
         self._members: dict[Hashable, Member] = {}
         self._merge: list[Hashable] = []
-        self._opened = self._closed = 0.0
+        self._opened = self._closed = self._idle = 0.0
+        self._with_examples = 0
 
     def trainers(self, now: float) -> int:
-        away = self._terms(len(self._members)).longest_wait_seconds
+        away, now = self._terms(len(self._members)).longest_wait_seconds, self._own(now)
         training = {
             name for name, one in self._members.items() if one.trains and not self._given_up(one, away, now)
         }
@@ -48,16 +49,18 @@ class PlainWindow:
         if one is None or not one.trains or not known or one.answered_seconds == -math.inf:
             return 0.0
         usual = median_low(other.usual for other in known)
-        return max(0.0, now - one.answered_seconds - LATE_TURNAROUNDS * usual)
+        return max(0.0, self._own(now) - one.answered_seconds - LATE_TURNAROUNDS * usual)
 
     def contributed(self, name: Hashable, examples: int, now: float) -> None:
         if name in self._merge:
             raise ValueError("a trainer contributes once to a merge")
-        begins = name not in self._members
+        begins, now = name not in self._members, self._own(now)
         one = self._members.setdefault(name, Member())
-        one.trains = begins or examples > 0
+        one.trains = begins or examples > 0 or one.seen == self._with_examples
+        self._with_examples += examples > 0
+        one.seen = self._with_examples
         if one.answered_seconds > -math.inf:
-            one.took(now - one.answered_seconds)
+            one.took(now - one.answered_seconds + self._idle - one.idle_seconds)
         if not self._merge:
             self._opened = now
         self._merge.append(name)
@@ -65,6 +68,11 @@ class PlainWindow:
     def closes_at(self, now: float) -> float:
         if not self._merge:
             return math.inf
+        own = self._own(now)
+        closes = self._closes_at(own)
+        return now if closes <= own else closes + self._idle
+
+    def _closes_at(self, now: float) -> float:
         spread = self._spread()
         awaited = [
             one
@@ -83,15 +91,24 @@ class PlainWindow:
         return min(latest, max(now, min(over, max(coming) + spread))) if coming else now
 
     def close(self, now: float) -> tuple[Hashable, ...]:
-        merged = tuple(sorted(self._merge, key=repr))
+        merged, now = tuple(sorted(self._merge, key=repr)), self._own(now)
         for name in merged:
             if name in self._members:
                 self._members[name].answered_seconds = now
+                self._members[name].idle_seconds = self._idle
         self._merge, self._closed = [], now
         return merged
 
     def forget(self, name: Hashable) -> None:
         self._members.pop(name, None)
+
+    def _own(self, now: float) -> float:
+        """A time of the window's clock, which stands still while nobody comes though all are expected."""
+        if not self._merge and self._known():
+            due = self._closed + median(one.usual for one in self._known()) + self._spread()
+            self._idle += max(0.0, now - self._idle - due)
+            return min(now - self._idle, due)
+        return now - self._idle
 
     def _known(self) -> list[Member]:
         return [one for one in self._members.values() if one.is_known]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request
-from shadowsync.pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
+from shadowsync.pipeline.wire.control.orders import (
+    ComposeModel,
+    Finalize,
+    FinalizeReply,
+    WriteCheckpoint,
+    WriteCheckpointReply,
+)
 from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.coordinator.fake_coordinator import ELEMENTS, FakeServer, member
 from shadowsync.tests.support.coroutines import run_by
@@ -53,6 +60,32 @@ async def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_pa
     assert raised.value.exit_code == ExitCode.RESOURCES
     assert open_checkpoint(tmp_path, verify=True) == kept
     assert os.listdir(tmp_path) == ["checkpoint"]
+
+
+@pytest.mark.parametrize("merges", [True, False])
+@run_by(asyncio.run)
+async def test_the_last_rounds_of_a_merge_run_together(tmp_path: Path, merges: bool) -> None:
+    """Alone, each trainer would be a merge of its own; the control runs them one after the other."""
+    c = FakeServer(tmp_path, [member("trainer", index) for index in range(3)])
+    under_way, all_under_way = set[str](), threading.Event()
+
+    def finalized(node: Member, request: Request[Any]) -> Reply:
+        if isinstance(request, Finalize):
+            under_way.add(node.info.name)
+            if len(under_way) == 3:
+                all_under_way.set()
+            if merges:
+                assert all_under_way.wait(60.0)
+            else:
+                assert under_way == {node.info.name}
+                under_way.clear()
+        return FinalizeReply({}, complete=True, model_ready=False)
+
+    c.reply = finalized
+    outcome = Outcome(drained=DrainedCounts(trainers={f"trainer-{index}": {} for index in range(3)}))
+    model = FinalModel(ModelOrigin.CENTER, "none", ELEMENTS, needs_peers=False, merges=merges)
+    closed = await JobFinalizer(c, outcome, model, list[str]().append).finalize_trainers(closing_round=True)
+    assert set(closed.trainers) == {"trainer-0", "trainer-1", "trainer-2"}
 
 
 @pytest.mark.parametrize(("hurry", "seconds"), [(False, PART_SECONDS), (True, HURRY_SECONDS)])

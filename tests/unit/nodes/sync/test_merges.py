@@ -35,7 +35,7 @@ def send(
     state: CenterState, client: bytes, request: int, seed: int, examples: int, now: float
 ) -> Float32Array:
     """All chunks of one contribution; nothing is answered yet."""
-    values = floats(LENGTH, seed)
+    values = floats(LENGTH, seed) if examples else ZERO
     for start, part in chunks(values, 16):
         assert state.exchange(client, contribution(request, start, part, examples), now) == []
     return values
