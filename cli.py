@@ -99,10 +99,10 @@ class Commands(click.Group):
         for name in (" ".join(args[:words]) for words in (1, 2)):
             if name in REMOVED_COMMANDS:
                 ctx.fail(f"{name} {REMOVED_COMMANDS[name]}")
-        found = super().resolve_command(ctx, args)
-        if found[0] in (*TRAINING, *WRITING):
+        resolved = super().resolve_command(ctx, args)
+        if resolved[0] in (*TRAINING, *WRITING):
             ignore_unread_output()
-        return found
+        return resolved
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

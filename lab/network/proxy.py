@@ -316,7 +316,7 @@ class ProxyListener:
     def _make_room(self) -> bool:
         """Close the oldest connection that has sent nothing; return whether there is one."""
         self.refused += 1
-        silent = next((one for one in self._near if one.silent), None)
+        silent = next((connection for connection in self._near if connection.silent), None)
         if silent is None:
             return False
         self._forget(silent)

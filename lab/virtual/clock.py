@@ -62,11 +62,11 @@ class ArrivalOrder:
     async def wait(self, seconds: float) -> None:
         """Wait this many seconds."""
         loop = asyncio.get_running_loop()
-        at, future = loop.time() + seconds, loop.create_future()
+        due, future = loop.time() + seconds, loop.create_future()
         self._number += 1
-        heapq.heappush(self._waiting, (at, self._number, future))
+        heapq.heappush(self._waiting, (due, self._number, future))
         # There are as many timers as waits; each timer ends the earliest wait that is left.
-        loop.call_at(at, self._end_first)
+        loop.call_at(due, self._end_first)
         await future
 
     def _end_first(self) -> None:

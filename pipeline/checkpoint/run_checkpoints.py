@@ -249,11 +249,10 @@ def keep(checkpoint: Path, examples: int, most: int) -> None:
     """
     run = checkpoint.parent
     copy_checkpoint(checkpoint, run / kept_name(examples))
-    steps = {path: step_of(path.name) for path in run.iterdir()}
-    found = {path: step for path, step in steps.items() if step is not None}
+    steps = {path: step for path in run.iterdir() if (step := step_of(path.name)) is not None}
     # One without its manifest was begun by a process that has died.
-    whole = [path for path in found if (path / MANIFEST_NAME).is_file()]
-    newest = sorted(whole, key=lambda path: found[path])[-most:]
-    for path in found:
+    whole = [path for path in steps if (path / MANIFEST_NAME).is_file()]
+    newest = sorted(whole, key=lambda path: steps[path])[-most:]
+    for path in steps:
         if path not in newest:
             shutil.rmtree(path, ignore_errors=True)

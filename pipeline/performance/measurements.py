@@ -117,8 +117,8 @@ def depth_bounds(job: Job) -> list[str]:
     """
     if job.run.deterministic:
         return []
-    given = {"trainer.lookups_ahead": job.trainer.lookups_ahead, "trainer.credit": job.trainer.credit}
-    return [key for key, value in given.items() if value != "auto"]
+    settings = {"trainer.lookups_ahead": job.trainer.lookups_ahead, "trainer.credit": job.trainer.credit}
+    return [key for key, value in settings.items() if value != "auto"]
 
 
 class LinkMeasurement(ResultModel):
