@@ -77,7 +77,6 @@ class Commands(click.Group):
     """A group of commands that reports errors as one line and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line."""
         end_at_interrupt()
         open_missing_streams()
         name_full_output()
@@ -105,7 +104,6 @@ class Commands(click.Group):
         return resolved
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         from .pipeline.errors import ExitCode, ShadowSyncError
         from .pipeline.open_files import raise_limit, too_many_files
         from .pipeline.text.format import is_unicode

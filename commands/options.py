@@ -162,7 +162,6 @@ def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> C
 
 
 def exit_zero_option(command: F) -> F:
-    """Add `--exit-zero-on`."""
     return click.option(
         "--exit-zero-on",
         metavar="CODE",

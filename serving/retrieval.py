@@ -47,7 +47,6 @@ class Queries:
 
     @property
     def count(self) -> int:
-        """How many."""
         return self.rows.count
 
 
@@ -126,7 +125,7 @@ class Retriever:
         return answers
 
     def _answer(self, request: Queries, pairs: Sequence[Any], why: dict[int, str]) -> Retrieved:
-        """Return a request's items, of those that were found for each of its queries."""
+        """Return a request's items; `pairs` has the numbers and scores of each query, None without any."""
         items: list[list[Any] | None] = []
         scores: list[Float32Array | None] = []
         for pair in pairs:

@@ -92,7 +92,6 @@ class ModelServer:
         await self._model.follow(every_seconds, self._between)
 
     async def start(self) -> None:
-        """Start to answer requests."""
         await self._server.start()
 
     async def close(self) -> None:

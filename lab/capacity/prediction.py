@@ -59,7 +59,6 @@ class JobRules:
 
     @classmethod
     def of(cls, job: Job) -> JobRules:
-        """Return the rules of a job."""
         synchronizes = job.sync.algorithm != "none"
         return cls(
             lookups_ahead=None if job.trainer.lookups_ahead == "auto" else job.trainer.lookups_ahead,

@@ -171,7 +171,6 @@ def _legend_text(label: str) -> str:
 
 
 def frame(x: str, y: str, height: float = 3.3) -> tuple[Figure, Axes]:
-    """Make a figure with axes."""
     figure = Figure(figsize=(5.6, height), dpi=_DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -283,7 +283,6 @@ class ProxyListener:
 
     @property
     def open_ends(self) -> int:
-        """Number of open ends of connections."""
         return len(self._ends)
 
     def reset(self) -> None:

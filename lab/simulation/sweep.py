@@ -74,7 +74,6 @@ def simulate_all(
 
 
 def describe(point: SimulatedPoint) -> str:
-    """Describe a point in a line."""
     return (
         f"{amount(point.steps_per_second)} steps/s, gap {number(point.gap, 1)}, a round in"
         f" {duration(point.round_seconds)}, limit: {point.limit}"
@@ -82,7 +81,7 @@ def describe(point: SimulatedPoint) -> str:
 
 
 def parse_settings(texts: Sequence[str], settings: Mapping[str, Any]) -> Setting:
-    """Return the setting of `settings` and of KEY=VALUE texts; raises JobFileError."""
+    """Return the setting that `settings` and KEY=VALUE texts over them give; raises JobFileError."""
     values: dict[str, Any] = dict(settings)
     for text in texts:
         key, equals, value = text.partition("=")
@@ -116,8 +115,8 @@ def sweep_table(sweep: Sweep) -> list[str]:
         for point in points:
             figures = (amount(point.steps_per_second), number(point.gap, 1), duration(point.round_seconds))
             busy = (percent(point.link_busy), percent(point.service_busy))
-            other = point.data_parallel
-            goodput = (number(point.goodput, 3), MISSING if other is None else number(other.goodput, 3))
+            parallel = point.data_parallel
+            goodput = (number(point.goodput, 3), MISSING if parallel is None else number(parallel.goodput, 3))
             rows.append((label, count(point.setting.trainers), *figures, *busy, *goodput, point.limit))
     return markdown_table(head, rows)
 

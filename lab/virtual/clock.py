@@ -60,7 +60,6 @@ class ArrivalOrder:
         self._number = 0
 
     async def wait(self, seconds: float) -> None:
-        """Wait this many seconds."""
         loop = asyncio.get_running_loop()
         due, future = loop.time() + seconds, loop.create_future()
         self._number += 1
@@ -76,6 +75,5 @@ class ArrivalOrder:
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a virtual clock."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)

@@ -69,7 +69,6 @@ def virtual_facts(plan: VirtualPlan) -> list[str]:
 
 
 def virtual_incomplete(rows: Sequence[VirtualRow]) -> list[str]:
-    """Say what is missing."""
     missing = sum(row.missing for row in rows)
     return [f"INCOMPLETE: {missing} runs have not been made."] if missing else []
 

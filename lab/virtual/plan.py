@@ -156,7 +156,6 @@ def results_of(folder: Path, plan: VirtualPlan) -> dict[str, VirtualResult]:
 
 
 def job_path(folder: Path, name: str) -> Path:
-    """Return the path of a run's job."""
     return folder / JOBS / f"{name}.json"
 
 

@@ -147,7 +147,6 @@ class _Processes:
                 self._ended(name, f"{done}/{len(runs)}")
 
     def end(self) -> None:
-        """End all running processes."""
         for running in self._running.values():
             running.process.terminate()
         for running in self._running.values():

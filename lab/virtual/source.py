@@ -59,17 +59,15 @@ class BatchSource:
 
     def _by_files(self, trainers: int) -> list[list[Span]]:
         """Return each trainer's spans; raises JobFileError if one would have none."""
-        paths = list(dict.fromkeys(span.path for span in self.plan.train))
+        train = self.plan.train
+        paths = list(dict.fromkeys(span.path for span in train))
         if len(paths) < trainers:
             raise JobFileError(
                 f"own_files: {trainers} trainers have {len(paths)} files of training data to share",
                 remedy="give data.path as many files as there are trainers, or leave own_files out",
             )
-        spans: list[list[Span]] = [[] for _ in range(trainers)]
         owners = {path: number % trainers for number, path in enumerate(paths)}
-        for span in self.plan.train:
-            spans[owners[span.path]].append(span)
-        return spans
+        return [[span for span in train if owners[span.path] == trainer] for trainer in range(trainers)]
 
     def _training(self, plan: Sequence[Span], readers: int) -> Iterator[Batch]:
         for epoch in range(self._job.data.epochs):

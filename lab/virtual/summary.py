@@ -65,9 +65,9 @@ def _row(plan: VirtualPlan, results: Mapping[str, VirtualResult], label: str, tr
     finished = list(by_seed.values())
     of_one = [run for run in plan.runs if run.label == REFERENCE and run.name in results]
     alone = {run.seed: results[run.name] for run in of_one} if label != REFERENCE else {}
-    names = list(finished[0].labels) if finished else []
-    for result in (*finished, *alone.values()):
-        names = [name for name in names if name in result.labels]
+    every = [result.labels for result in (*finished, *alone.values())]
+    # Those that all runs have.
+    names = [name for name in every[0] if all(name in labels for labels in every)] if finished else []
     return VirtualRow(
         label=label,
         trainers=trainers,

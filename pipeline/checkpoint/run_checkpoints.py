@@ -99,7 +99,6 @@ class FolderCheckpoints(RunCheckpoints):
 
     @property
     def best(self) -> str:
-        """The folder of the best checkpoint."""
         return str(self.folder / BEST)
 
     def begin(self) -> str:
@@ -131,11 +130,9 @@ class FolderCheckpoints(RunCheckpoints):
         promote(Path(candidate), note)
 
     def drop(self, candidate: str) -> None:
-        """Remove the folder."""
         drop(Path(candidate))
 
     def drop_all(self) -> None:
-        """Remove all such folders."""
         drop_all(self.folder)
 
     def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
@@ -167,7 +164,6 @@ class StoredCheckpoints(RunCheckpoints):
 
     @property
     def best(self) -> str:
-        """The URL of the best checkpoint."""
         best = self._storage.best()
         return self._storage.url if best is None else self._storage.address(best[0])
 

@@ -248,7 +248,6 @@ def _no_groups() -> _Groups:
 
 
 def _grouped(keys: Uint64Array, scores: Float32Array, labels: Mask, k: int) -> _Groups:
-    """Return the groups of rows."""
     unique_keys, group, rows = np.unique(keys, return_inverse=True, return_counts=True)
     positives = np.bincount(group, weights=labels, minlength=len(unique_keys)).astype(np.int64)
     return _Groups(unique_keys, rows.astype(np.int64), positives, *_first(group, scores, labels, k))

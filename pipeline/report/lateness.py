@@ -74,7 +74,7 @@ def lateness_of(counts: Mapping[str, Any]) -> dict[str, Lateness]:
 
 
 def latest_of(nodes: Mapping[str, Mapping[str, Lateness]]) -> dict[str, Lateness]:
-    """Return of each trainer what the node says to which it was the latest."""
+    """Return each trainer's lateness at the node that it kept waiting longest."""
     latest: dict[str, Lateness] = {}
     for of_trainers in nodes.values():
         for name, lateness in of_trainers.items():
@@ -86,7 +86,7 @@ def latest_of(nodes: Mapping[str, Mapping[str, Lateness]]) -> dict[str, Lateness
 def late_trainers(lateness: Mapping[str, Lateness], over_seconds: float) -> dict[str, Lateness]:
     """Return those that were late for LATE_SHARE of the time, and TIMES_OTHERS as long as the others.
 
-    None if the time is less than LONG_SECONDS.
+    Empty if the time is less than LONG_SECONDS.
     """
     late = {}
     for name, trainer in lateness.items() if over_seconds >= LONG_SECONDS else ():

@@ -121,7 +121,7 @@ class Identities:
         self._known = self._recent = np.zeros(0, np.int64)
 
     def add(self, values: Int64Array) -> Mask:
-        """Add values, and return which of them are new, and the first of their kind: bool [n]."""
+        """Add values, and return which are new, bool [n]; of equal ones only the first is."""
         distinct, first = np.unique(values, return_index=True)
         new = ~(places_in(self._known, distinct)[1] | places_in(self._recent, distinct)[1])
         mask = np.zeros(len(values), np.bool_)

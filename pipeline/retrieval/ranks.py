@@ -30,7 +30,6 @@ class Pairs(NamedTuple):
 
 
 def no_pairs() -> Pairs:
-    """Return none."""
     return Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
@@ -101,7 +100,6 @@ class ItemsOfGroups:
 
     @property
     def count(self) -> int:
-        """Number of pairs."""
         self._settle()
         return len(self._codes)
 

@@ -80,7 +80,6 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return len(self.weights if self.grown is None else self.grown)
 
     @property

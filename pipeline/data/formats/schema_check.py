@@ -66,7 +66,6 @@ def header_of(path: str, data: DataSection) -> list[str]:
 
 
 def delimiter_of(data: DataSection) -> str:
-    """Return the character between fields."""
     return data.delimiter or ("," if data.format == "csv" else "\t")
 
 

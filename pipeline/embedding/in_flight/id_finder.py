@@ -30,7 +30,7 @@ class IdFinder:
         self._mark = 0
 
     def find(self, ids: Ids, others: Sequence[Ids]) -> list[tuple[IndexArray, IndexArray]]:
-        """Return for each of `others` the positions of what is among `ids`, in it and in `ids`.
+        """Find the ids of each of `others` that are among `ids`: their positions in it, and in `ids`.
 
         Both are int64, the first ascending. `ids` are distinct.
         """

@@ -140,7 +140,7 @@ class _Changes:
     def to(
         self, rows: IndexArray, values: Float32Array, state: Float32Array, targets: IndexArray
     ) -> tuple[Float32Array, Float32Array]:
-        """Return what it adds to `targets` of `values` and `state`, which are its `rows`.
+        """Return what the push adds to `values[targets]` and `state[targets]`, which hold its `rows`.
 
         A row may have begun anew since the push was computed: it was evicted, or its node was replaced. The
         last number of a row's state only grows, so such a row has a smaller one. What the push changes then
@@ -159,7 +159,7 @@ class _Changes:
         return of_values, of_state
 
     def _changes_of(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
-        """Return what it adds to the rows that it was computed of, as new arrays."""
+        """Return what the push adds to rows as they were when it was computed, as new arrays."""
         if self._of_all is None:
             if not self._is_used:
                 self._is_used = True

@@ -96,7 +96,6 @@ class DIN(nn.Module):
         self.top = mlp([width, *top, 1], last_relu=False, activation=PReLU)
 
     def set_output_bias(self, logit: float) -> None:
-        """Set the bias of the logit."""
         set_bias_(self.top[-1], logit)
 
     def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:

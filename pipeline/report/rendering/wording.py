@@ -156,7 +156,6 @@ def progressive(report: Report) -> str:
 
 
 def emulated_links(slow: SlowNetwork) -> str:
-    """Describe the links of an emulated network."""
     parts = [f"a delay of {duration(slow.delay_seconds)} one way" if slow.delay_seconds else "no delay"]
     if slow.bytes_per_second is not None:
         parts.append(f"{amount(slow.bytes_per_second * 8 / 1e6)} Mbit/s for each node that listens, each way")
@@ -273,7 +272,6 @@ def bad_batches(report: Report) -> str:
 
 
 def ledger(report: Report) -> str:
-    """Describe the ledger."""
     examples = report.ledger
     wrong = sum(identity.holds is False for identity in examples.identities)
     if wrong:
@@ -355,7 +353,7 @@ _NO_ROOM: Final = (
 
 
 def _not_counted(counts: Sequence[tuple[int, str, str]]) -> str:
-    """Return the end of a row of figures: what is in none of them, as a number and its two words."""
+    """Return the end of a row of figures: what they leave out, each as a number, and its two words."""
     rest = [f"{count(many)} {singular if many == 1 else plural}" for many, singular, plural in counts if many]
     return f"; left out: {', '.join(rest)}" if rest else ""
 

@@ -60,7 +60,6 @@ class ReplacedChanges:
         )
 
     def after(self, change_epoch: int) -> RowBits:
-        """Return the rows that changed after `change_epoch`."""
         changed = RowBits(self._rows)
         for epoch, bits in self._bitmaps.items():
             if epoch > change_epoch:

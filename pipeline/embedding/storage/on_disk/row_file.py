@@ -89,7 +89,6 @@ class RowFile:
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of a row's record."""
         return self._records.itemsize
 
     def has(self, rows: Int32Array) -> Mask:
