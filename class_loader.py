@@ -105,9 +105,9 @@ class _FileFolders(MetaPathFinder):
         if path in self._paths:
             return
         for name, module in tuple(sys.modules.items()):
-            given = getattr(getattr(module, "__spec__", None), "origin", None)
-            if given in self._origins(name, self._paths) and (own := self._origins(name, [path])):
-                raise ImportError(f"{given} and {own[0]} are both the module {name}; rename one of them")
+            origin = getattr(getattr(module, "__spec__", None), "origin", None)
+            if origin in self._origins(name, self._paths) and (others := self._origins(name, [path])):
+                raise ImportError(f"{origin} and {others[0]} are both the module {name}; rename one of them")
         self._paths.append(path)
 
     def find_spec(

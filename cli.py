@@ -77,7 +77,6 @@ class Commands(click.Group):
     """A group of commands that reports errors as one line and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line."""
         end_at_interrupt()
         open_missing_streams()
         name_full_output()
@@ -99,13 +98,12 @@ class Commands(click.Group):
         for name in (" ".join(args[:words]) for words in (1, 2)):
             if name in REMOVED_COMMANDS:
                 ctx.fail(f"{name} {REMOVED_COMMANDS[name]}")
-        found = super().resolve_command(ctx, args)
-        if found[0] in (*TRAINING, *WRITING):
+        resolved = super().resolve_command(ctx, args)
+        if resolved[0] in (*TRAINING, *WRITING):
             ignore_unread_output()
-        return found
+        return resolved
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         from .pipeline.errors import ExitCode, ShadowSyncError
         from .pipeline.open_files import raise_limit, too_many_files
         from .pipeline.text.format import is_unicode

@@ -5,11 +5,11 @@ from __future__ import annotations
 from setuptools import find_packages, setup
 
 OTHERS = ("tests", "benchmarks", "docs", "examples", "docker", "build")
-found = find_packages(exclude=[*OTHERS, *(f"{name}.*" for name in OTHERS)])
+packages = find_packages(exclude=[*OTHERS, *(f"{name}.*" for name in OTHERS)])
 
 setup(
     package_dir={"shadowsync": "."},
-    packages=["shadowsync", *(f"shadowsync.{name}" for name in sorted(found))],
+    packages=["shadowsync", *(f"shadowsync.{name}" for name in sorted(packages))],
     # Of the modules of "." it leaves out the script of this name; what pip runs has another.
     script_name="setup.py",
 )

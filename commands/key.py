@@ -46,10 +46,10 @@ def token(file: Path | None) -> None:
     from ..pipeline.errors import JobFileError
     from ..pipeline.wire.keys.job_key import HOW_TO_MAKE, KEY_VARIABLE, JobKey, job_key
 
-    found = job_key() if file is None else JobKey.read(file)
-    if found is None:
+    secret = job_key() if file is None else JobKey.read(file)
+    if secret is None:
         raise JobFileError("no key was given", remedy=f"name its FILE or set {KEY_VARIABLE}; {HOW_TO_MAKE}")
-    click.echo(found.http_token)
+    click.echo(secret.http_token)
 
 
 def _set_http_token(_context: click.Context, _option: click.Parameter, path: Path | None) -> None:

@@ -162,7 +162,6 @@ def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> C
 
 
 def exit_zero_option(command: F) -> F:
-    """Add `--exit-zero-on`."""
     return click.option(
         "--exit-zero-on",
         metavar="CODE",
@@ -184,9 +183,9 @@ def engine_options(command: F) -> F:
 def removed_autoscale_options(command: F) -> F:
     """Refuse `--autoscale` and `--target`, which this command had, with what to do instead."""
 
-    def refuse(ctx: click.Context, parameter: click.Parameter, given: str | None) -> None:
+    def refuse(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
         del ctx
-        if given is not None:
+        if value is not None:
             raise click.UsageError(
                 f"{parameter.opts[0]} was removed: no measurement showed that it pays; look at the speed in"
                 " shadowsync top, and change the number of trainers with shadowsync scale runs/latest"
@@ -224,11 +223,11 @@ def network_options(command: F) -> F:
     return command
 
 
-def network_overrides(given: Mapping[str, str | None]) -> list[str]:
+def network_overrides(options: Mapping[str, str | None]) -> list[str]:
     """Turn the network options into quoted overrides of the job file."""
     import json
 
-    return [f"network.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    return [f"network.{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
 
 
 precision_option = click.option(

@@ -30,7 +30,7 @@ def _options(
     image: str,
     node_selector: tuple[str, ...],
     control_image: str | None = None,
-    **given: Any,
+    **options: Any,
 ) -> KubernetesOptions:
     from ..deployment.kubernetes import require_name
     from ..deployment.pods import KubernetesOptions
@@ -42,7 +42,7 @@ def _options(
         control_image=control_image or image,
         key_secret=key_secret or f"{job_name}-key",
         node_selector=dict(map(_label, node_selector)),
-        **given,
+        **options,
     )
 
 
@@ -144,7 +144,7 @@ def _say_that_no_gpu_is_asked_for(job: Job) -> None:
     help="Remove the job and its pods this long after its end. [default: never]",
 )
 @trust_option
-def kubernetes(job_file: str, overrides: tuple[str, ...], trust: bool, **given: Any) -> None:
+def kubernetes(job_file: str, overrides: tuple[str, ...], trust: bool, **options: Any) -> None:
     """Print the manifests of a job: a ConfigMap, a NetworkPolicy and a JobSet.
 
     For example: `shadowsync render kubernetes job.toml --image registry/shadowsync --runs-claim runs |
@@ -157,7 +157,7 @@ def kubernetes(job_file: str, overrides: tuple[str, ...], trust: bool, **given: 
     from ..deployment.kubernetes import kubernetes_manifests, yaml_text
 
     job = job_of(job_file, overrides, trust=trust)
-    manifests = kubernetes_manifests(job, _options(job, **given), _dense_parameters(job))
+    manifests = kubernetes_manifests(job, _options(job, **options), _dense_parameters(job))
     _say_that_no_gpu_is_asked_for(job)
     click.echo(yaml_text(manifests), nl=False)
 

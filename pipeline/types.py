@@ -106,7 +106,6 @@ class RetrievalSettings(NamedTuple):
 
     @property
     def needs_training_part(self) -> bool:
-        """Whether the training part is read."""
         return self.items == TRAINING_ITEMS or self.exclude_trained
 
 

@@ -138,8 +138,8 @@ class ScoringClient:
 
 
 def _body(rows: Rows | Columns, context: Mapping[str, Any] | None) -> dict[str, Any]:
-    given = {"columns": dict(rows)} if isinstance(rows, Mapping) else {"rows": [dict(row) for row in rows]}
-    return {"context": dict(context or {}), **given}
+    body = {"columns": dict(rows)} if isinstance(rows, Mapping) else {"rows": [dict(row) for row in rows]}
+    return {"context": dict(context or {}), **body}
 
 
 def _plain(value: object) -> Any:

@@ -26,7 +26,6 @@ class RequestCounts:
         self._seconds: deque[float] = deque(maxlen=LAST_REQUESTS)
 
     def scored(self, rows: int, without_score: int, seconds: float) -> None:
-        """Count a scored request."""
         self.requests += 1
         self.rows += rows
         self.rows_without_score += without_score

@@ -47,7 +47,6 @@ class Queries:
 
     @property
     def count(self) -> int:
-        """How many."""
         return self.rows.count
 
 
@@ -117,19 +116,19 @@ class Retriever:
         most = max(request.k + len(request.exclude) for request in requests)
         numbers, products = self.items.find(vectors[finite], most) if finite.any() else ((), ())
         scores = np.asarray(products, np.float32) / np.float32(self.model.temperature)
-        found = dict(zip(rows.scored[finite].tolist(), zip(numbers, scores, strict=True), strict=True))
+        pair_of_row = dict(zip(rows.scored[finite].tolist(), zip(numbers, scores, strict=True), strict=True))
         answers, start = [], 0
         for request in requests:
-            own = [found.get(start + row) for row in range(request.count)]
-            answers.append(self._answer(request, own, {row: why[start + row] for row in _without(own)}))
+            pairs = [pair_of_row.get(start + row) for row in range(request.count)]
+            answers.append(self._answer(request, pairs, {row: why[start + row] for row in _without(pairs)}))
             start += request.count
         return answers
 
-    def _answer(self, request: Queries, found: Sequence[Any], why: dict[int, str]) -> Retrieved:
-        """Return a request's items, of those that were found for each of its queries."""
+    def _answer(self, request: Queries, pairs: Sequence[Any], why: dict[int, str]) -> Retrieved:
+        """Return a request's items; `pairs` has the numbers and scores of each query, None without any."""
         items: list[list[Any] | None] = []
         scores: list[Float32Array | None] = []
-        for pair in found:
+        for pair in pairs:
             if pair is None:
                 items.append(None)
                 scores.append(None)
@@ -143,8 +142,8 @@ class Retriever:
         return Retrieved(items, scores, why, self.by, self.model.manifest)
 
 
-def _without(found: Sequence[Any]) -> list[int]:
-    return [row for row, pair in enumerate(found) if pair is None]
+def _without(pairs: Sequence[Any]) -> list[int]:
+    return [row for row, pair in enumerate(pairs) if pair is None]
 
 
 def _k_of(parsed: Mapping[str, Any], count: int) -> int:

@@ -92,7 +92,6 @@ class ModelServer:
         await self._model.follow(every_seconds, self._between)
 
     async def start(self) -> None:
-        """Start to answer requests."""
         await self._server.start()
 
     async def close(self) -> None:
@@ -121,8 +120,8 @@ class ModelServer:
 
         async def answer(body: bytes) -> tuple[int, int, bytes]:
             queries = self._retriever().read(body)
-            found = await self._retrieval.answer(queries)
-            return queries.count, len(found.why), _items_reply(found)
+            retrieved = await self._retrieval.answer(queries)
+            return queries.count, len(retrieved.why), _items_reply(retrieved)
 
         return await self._answered(request, answer, self.retrieval_counts)
 
@@ -237,14 +236,14 @@ def _reply(scores: Scores) -> bytes:
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _items_reply(found: Retrieved) -> bytes:
+def _items_reply(retrieved: Retrieved) -> bytes:
     """Return the reply's JSON; a query without items has null."""
     reply = {
-        "items": found.items,
-        "scores": found.scores,
-        "faults": _faults(found.why),
-        "search": found.by,
-        "model": _version(found.manifest),
+        "items": retrieved.items,
+        "scores": retrieved.scores,
+        "faults": _faults(retrieved.why),
+        "search": retrieved.by,
+        "model": _version(retrieved.manifest),
     }
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -40,17 +40,17 @@ def runs(directory: Path, sort: str, as_json: bool) -> None:
 
     from ...pipeline.report.run_folders.runs_table import list_runs
 
-    found = list_runs(directory, sort=sort)
+    all_runs = list_runs(directory, sort=sort)
     if as_json:
-        click.echo(json.dumps(found.rows()))
+        click.echo(json.dumps(all_runs.rows()))
     else:
-        _print(found)
+        _print(all_runs)
 
 
-def _print(found: Runs) -> None:
+def _print(all_runs: Runs) -> None:
     from rich.console import Console
 
-    console, rows = Console(), found.texts()
+    console, rows = Console(), all_runs.texts()
     table = _table(rows, list(rows[0]))
     wide = table.__rich_measure__(console, console.options.update(max_width=_WIDEST)).maximum
     if not console.is_terminal:
@@ -59,8 +59,8 @@ def _print(found: Runs) -> None:
     elif wide <= console.width:
         console.print(table)
     else:
-        console.print(_table(rows, [name for name in rows[0] if name not in found.differing]))
-        _print_settings(rows, found.differing, console)
+        console.print(_table(rows, [name for name in rows[0] if name not in all_runs.differing]))
+        _print_settings(rows, all_runs.differing, console)
 
 
 def _table(rows: list[dict[str, str]], names: list[str]) -> Table:

@@ -269,15 +269,15 @@ def show_goodput(result: SoakResult) -> None:
         kills = counted(len(after), "kill")
         console.print(f"from the kill of a trainer until another one had trained: {times} (of {kills})")
     repeated, lost, useful = (
-        count(sum(getattr(one, name) for one in result.faulted))
+        count(sum(getattr(job, name) for job in result.faulted))
         for name in ("repeated_examples", "lost_examples", "useful_examples")
     )
     dense = f"at most {lost} are not in the dense parameters, since their trainer died"
     console.print(f"with faults: {useful} useful examples; {repeated} were trained again; {dense}")
-    cpu, undisturbed = (number(cpu_seconds_per_million(one), 1) for one in (result.faulted, result.clean))
+    cpu, undisturbed = (number(cpu_seconds_per_million(jobs), 1) for jobs in (result.faulted, result.clean))
     console.print(f"CPU seconds for a million useful examples: {cpu} with faults, {undisturbed} without")
-    rates = [useful_per_second([one]) for one in result.clean]
+    rates = [useful_per_second([job]) for job in result.clean]
     spread = f"{count(round(min(rates)))} to {count(round(max(rates)))} from job to job"
-    faulted, clean = (count(round(useful_per_second(one))) for one in (result.faulted, result.clean))
+    faulted, clean = (count(round(useful_per_second(jobs))) for jobs in (result.faulted, result.clean))
     with_faults = f"goodput {number(result.goodput, 3)}: {faulted} useful examples a second with faults"
     console.print(f"{with_faults}, {clean} without ({spread})")

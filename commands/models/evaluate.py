@@ -113,7 +113,7 @@ def evaluate(
         return
     curve, labels = scores.pop("calibration_curve", []), scores.pop("labels", {})
     untrained, groups = scores.pop("untrained_ids"), scores.pop("groups", None)
-    own, ranked = scores.pop("own", {}), scores.pop("retrieval", None)
+    own_metrics, ranked = scores.pop("own", {}), scores.pop("retrieval", None)
     hint = "; give --items" if ranked is None and model.job.model.has_towers else ""
     if ranked is not None:
         # Of pairs alone there is nothing but their ranks.
@@ -122,7 +122,7 @@ def evaluate(
         undefined = f"not defined, since all labels are the same{hint}"
         shown = f"{value:.6f}" if isinstance(value, float) else undefined if value is None else value
         click.echo(f"{key:>17}  {shown}")
-    for name, value in own.items():
+    for name, value in own_metrics.items():
         click.echo(f"{name:>17}  {'not defined' if value is None else f'{value:.6f}'}")
     if groups is not None:
         _print_ranking(groups)

@@ -139,9 +139,9 @@ def _export_items(model: SavedModel, files: ItemFiles, out: Path) -> None:
     _say_files(manifest)
     items = f"{counted(manifest['items']['count'], 'item')}, vectors of {manifest['items']['dim']} floats"
     if (index := manifest["index"]) is not None:
-        found = index["recall"]
-        items += f"; of the best 10 the index finds {found['at_10']:.1%}, of 100 {found['at_100']:.1%}"
-        items += f" ({found['queries']:,} {found['of']} as queries)"
+        recall = index["recall"]
+        items += f"; of the best 10 the index finds {recall['at_10']:.1%}, of 100 {recall['at_100']:.1%}"
+        items += f" ({recall['queries']:,} {recall['of']} as queries)"
     click.echo(items)
 
 

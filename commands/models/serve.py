@@ -128,8 +128,8 @@ def _items(
     from ...serving.items import Items
 
     if not files and index is None:
-        for name, given in (("--search", search != "auto"), ("--queries", queries)):
-            if given:
+        for name, is_given in (("--search", search != "auto"), ("--queries", queries)):
+            if is_given:
                 raise JobFileError("given without items", where=name, remedy="give --items, too")
         return None
     if index is not None and follow and not files:

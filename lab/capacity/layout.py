@@ -120,5 +120,5 @@ def _processes(layout: Layout, demands: Demands, rate: float) -> list[_Process]:
     ]
     # A trainer uses the cores that it gets, but no more than it has workers.
     loads[0] = min(loads[0], float(layout.workers))
-    found = [_Process(role, loads[role], memory[role]) for role in range(5) for _ in range(numbers[role])]
-    return sorted(found, key=lambda process: (-process.load, -process.memory_bytes, process.role))
+    processes = [_Process(role, loads[role], memory[role]) for role in range(5) for _ in range(numbers[role])]
+    return sorted(processes, key=lambda process: (-process.load, -process.memory_bytes, process.role))

@@ -44,20 +44,20 @@ def parse_machine(text: str | None, cores: int, basis: PlanBasis) -> Machine:
     Raises JobFileError.
     """
     machine = Machine(cores, float(basis.machine_memory_bytes))
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in text.split(",") if text is not None else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or key not in _KEYS or key in given:
+        if not equals or key not in _KEYS or key in values:
             raise JobFileError(
                 f"--machine: {part.strip()!r} is not one KEY=VALUE of {', '.join(_KEYS)}", remedy=_EXAMPLE
             )
-        given[key] = value
+        values[key] = value
     try:
         return Machine(
-            cores=_cores(given["cores"]) if "cores" in given else machine.cores,
-            memory_bytes=_memory(given["memory"]) if "memory" in given else machine.memory_bytes,
-            nic_bytes_per_second=parse_bandwidth(given["nic"]) if "nic" in given else None,
-            delay_seconds=parse_delay(given["delay"]) if "delay" in given else 0.0,
+            cores=_cores(values["cores"]) if "cores" in values else machine.cores,
+            memory_bytes=_memory(values["memory"]) if "memory" in values else machine.memory_bytes,
+            nic_bytes_per_second=parse_bandwidth(values["nic"]) if "nic" in values else None,
+            delay_seconds=parse_delay(values["delay"]) if "delay" in values else 0.0,
         )
     except ValueError as error:
         raise JobFileError(f"--machine: {error}", remedy=_EXAMPLE) from error
@@ -65,12 +65,12 @@ def parse_machine(text: str | None, cores: int, basis: PlanBasis) -> Machine:
 
 def parse_price(text: str) -> float:
     """Parse `--price`, such as "1.2/h", into a machine's price per second; raises JobFileError."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?/ ?h", text.strip())
-    if found is None:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?/ ?h", text.strip())
+    if match is None:
         raise JobFileError(
             f"--price: {text!r} given", remedy="write a machine's price an hour, such as 1.2/h"
         )
-    return float(found[1]) / _SECONDS_AN_HOUR
+    return float(match[1]) / _SECONDS_AN_HOUR
 
 
 def _cores(text: str) -> int:

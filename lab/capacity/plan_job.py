@@ -48,9 +48,9 @@ def plan_job(
     basis = require_same_model(job, profile, path)
     machine = parse_machine(machine_text, profile.measured.cores, basis)
     space = Space(demands_of(profile, basis, path), JobRules.of(job), machine)
-    found = plan_for_target(space, rate) if rate is not None else plan_for_machines(space, machines or 1)
-    notes = _notes(profile, machine, found.machines)
-    return CapacityPlan.of(found, job, machine, profile.measured.run, price, notes)
+    planned = plan_for_target(space, rate) if rate is not None else plan_for_machines(space, machines or 1)
+    notes = _notes(profile, machine, planned.machines)
+    return CapacityPlan.of(planned, job, machine, profile.measured.run, price, notes)
 
 
 def profile_of_run(run: Path) -> tuple[Profile, str]:

@@ -59,7 +59,6 @@ class JobRules:
 
     @classmethod
     def of(cls, job: Job) -> JobRules:
-        """Return the rules of a job."""
         synchronizes = job.sync.algorithm != "none"
         return cls(
             lookups_ahead=None if job.trainer.lookups_ahead == "auto" else job.trainer.lookups_ahead,
@@ -112,15 +111,15 @@ def thread_limits(layout: Layout, demands: Demands, rules: JobRules) -> dict[str
         serving = max(shard, writers / layout.embedding_threads)
     else:
         serving = shard + writers
-    found = {
+    limits = {
         WORKERS: _over(layout.trainers * layout.workers * demands.batch, step),
         READERS: _over(layout.readers, demands.parser_seconds),
         EMBEDDING: _over(layout.embedding_nodes, serving),
         COORDINATOR: _over(1.0, demands.coordinator_seconds),
     }
     if demands.locked_seconds and not rules.fixed and layout.workers > 1:
-        found[LOCK] = _over(layout.trainers * demands.batch, demands.locked_seconds)
-    return found
+        limits[LOCK] = _over(layout.trainers * demands.batch, demands.locked_seconds)
+    return limits
 
 
 def rate_bound(layout: Layout, demands: Demands, rules: JobRules, cores: float) -> float:
@@ -278,16 +277,16 @@ def _cores_rate(
         period: seconds between rounds of a trainer.
         bound: an upper bound of the speed.
     """
-    beside = _seconds_beside(placement, demands)
+    others_seconds = _seconds_beside(placement, demands)
     left = machine.cores - _round_cores(placement, demands, period)
     most = placement.trainers * trainer_limit if np.all(np.isfinite(trainer_limit)) else np.inf
 
     def trained(rate: float) -> float:
-        free = np.maximum(0.0, left - rate * beside) / demands.trainer_seconds
+        free = np.maximum(0.0, left - rate * others_seconds) / demands.trainer_seconds
         return float(np.sum(np.where(placement.trainers > 0, np.minimum(most, free), 0.0)))
 
-    alone = beside > 0.0
-    high = min([bound, *(np.maximum(0.0, left[alone]) / beside[alone])])
+    alone = others_seconds > 0.0
+    high = min([bound, *(np.maximum(0.0, left[alone]) / others_seconds[alone])])
     if trained(high) >= high:
         return float(high)
     low = 0.0
@@ -317,11 +316,11 @@ def _core_shares(
     of_others = demands.trainer_seconds - of_workers
     load = rate * (_seconds_beside(placement, demands) + _shares(placement.trainers) * of_others)
     load += _round_cores(placement, demands, period)
-    found = {
+    shares = {
         pair: max(_LEAST_SHARE, core_share(pair[0], machine.cores, pair[1]))
         for pair in set(zip(busy.tolist(), load.tolist(), strict=True))
     }
-    return np.array([found[pair] for pair in zip(busy.tolist(), load.tolist(), strict=True)])
+    return np.array([shares[pair] for pair in zip(busy.tolist(), load.tolist(), strict=True)])
 
 
 def _seconds_beside(placement: Placement, demands: Demands) -> Float64Array:

@@ -162,5 +162,5 @@ def core_share(busy: float, cores: float, load: float) -> float:
     shares = np.minimum(1.0, cores / (busy + others))
     logs = np.concatenate([[0.0], np.cumsum(np.log(max(load, 1e-300) / (others * shares)))])
     weights = np.exp(logs - logs.max())
-    found = np.concatenate([[min(1.0, cores / busy)], shares])
-    return float(weights @ found / weights.sum())
+    shares = np.concatenate([[min(1.0, cores / busy)], shares])
+    return float(weights @ shares / weights.sum())

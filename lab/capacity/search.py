@@ -96,8 +96,8 @@ class Space:
 
         def period(nodes: int) -> float:
             layout = Layout(trainers, 1, 1, 1, 1, nodes)
-            found = round_period(layout, self.demands, self.rules, self.machine, machines, rate)
-            return found if found is not None else 0.0
+            seconds = round_period(layout, self.demands, self.rules, self.machine, machines, rate)
+            return seconds if seconds is not None else 0.0
 
         nodes = 1
         while nodes < machines and period(nodes + 1) < _SHORTER * period(nodes):
@@ -148,10 +148,10 @@ def best_layout(space: Space, machines: int, target: float | None = None) -> Pla
 
 def plan_for_machines(space: Space, machines: int) -> PlannedLayout:
     """Find the fastest layout; raises ResourceError if memory does not suffice."""
-    found = best_layout(space, machines)
-    if found is None:
+    layout = best_layout(space, machines)
+    if layout is None:
         raise _does_not_fit(space, machines)
-    return found
+    return layout
 
 
 def plan_for_target(space: Space, target: float) -> PlannedLayout:
@@ -171,9 +171,9 @@ def plan_for_target(space: Space, target: float) -> PlannedLayout:
         )
     machines = max(1, math.ceil(target * demands.cpu_seconds / space.machine.cores))
     while machines <= MOST_MACHINES:
-        found = best_layout(space, machines, target)
-        if found is not None:
-            return found
+        layout = best_layout(space, machines, target)
+        if layout is not None:
+            return layout
         machines = max(machines + 1, math.ceil(machines * 1.02))
     largest = max(memory_of(everything, demands))
     if largest > MOST_MACHINES * space.machine.memory_bytes:

@@ -37,8 +37,12 @@ class FaultsOfJob:
 
     def take(self, batches: int, trained_seconds: float) -> list[ScheduledFault]:  # noqa: ARG002
         """See `DueFaults.take`."""
-        due = [one for one in self._left if one.after is not None and batches >= one.after * self._batches]
-        self._left = [one for one in self._left if one not in due]
+        due = [
+            fault
+            for fault in self._left
+            if fault.after is not None and batches >= fault.after * self._batches
+        ]
+        self._left = [fault for fault in self._left if fault not in due]
         return due
 
     def end_run(self) -> list[ScheduledFault]:

@@ -166,7 +166,7 @@ class JobRunner:
         overrides += [f"run.name={name}", f"run.directory={self._runs}"]
         if through_relay:
             overrides += THROUGH_RELAY
-        command = ["run", job_file, *(part for one in overrides for part in ("--set", one))]
+        command = ["run", job_file, *(part for override in overrides for part in ("--set", override))]
         before = _cpu_seconds_of_children()
         self._once(command, name, done, due, clock)
         while _can_go_on(done, examples) and len(done.exit_codes) <= TRIES:
@@ -269,8 +269,8 @@ class _WatchedRun:
             if not self.injector.inject(fault, now):
                 self.done.missed.append(fault)
                 continue
-            at = clock.trained_seconds
-            self.done.injected.append(InjectedFault(fault, now - began, at, progress.examples))
+            trained_seconds = clock.trained_seconds
+            self.done.injected.append(InjectedFault(fault, now - began, trained_seconds, progress.examples))
             if (fault.role, fault.kind) == ("trainer", "kill"):
                 self._killed_at.append(now)
 
@@ -318,9 +318,9 @@ def _end_marked(marker: str) -> int:
 
 
 def _marked(marker: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             if process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

@@ -35,14 +35,14 @@ class Stretch:
 
 def useful_per_second(stretches: Sequence[Stretch]) -> float:
     """Return the useful examples a second of several jobs; 0 without any."""
-    seconds = sum(one.seconds for one in stretches)
-    return sum(one.useful_examples for one in stretches) / seconds if seconds else 0.0
+    seconds = sum(stretch.seconds for stretch in stretches)
+    return sum(stretch.useful_examples for stretch in stretches) / seconds if seconds else 0.0
 
 
 def cpu_seconds_per_million(stretches: Sequence[Stretch]) -> float | None:
     """Return the CPU seconds for a million useful examples; None without any example."""
-    useful = sum(one.useful_examples for one in stretches)
-    return sum(one.cpu_seconds for one in stretches) / useful * 1e6 if useful else None
+    useful = sum(stretch.useful_examples for stretch in stretches)
+    return sum(stretch.cpu_seconds for stretch in stretches) / useful * 1e6 if useful else None
 
 
 def goodput(faulted: Sequence[Stretch], clean: Sequence[Stretch]) -> float | None:
@@ -77,14 +77,15 @@ def speeds_after(done: FaultedJob) -> list[tuple[str, float, int]]:
     The last fault of a run counts to its run's last batch, and faults at the same moment count as one.
     """
     ends = list(done.run_ends)
-    found = []
+    speeds = []
     faults = list(done.injected)
-    for index, one in enumerate(faults):
-        while len(ends) > 1 and ends[0][0] < one.trained_seconds:
+    for index, injected in enumerate(faults):
+        while len(ends) > 1 and ends[0][0] < injected.trained_seconds:
             ends.pop(0)
-        end_seconds, end_examples = ends[0] if ends else (one.trained_seconds, one.examples)
+        end_seconds, end_examples = ends[0] if ends else (injected.trained_seconds, injected.examples)
         if index + 1 < len(faults) and faults[index + 1].trained_seconds <= end_seconds:
             end_seconds, end_examples = faults[index + 1].trained_seconds, faults[index + 1].examples
-        if end_seconds > one.trained_seconds:
-            found.append((one.fault.label, end_seconds - one.trained_seconds, end_examples - one.examples))
-    return found
+        if end_seconds > injected.trained_seconds:
+            seconds = end_seconds - injected.trained_seconds
+            speeds.append((injected.fault.label, seconds, end_examples - injected.examples))
+    return speeds

@@ -45,10 +45,10 @@ class Injector:
         """Inject a fault; return whether it met a living process or an open connection."""
         if fault.kind in LINK_FAULTS:
             return self._inject_into_links(fault, now)
-        found = processes_of_role(self._supervisor, fault.role)
-        if not found:
+        processes = processes_of_role(self._supervisor, fault.role)
+        if not processes:
             return False
-        victim = found[fault.place % len(found)]
+        victim = processes[fault.place % len(processes)]
         try:
             undo = self._inject_into_process(fault, victim)
         except psutil.NoSuchProcess:
@@ -59,7 +59,9 @@ class Injector:
 
     def end(self, now: float) -> None:
         """End the faults whose time has come."""
-        for until, undo in [one for one in self._lasting if now >= one[0]]:
+        for until, undo in tuple(self._lasting):
+            if now < until:
+                continue
             self._lasting.remove((until, undo))
             with contextlib.suppress(psutil.NoSuchProcess):
                 undo()
@@ -94,7 +96,7 @@ class Injector:
     def _shift_clock(self, victim: psutil.Process, seconds: float) -> Callable[[], None]:
         """Shift the wall clock of a process and its children; return what ends it."""
         processes = (victim, *victim.children(recursive=True))
-        files = [clock_fault_file(self._clocks, one.pid) for one in processes]
+        files = [clock_fault_file(self._clocks, process.pid) for process in processes]
         for file in files:
             with atomic_file(file) as written:
                 written.write(str(seconds).encode("ascii"))
@@ -108,17 +110,17 @@ class Injector:
 
 def _limit_files(victim: psutil.Process, limits: tuple[int, int]) -> None:
     """Limit the files of a process and of its children, those of now."""
-    for one in (victim, *victim.children(recursive=True)):
+    for process in (victim, *victim.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.rlimit(resource.RLIMIT_FSIZE, limits)
+            process.rlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def processes_of_role(supervisor: int, role: str) -> list[psutil.Process]:
     """Return the living processes of a role, by process id."""
-    found = []
+    processes = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(supervisor).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                 if runs(child.cmdline(), CLI, role):
-                    found.append(child)
-    return sorted(found, key=lambda child: child.pid)
+                    processes.append(child)
+    return sorted(processes, key=lambda child: child.pid)

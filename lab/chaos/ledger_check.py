@@ -48,43 +48,43 @@ def recovery_seconds(folder: Path) -> list[tuple[str, float]]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         events = database.execute("SELECT seconds, node, what FROM events ORDER BY seconds").fetchall()
     waiting: dict[str, list[float]] = {}
-    found = []
+    recoveries = []
     for seconds, node, what in events:
         role = node.partition("-")[0]
         if what.startswith(DEATHS):
             waiting.setdefault(role, []).append(seconds)
         elif what.startswith(JOINED) and waiting.get(role):
-            found.append((role, seconds - waiting[role].pop(0)))
-    return found
+            recoveries.append((role, seconds - waiting[role].pop(0)))
+    return recoveries
 
 
 def _of_report(report: dict[str, Any]) -> list[str]:
-    found = []
+    problems = []
     counts = report["examples"]
     left_out = sum(number for why, number in counts["reasons"].items() if "left out" in why)
     # Unknown if a trainer could not say it; an identity then tells why.
     in_flight = counts["in_flight"]
     sent = counts["trained"] + counts["returned"] + (in_flight or 0) + left_out
     if in_flight is not None and counts["read"] != sent:
-        found.append(f"read {counts['read']}, and trained + returned + in flight + left out {sent}")
+        problems.append(f"read {counts['read']}, and trained + returned + in flight + left out {sent}")
     if counts["trained"] != counts["distinct"] + counts["replayed"]:
-        found.append(f"trained {counts['trained']}, and distinct + replayed differ")
+        problems.append(f"trained {counts['trained']}, and distinct + replayed differ")
     for identity in report["ledger"]["identities"]:
         if identity.get("unknown"):
-            found.append(f"unknown: {identity['name']}: {identity['unknown']}")
+            problems.append(f"unknown: {identity['name']}: {identity['unknown']}")
         elif identity["holds"] is not True:
-            found.append(f"does not hold: {identity['name']}: {identity['left']} and {identity['right']}")
-    return found
+            problems.append(f"does not hold: {identity['name']}: {identity['left']} and {identity['right']}")
+    return problems
 
 
 def _of_ledger(database: sqlite3.Connection, report: dict[str, Any], examples: int) -> list[str]:
-    found = []
+    problems = []
     trained, distinct, batches = database.execute(
         "SELECT coalesce(sum(examples * acknowledgements), 0), coalesce(sum(examples), 0), count(*)"
         " FROM batches"
     ).fetchone()
     if (trained, distinct) != (report["examples"]["trained"], report["examples"]["distinct"]):
-        found.append(f"the file has {trained} trained and {distinct} distinct examples, the report others")
+        problems.append(f"the file has {trained} trained and {distinct} distinct examples, the report others")
     restored = sum(
         database.execute(f"SELECT coalesce(sum(examples), 0) FROM {table}").fetchone()[0]
         for table in ("restored_spans", "restored_batches", "restored_left_out")
@@ -92,12 +92,12 @@ def _of_ledger(database: sqlite3.Connection, report: dict[str, Any], examples: i
     (left_out,) = database.execute(f"SELECT coalesce(sum(examples), 0) FROM ({LEFT_OUT})").fetchone()
     if distinct + restored + left_out != examples:
         whole = f"{distinct} + {restored} restored + {left_out} left out"
-        found.append(f"{whole} examples, and the input has {examples}")
-    found += _of_spans(database)
+        problems.append(f"{whole} examples, and the input has {examples}")
+    problems += _of_spans(database)
     for name, applied in database.execute("SELECT name, applied FROM shards") if not restored else ():
         if applied != batches:
-            found.append(f"{name} applied {applied} batches, and {batches} are distinct")
-    return found
+            problems.append(f"{name} applied {applied} batches, and {batches} are distinct")
+    return problems
 
 
 def _of_spans(database: sqlite3.Connection) -> list[str]:
@@ -114,7 +114,8 @@ def _of_spans(database: sqlite3.Connection) -> list[str]:
         f" ON (k.epoch, k.span) = (s.epoch, s.span) GROUP BY s.epoch, s.span"
     ).fetchall()
     return [
-        f"span {span} of epoch {epoch}: {found} of {batches} batches, {has} of {examples} examples"
-        for epoch, span, batches, examples, found, has, last in rows
-        if (batches, examples) != (found, has) or last >= (batches or 0)
+        f"span {span} of epoch {epoch}: {seen_batches} of {batches} batches,"
+        f" {seen_examples} of {examples} examples"
+        for epoch, span, batches, examples, seen_batches, seen_examples, last in rows
+        if (batches, examples) != (seen_batches, seen_examples) or last >= (batches or 0)
     ]

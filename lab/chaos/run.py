@@ -101,7 +101,9 @@ class ChaosResult:
     def resumed(self, label: str) -> int:
         """Count the jobs with faults of a label that stopped and were resumed."""
         with_it = [
-            job for job in self.jobs if any(ScheduledFault(**one).label == label for one in job["injected"])
+            job
+            for job in self.jobs
+            if any(ScheduledFault(**fault).label == label for fault in job["injected"])
         ]
         return sum(len(job["exit_codes"]) > 1 for job in with_it)
 
@@ -199,22 +201,22 @@ def run_clean(
 
 
 def job_problems(done: FaultedJob, examples: int) -> list[str]:
-    found = []
+    problems = []
     if done.hung:
-        found.append("it hung")
+        problems.append("it hung")
     if done.left:
-        found.append(f"it left {counted(done.left, 'process', 'processes')}")
+        problems.append(f"it left {counted(done.left, 'process', 'processes')}")
     if done.exit_codes[-1] not in WELL and not has_trained_all(done, examples):
-        found.append(f"it ended with {done.exit_codes[-1]}: {done.last_line}")
+        problems.append(f"it ended with {done.exit_codes[-1]}: {done.last_line}")
     elif done.folder is None:
-        found.append("it has no folder")
+        problems.append("it has no folder")
     else:
-        found += problems_of(done.folder, examples)
-    return found
+        problems += problems_of(done.folder, examples)
+    return problems
 
 
 def count_job(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]) -> None:
-    result.injected.update(one.fault.label for one in done.injected)
+    result.injected.update(injected.fault.label for injected in done.injected)
     result.missed += len(done.missed)
     result.exit_codes.update(done.exit_codes)
     result.problems += [f"{name}: {problem}" for problem in problems]
@@ -225,8 +227,8 @@ def count_job(result: ChaosResult, name: str, done: FaultedJob, problems: list[s
         result.faulted_ne += _ne(report)
     entry = {
         "name": name,
-        "injected": [asdict(one.fault) for one in done.injected],
-        "injected_at_seconds": [one.seconds for one in done.injected],
+        "injected": [asdict(injected.fault) for injected in done.injected],
+        "injected_at_seconds": [injected.seconds for injected in done.injected],
         "missed": [asdict(fault) for fault in done.missed],
         "exit_codes": done.exit_codes,
         "problems": problems,
@@ -250,7 +252,7 @@ def write_result(
         file.write(json.dumps(tree, indent=1, default=_fields).encode() + b"\n")
 
 
-def _fields(one: Any) -> Any:
-    if not is_dataclass(one) or isinstance(one, type):
-        raise TypeError(f"{one!r} cannot be written as JSON")
-    return asdict(one)
+def _fields(record: Any) -> Any:
+    if not is_dataclass(record) or isinstance(record, type):
+        raise TypeError(f"{record!r} cannot be written as JSON")
+    return asdict(record)

@@ -66,7 +66,7 @@ class SoakResult(ChaosResult):
     def speed_after(self, label: str) -> float | None:
         """Return the speed from faults of a label until the next fault, over that without faults."""
         undisturbed, parts = useful_per_second(self.clean), self.speeds.get(label, [])
-        seconds = sum(one for one, _ in parts)
+        seconds = sum(part_seconds for part_seconds, _ in parts)
         return (
             sum(examples for _, examples in parts) / seconds / undisturbed
             if seconds and undisturbed
@@ -90,7 +90,7 @@ def run_soak(
         while len(soak.result.clean) < clean_jobs_by(soak.faults.soak_seconds, plan):
             soak.run_clean()
         write_result(directory, plan, soak.result, figures(soak.result))
-        trains = all(one.seconds for one in soak.result.faulted)
+        trains = all(stretch.seconds for stretch in soak.result.faulted)
         if not trains or soak.faults.soak_seconds >= plan.for_seconds:
             return soak.result
         soak.run_faulted()

@@ -66,8 +66,8 @@ def make_plan(base: Job, variants: Sequence[Variant], seeds: int, folder: Path) 
     jobs.mkdir()
     chosen = list(range(base.run.seed, base.run.seed + seeds))
     runs = []
-    for at, seed in enumerate(chosen):
-        for number, variant in _in_turn(list(enumerate([None, *variants])), at):
+    for turn, seed in enumerate(chosen):
+        for number, variant in _in_turn(list(enumerate([None, *variants])), turn):
             label = REFERENCE if variant is None else variant.label
             name = f"{number:02d}-{slug(label)}-seed{seed}"
             directory = str((folder / RUNS).absolute())
@@ -97,8 +97,8 @@ def _in_turn(items: Sequence[T], turn: int) -> list[T]:
 
     A drift of the machine then affects all items alike.
     """
-    at = turn % len(items)
-    rotated = [*items[at:], *items[:at]]
+    start = turn % len(items)
+    rotated = [*items[start:], *items[:start]]
     return rotated[::-1] if turn % 2 else rotated
 
 

@@ -65,7 +65,7 @@ CURVES: Final[tuple[tuple[str, str, str, str, str, Callable[[Report], list[list[
         lambda report: [from_start(report.curves.divergence)],
     ),
 )
-PICTURES: Final = (TRADE, FOREST, *(one[:3] for one in CURVES))
+PICTURES: Final = (TRADE, FOREST, *(curve[:3] for curve in CURVES))
 """File, title and text of each picture."""
 
 Reports = Mapping[str, Sequence[Report]]
@@ -137,12 +137,12 @@ def _trade(comparison: Comparison, rows: Sequence[Row], styles: Mapping[str, Sty
 def _forest(rows: Sequence[Row], styles: Mapping[str, Style]) -> Figure:
     shown = [row for row in rows if row.ne_difference is not None]
     figure, axes = frame("difference of NE, left is better", "", height=max(1.6, 0.8 + 0.32 * len(shown)))
-    for at, row in enumerate(reversed(shown)):
+    for y, row in enumerate(reversed(shown)):
         value = row.ne_difference
         assert value is not None
         if value.low is not None and value.high is not None:
-            axes.plot([value.low, value.high], [at, at], **styles[row.label])
-        axes.plot([value.mean], [at], marker="o", markersize=5, color=styles[row.label]["color"])
+            axes.plot([value.low, value.high], [y, y], **styles[row.label])
+        axes.plot([value.mean], [y], marker="o", markersize=5, color=styles[row.label]["color"])
     axes.set_yticks(range(len(shown)), [row.label for row in reversed(shown)], parse_math=False)
     axes.axvline(0.0, color="black", linewidth=0.8)
     axes.set_ylim(-0.6, len(shown) - 0.4)
@@ -171,7 +171,6 @@ def _legend_text(label: str) -> str:
 
 
 def frame(x: str, y: str, height: float = 3.3) -> tuple[Figure, Axes]:
-    """Make a figure with axes."""
     figure = Figure(figsize=(5.6, height), dpi=_DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

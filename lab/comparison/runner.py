@@ -66,13 +66,13 @@ def write_all(folder: Path, comparison: Comparison) -> list[Row]:
 
 def reports_of(folder: Path, comparison: Comparison) -> dict[str, list[Report]]:
     """Read the reports of the runs that have figures, by label."""
-    found: dict[str, list[Report]] = {}
+    reports: dict[str, list[Report]] = {}
     for run in comparison.runs:
         path = folder / (run.folder or "") / REPORT_NAME
         # A run's folder may have been deleted to free the disk; its figures are in compare.json.
         if run.figures is not None and path.exists():
-            found.setdefault(run.label, []).append(read_report(path))
-    return found
+            reports.setdefault(run.label, []).append(read_report(path))
+    return reports
 
 
 def _make(folder: Path, comparison: Comparison, run: Run, jobs: JobProcess) -> None:

@@ -50,12 +50,12 @@ def paired_ratio(values: Sequence[float], reference: Sequence[float]) -> Paired:
 
     The interval is from the logarithms; all values must be positive. Raises ValueError without a pair.
     """
-    found = _interval([math.log(a / b) for a, b in zip(values, reference, strict=True)])
+    interval = _interval([math.log(a / b) for a, b in zip(values, reference, strict=True)])
     return Paired(
-        mean=math.exp(found.mean),
-        low=None if found.low is None else math.exp(found.low),
-        high=None if found.high is None else math.exp(found.high),
-        pairs=found.pairs,
+        mean=math.exp(interval.mean),
+        low=None if interval.low is None else math.exp(interval.low),
+        high=None if interval.high is None else math.exp(interval.high),
+        pairs=interval.pairs,
     )
 
 

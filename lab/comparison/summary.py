@@ -67,31 +67,31 @@ def _is_plain_none(variant: VariantRecord) -> bool:
 
 def _row(comparison: Comparison, variant: VariantRecord, baseline: str | None) -> Row:
     runs = comparison.of(variant.label)
-    found = [run.figures for run in runs if run.figures is not None]
+    figures = [run.figures for run in runs if run.figures is not None]
     label = variant.label
     speed = None
     if baseline is not None and label != baseline and label != REFERENCE:
         speed = _against(comparison, label, baseline, lambda f: f.examples_per_second or None, paired_ratio)
-    names = found[0].labels if found else {}
+    names = figures[0].labels if figures else {}
     return Row(
         label=label,
         variant=variant,
-        finished=len(found),
+        finished=len(figures),
         failed=[f"seed {r.seed}: exit code {r.exit_code}, {r.message}" for r in runs if r.status == "failed"],
         died=sum(run.exit_code == 5 for run in runs),
-        ledger_adds_up=all(figures.ledger_adds_up for figures in found),
-        model=found[0].model if found else None,
+        ledger_adds_up=all(f.ledger_adds_up for f in figures),
+        model=figures[0].model if figures else None,
         **dict(_quality(comparison, label, lambda f: f.ne, lambda f: f.auc)),
-        examples_per_second=_mean(found, lambda f: f.examples_per_second),
+        examples_per_second=_mean(figures, lambda f: f.examples_per_second),
         speed_ratio=speed,
-        cpu_seconds_per_million=_mean(found, lambda f: f.cpu_seconds_per_million),
-        sync_bytes=_mean(found, lambda f: f.sync_bytes),
-        rounds=_mean(found, lambda f: f.rounds),
-        round_seconds=_mean(found, lambda f: f.round_seconds),
-        gap_mean=_mean(found, lambda f: f.gap_mean),
-        gap_max=max((f.gap_max for f in found if f.gap_max is not None), default=None),
-        divergence=_mean(found, lambda f: f.divergence),
-        relay_cpu_seconds=_mean(found, lambda f: f.relay_cpu_seconds),
+        cpu_seconds_per_million=_mean(figures, lambda f: f.cpu_seconds_per_million),
+        sync_bytes=_mean(figures, lambda f: f.sync_bytes),
+        rounds=_mean(figures, lambda f: f.rounds),
+        round_seconds=_mean(figures, lambda f: f.round_seconds),
+        gap_mean=_mean(figures, lambda f: f.gap_mean),
+        gap_max=max((f.gap_max for f in figures if f.gap_max is not None), default=None),
+        divergence=_mean(figures, lambda f: f.divergence),
+        relay_cpu_seconds=_mean(figures, lambda f: f.relay_cpu_seconds),
         labels={name: _of_label(comparison, label, name) for name in names},
     )
 
@@ -105,16 +105,16 @@ def _of_label(comparison: Comparison, label: str, name: str) -> Quality:
 
 def _quality(comparison: Comparison, label: str, get_ne: Get, get_auc: Get) -> Quality:
     """Return a variant's NE and AUC, without differences for the reference."""
-    found = [run.figures for run in comparison.of(label) if run.figures is not None]
+    figures = [run.figures for run in comparison.of(label) if run.figures is not None]
     ne = auc = None
     if label != REFERENCE:
         ne = _against(comparison, label, REFERENCE, get_ne, paired_difference)
         auc = _against(comparison, label, REFERENCE, get_auc, paired_difference)
     return Quality(
-        ne=_mean(found, get_ne),
+        ne=_mean(figures, get_ne),
         ne_difference=ne,
         ne_verdict=None if ne is None else ne.verdict(0.0, lower_is_better=True),
-        auc=_mean(found, get_auc),
+        auc=_mean(figures, get_auc),
         auc_difference=auc,
         auc_verdict=None if auc is None else auc.verdict(0.0, lower_is_better=False),
     )

@@ -77,11 +77,12 @@ def variant_job(base: Job, variant: Variant, seed: int, name: str, directory: st
     none does from those that one trainer has by default. Raises JobFileError.
     """
     tree = without_one_trainer_sync(base.model_dump())
-    own = tree["sync"].get("options", {}) if variant.algorithm == tree["sync"].get("algorithm") else {}
+    sync = tree["sync"]
+    base_options = sync.get("options", {}) if variant.algorithm == sync.get("algorithm") else {}
     tree["sync"] |= {
         "algorithm": variant.algorithm,
         "mode": "shadow" if variant.every is None else "fixed",
-        "options": {**own, **variant.options},
+        "options": {**base_options, **variant.options},
     }
     if variant.every is not None:
         tree["sync"]["every"] = variant.every
@@ -104,9 +105,9 @@ def slug(label: str) -> str:
 
 
 def _parse_variant(text: str, label: str) -> Variant:
-    body, at, rate = text.rpartition("@")
+    body, separator, rate = text.rpartition("@")
     every: int | None = None
-    if not at:
+    if not separator:
         body = text
     elif not rate.isascii() or not rate.isdigit() or int(rate) < 1:
         what = f"the rate {rate!r} in {text!r} is not a whole number above 0"
@@ -115,7 +116,7 @@ def _parse_variant(text: str, label: str) -> Variant:
         every = int(rate)
     # A plug-in's own name has a colon: package.module:Class.
     parts = body.split(":")
-    first = next((at for at, part in enumerate(parts) if "=" in part), len(parts))
+    first = next((index for index, part in enumerate(parts) if "=" in part), len(parts))
     name = ":".join(parts[:first]).strip()
     if not name or any("=" not in part for part in parts[first:]):
         raise JobFileError(f"--algorithms: {text!r} is not an algorithm with options", remedy=_EXAMPLE)

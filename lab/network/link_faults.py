@@ -74,7 +74,6 @@ class LinkFaultServer:
         self._server = await asyncio.start_unix_server(self._serve, unix_path(endpoint))
 
     async def close(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.close()
 

@@ -283,7 +283,6 @@ class ProxyListener:
 
     @property
     def open_ends(self) -> int:
-        """Number of open ends of connections."""
         return len(self._ends)
 
     def reset(self) -> None:
@@ -316,7 +315,7 @@ class ProxyListener:
     def _make_room(self) -> bool:
         """Close the oldest connection that has sent nothing; return whether there is one."""
         self.refused += 1
-        silent = next((one for one in self._near if one.silent), None)
+        silent = next((connection for connection in self._near if connection.silent), None)
         if silent is None:
             return False
         self._forget(silent)

@@ -26,7 +26,7 @@ def settings_of(job: Job, profile_path: Path) -> tuple[dict[str, Any], str]:
     sent = (demands.round_sent_bytes + demands.round_received_bytes) / 2
     if not sent:
         raise JobFileError("the profile has no complete round", where=path, remedy="profile for longer")
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "sync_nodes": max(1, job.sync_nodes),
         "mode": job.sync.mode,
         "every": job.sync.every,
@@ -41,7 +41,7 @@ def settings_of(job: Job, profile_path: Path) -> tuple[dict[str, Any], str]:
         options = dict(job.sync.options)
         known = {key: options[key] for key in ("grace", "longest_wait_seconds") if key in options}
         quorum = options.get("quorum", "half")
-        found |= known | {"merges": True, "quorum": 0 if quorum == "half" else quorum}
+        settings |= known | {"merges": True, "quorum": 0 if quorum == "half" else quorum}
     if job.checkpoint.every_seconds:
-        found["checkpoint_seconds"] = job.checkpoint.every_seconds
-    return found, profile.measured.run
+        settings["checkpoint_seconds"] = job.checkpoint.every_seconds
+    return settings, profile.measured.run

@@ -26,7 +26,7 @@ class SharedLink:
         self._rate = bytes_per_second
         self._virtual = 0.0
         self._weight = 0.0
-        self._at = 0.0
+        self._advanced_at = 0.0
         self._waiting: list[tuple[float, int, float, simpy.Event]] = []
         self._numbers = itertools.count()
         self._version = 0
@@ -45,8 +45,8 @@ class SharedLink:
 
     def advance(self) -> None:
         """Bring the counts up to the present moment."""
-        passed = self._env.now - self._at
-        self._at = self._env.now
+        passed = self._env.now - self._advanced_at
+        self._advanced_at = self._env.now
         if self._waiting:
             self._virtual += passed * self._rate / self._weight
             self.moved_bytes += passed * self._rate

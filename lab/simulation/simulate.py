@@ -103,7 +103,8 @@ def simulate(setting: Setting) -> SimulatedPoint:
 def _sites(env: simpy.Environment, setting: Setting, trainers: list[Trainer]) -> list[Site]:
     if not setting.site_size:
         return []
-    groups = [trainers[at : at + setting.site_size] for at in range(0, len(trainers), setting.site_size)]
+    size = setting.site_size
+    groups = [trainers[start : start + size] for start in range(0, len(trainers), size)]
     meeting = Meeting(env, len(groups))
     return [Site(env, setting, group, meeting) for group in groups]
 
@@ -129,8 +130,8 @@ def _counts(setting: Setting, trainers: list[Trainer], center: Center | None, si
         service_seconds=_mean([node.busy_seconds for node in nodes]),
         deaths=sum(trainer.deaths for trainer in trainers),
         lost=sum(trainer.lost_iterations for trainer in trainers),
-        merges=sum(one.merges for one in merges),
-        contributions=sum(one.contributions for one in merges),
+        merges=sum(of_node.merges for of_node in merges),
+        contributions=sum(of_node.contributions for of_node in merges),
     )
 
 

@@ -64,26 +64,25 @@ def simulate_all(
     tell: Callable[[str], object] = lambda line: None,  # noqa: ARG005
 ) -> Sweep:
     """Simulate each setting, and call `tell` with a line about each."""
-    found: dict[str, list[SimulatedPoint]] = {}
+    simulated: dict[str, list[SimulatedPoint]] = {}
     for label, settings in series.items():
-        points = found[label] = []
+        points = simulated[label] = []
         for setting in settings:
             points.append(simulate(setting))
             tell(f"{label}, {count(setting.trainers)} trainers: {describe(points[-1])}")
-    return Sweep(source=source, series=found)
+    return Sweep(source=source, series=simulated)
 
 
 def describe(point: SimulatedPoint) -> str:
-    """Describe a point in a line."""
     return (
         f"{amount(point.steps_per_second)} steps/s, gap {number(point.gap, 1)}, a round in"
         f" {duration(point.round_seconds)}, limit: {point.limit}"
     )
 
 
-def parse_settings(texts: Sequence[str], given: Mapping[str, Any]) -> Setting:
-    """Return the setting of `given` and of KEY=VALUE texts; raises JobFileError."""
-    values: dict[str, Any] = dict(given)
+def parse_settings(texts: Sequence[str], settings: Mapping[str, Any]) -> Setting:
+    """Return the setting that `settings` and KEY=VALUE texts over them give; raises JobFileError."""
+    values: dict[str, Any] = dict(settings)
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or key not in Setting.model_fields:
@@ -116,8 +115,8 @@ def sweep_table(sweep: Sweep) -> list[str]:
         for point in points:
             figures = (amount(point.steps_per_second), number(point.gap, 1), duration(point.round_seconds))
             busy = (percent(point.link_busy), percent(point.service_busy))
-            beside = number(point.data_parallel.goodput, 3) if point.data_parallel is not None else MISSING
-            goodput = (number(point.goodput, 3), beside)
+            parallel = point.data_parallel
+            goodput = (number(point.goodput, 3), MISSING if parallel is None else number(parallel.goodput, 3))
             rows.append((label, count(point.setting.trainers), *figures, *busy, *goodput, point.limit))
     return markdown_table(head, rows)
 

@@ -48,7 +48,6 @@ class Trainer:
 
     @property
     def iterations(self) -> float:
-        """Iterations so far."""
         passed = 0.0 if self._since is None else self._env.now - self._since
         return self._done + passed / self._setting.step_seconds
 

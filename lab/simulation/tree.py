@@ -97,8 +97,8 @@ class Site:
         setting = self._setting
         seconds = self._bytes(size) / setting.link_bytes_per_second + 2 * setting.delay_seconds
         if of_all and setting.site_bytes_per_second is not None:
-            own = len(self._trainers)
+            trainers = len(self._trainers)
             # What its trainers exchange with those of other sites.
-            leaving = own * self._bytes(size) * (size - own) / max(1, size - 1)
+            leaving = trainers * self._bytes(size) * (size - trainers) / max(1, size - 1)
             seconds = max(seconds, leaving / setting.site_bytes_per_second)
         return seconds

@@ -60,13 +60,12 @@ class ArrivalOrder:
         self._number = 0
 
     async def wait(self, seconds: float) -> None:
-        """Wait this many seconds."""
         loop = asyncio.get_running_loop()
-        at, future = loop.time() + seconds, loop.create_future()
+        due, future = loop.time() + seconds, loop.create_future()
         self._number += 1
-        heapq.heappush(self._waiting, (at, self._number, future))
+        heapq.heappush(self._waiting, (due, self._number, future))
         # There are as many timers as waits; each timer ends the earliest wait that is left.
-        loop.call_at(at, self._end_first)
+        loop.call_at(due, self._end_first)
         await future
 
     def _end_first(self) -> None:
@@ -76,6 +75,5 @@ class ArrivalOrder:
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a virtual clock."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)

@@ -110,5 +110,5 @@ def _referred(reference: Reference, number: int, values: torch.Tensor) -> Sent:
     reference.begin()
     _, encoded = reference.encode(0, values.numpy())
     reference.complete(number)
-    found = torch.from_numpy(reference.values.copy()) if reference.is_enabled else values
-    return Sent(found, encoded.payload.nbytes)
+    decoded = torch.from_numpy(reference.values.copy()) if reference.is_enabled else values
+    return Sent(decoded, encoded.payload.nbytes)

@@ -232,7 +232,7 @@ class VirtualJob:
         )
         if len(self._curve) == 2 * CURVE_POINTS:
             self._every_examples *= 2
-            self._curve = [_joined(*self._curve[at : at + 2]) for at in range(0, len(self._curve), 2)]
+            self._curve = list(map(_joined, self._curve[::2], self._curve[1::2]))
 
     def _divergence(self, stride: int = 1) -> float | None:
         """Return the divergence of every `stride`-th element; None while only one trainer takes part."""
@@ -268,5 +268,5 @@ def _by_label(
 
 def _joined(first: CurvePoint, second: CurvePoint) -> CurvePoint:
     """Return the later point, with the mean NE of both."""
-    found = [point.ne for point in (first, second) if point.ne is not None]
-    return second.model_copy(update={"ne": sum(found) / len(found) if found else None})
+    scores = [point.ne for point in (first, second) if point.ne is not None]
+    return second.model_copy(update={"ne": sum(scores) / len(scores) if scores else None})

@@ -97,9 +97,9 @@ class VirtualNetwork:
         if self._lasts(index, 0.0):
             await asyncio.sleep(self._lasts(index, 0.0))
         asyncio.get_running_loop().call_soon(self._announce)
-        found = await self._meetings.meet(index, grouping)
+        memory_round = await self._meetings.meet(index, grouping)
         await asyncio.sleep(self.link.delay_seconds)
-        return found
+        return memory_round
 
     async def exchange(
         self, index: int, part: Slice, values: torch.Tensor, examples: int | None

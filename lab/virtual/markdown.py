@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, cycle
 from typing import Final
 
 from matplotlib.figure import Figure
@@ -59,16 +60,15 @@ def virtual_facts(plan: VirtualPlan) -> list[str]:
     """Return the sentences above the table."""
     seeds = ", ".join(map(str, plan.seeds))
     links = plan.network or "links take no time"
-    given = ", ".join(f"{key} = {value}" for key, value in plan.timing.model_dump().items() if value)
+    times = ", ".join(f"{key} = {value}" for key, value in plan.timing.model_dump().items() if value)
     return [
         f"Emulated on a virtual clock: real arithmetic, and times that are set. Seeds {seeds}.",
-        f"Times: {given}. Links: {links}.",
+        f"Times: {times}. Links: {links}.",
         "Each interval covers 95%, over pairs of the same seed (Student's t). Lower NE is better.",
     ]
 
 
 def virtual_incomplete(rows: Sequence[VirtualRow]) -> list[str]:
-    """Say what is missing."""
     missing = sum(row.missing for row in rows)
     return [f"INCOMPLETE: {missing} runs have not been made."] if missing else []
 
@@ -147,4 +147,4 @@ def _against_time(rows: Sequence[VirtualRow]) -> Figure:
 
 def _colours(rows: Sequence[VirtualRow]) -> dict[str, str]:
     labels = list(dict.fromkeys(row.label for row in rows))
-    return {label: ALONE if at == 0 else COLOURS[(at - 1) % len(COLOURS)] for at, label in enumerate(labels)}
+    return dict(zip(labels, chain([ALONE], cycle(COLOURS)), strict=False))

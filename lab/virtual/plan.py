@@ -58,7 +58,7 @@ class VirtualPlan(ComparisonPart):
 
 def parse_timing(texts: Sequence[str]) -> Timing:
     """Parse KEY=VALUE of `--timing`; raises JobFileError."""
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or key not in Timing.model_fields:
@@ -66,9 +66,9 @@ def parse_timing(texts: Sequence[str]) -> Timing:
                 f"--timing: {text!r} is not KEY=VALUE of {', '.join(Timing.model_fields)}",
                 remedy="write --timing step_seconds=0.02",
             )
-        given[key] = value.split(",") if key == "slower" else value
+        values[key] = value.split(",") if key == "slower" else value
     try:
-        return Timing.model_validate(given)
+        return Timing.model_validate(values)
     except ValidationError as error:
         raise JobFileError(f"--timing: {first_fault(error)}", remedy="give another number") from error
 
@@ -156,7 +156,6 @@ def results_of(folder: Path, plan: VirtualPlan) -> dict[str, VirtualResult]:
 
 
 def job_path(folder: Path, name: str) -> Path:
-    """Return the path of a run's job."""
     return folder / JOBS / f"{name}.json"
 
 

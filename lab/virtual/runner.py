@@ -140,17 +140,18 @@ class _Processes:
             while waiting and len(self._running) < (os.cpu_count() or 1):
                 self._begin(waiting.pop())
             time.sleep(LOOK_SECONDS)
-            for name in [name for name, one in self._running.items() if one.process.poll() is not None]:
+            for name, running in tuple(self._running.items()):
+                if running.process.poll() is None:
+                    continue
                 done += 1
                 self._ended(name, f"{done}/{len(runs)}")
 
     def end(self) -> None:
-        """End all running processes."""
-        for one in self._running.values():
-            one.process.terminate()
-        for one in self._running.values():
-            one.process.wait()
-            one.errors.close()
+        for running in self._running.values():
+            running.process.terminate()
+        for running in self._running.values():
+            running.process.wait()
+            running.errors.close()
 
     def _begin(self, run: VirtualRun) -> None:
         command = python(VIRTUAL_RUN, str(self._folder), run.name)

@@ -40,7 +40,7 @@ class BatchSource:
         self._turns: defaultdict[int, deque[Batch]] = defaultdict(deque)
         self._streams = [self._training(self.plan.train, job.data.readers)]
         if own_files:
-            self._streams = [self._training(own, 1) for own in self._by_files(job.trainer.count)]
+            self._streams = [self._training(spans, 1) for spans in self._by_files(job.trainer.count)]
 
     def next(self, trainer: int = 0) -> Delivery | None:
         """Return a trainer's next batch; None after the last one."""
@@ -59,22 +59,22 @@ class BatchSource:
 
     def _by_files(self, trainers: int) -> list[list[Span]]:
         """Return each trainer's spans; raises JobFileError if one would have none."""
-        paths = list(dict.fromkeys(span.path for span in self.plan.train))
+        train = self.plan.train
+        paths = list(dict.fromkeys(span.path for span in train))
         if len(paths) < trainers:
             raise JobFileError(
                 f"own_files: {trainers} trainers have {len(paths)} files of training data to share",
                 remedy="give data.path as many files as there are trainers, or leave own_files out",
             )
-        owners = {path: at % trainers for at, path in enumerate(paths)}
-        return [[span for span in self.plan.train if owners[span.path] == at] for at in range(trainers)]
+        owners = {path: number % trainers for number, path in enumerate(paths)}
+        return [[span for span in train if owners[span.path] == trainer] for trainer in range(trainers)]
 
     def _training(self, plan: Sequence[Span], readers: int) -> Iterator[Batch]:
         for epoch in range(self._job.data.epochs):
             data = self._job.data
             order = span_order(len(plan), epoch, self._job.run.seed, data.shuffle_window > 0)
-            spans = [plan[at] for at in order]
-            own = [spans[at::readers] for at in range(readers)]
-            streams = [self._reader(part, epoch) for part in own]
+            spans = [plan[number] for number in order]
+            streams = [self._reader(spans[reader::readers], epoch) for reader in range(readers)]
             while streams:
                 for stream in tuple(streams):
                     batch = next(stream, None)

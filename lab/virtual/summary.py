@@ -62,26 +62,26 @@ def summarize_virtual(plan: VirtualPlan, results: Mapping[str, VirtualResult]) -
 def _row(plan: VirtualPlan, results: Mapping[str, VirtualResult], label: str, trainers: int) -> VirtualRow:
     runs = [run for run in plan.runs if (run.label, run.trainers) == (label, trainers)]
     by_seed = {run.seed: results[run.name] for run in runs if run.name in results}
-    found = list(by_seed.values())
+    finished = list(by_seed.values())
     of_one = [run for run in plan.runs if run.label == REFERENCE and run.name in results]
     alone = {run.seed: results[run.name] for run in of_one} if label != REFERENCE else {}
+    every = [result.labels for result in (*finished, *alone.values())]
     # Those that all runs have.
-    every = [*found, *alone.values()]
-    names = [name for name in (found[0].labels if found else ()) if all(name in one.labels for one in every)]
+    names = [name for name in every[0] if all(name in labels for labels in every)] if finished else []
     return VirtualRow(
         label=label,
         trainers=trainers,
-        finished=len(found),
-        missing=len(runs) - len(found),
+        finished=len(finished),
+        missing=len(runs) - len(finished),
         **dict(_quality(by_seed, alone, lambda result: result)),
-        gap_mean=_mean(found, lambda result: result.gap_mean),
-        early_rounds=_mean(found, lambda result: statistics.fmean(result.early_rounds)),
-        staleness=_mean(found, lambda result: result.staleness),
-        divergence=_mean(found, lambda result: result.divergence),
-        seconds=_mean(found, lambda result: result.seconds),
-        examples_per_second=_mean(found, lambda result: result.examples / result.seconds),
-        sync_bytes=_mean(found, lambda result: result.sync_bytes),
-        curves=[result.curve for result in found],
+        gap_mean=_mean(finished, lambda result: result.gap_mean),
+        early_rounds=_mean(finished, lambda result: statistics.fmean(result.early_rounds)),
+        staleness=_mean(finished, lambda result: result.staleness),
+        divergence=_mean(finished, lambda result: result.divergence),
+        seconds=_mean(finished, lambda result: result.seconds),
+        examples_per_second=_mean(finished, lambda result: result.examples / result.seconds),
+        sync_bytes=_mean(finished, lambda result: result.sync_bytes),
+        curves=[result.curve for result in finished],
         labels={name: _of_label(by_seed, alone, name) for name in names},
     )
 
@@ -92,16 +92,16 @@ def _of_label(by_seed: BySeed, alone: BySeed, name: str) -> VirtualQuality:
 
 def _quality(by_seed: BySeed, alone: BySeed, of: Callable[[VirtualResult], AnyLabel]) -> VirtualQuality:
     """Return the quality of one label; `of` takes its figures from a result."""
-    found = list(by_seed.values())
+    results = list(by_seed.values())
     pairs = [(of(result).ne, of(alone[seed]).ne) for seed, result in by_seed.items() if seed in alone]
     known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
-    scores = [ne for result in found if (ne := of(result).ne) is not None]
+    scores = [ne for result in results if (ne := of(result).ne) is not None]
     return VirtualQuality(
-        ne=_mean(found, lambda result: of(result).ne),
+        ne=_mean(results, lambda result: of(result).ne),
         ne_deviation=statistics.stdev(scores) if len(scores) > 1 else None,
         ne_difference=paired_difference(*zip(*known, strict=True)) if known else None,
-        training_ne=_mean(found, lambda result: of(result).training_ne),
-        auc=_mean(found, lambda result: of(result).auc),
+        training_ne=_mean(results, lambda result: of(result).training_ne),
+        auc=_mean(results, lambda result: of(result).auc),
     )
 
 

@@ -202,7 +202,7 @@ class VirtualTrainer:
             batch = batches.popleft()
             waits = replace(waits, seconds=clock(), vectors_seconds=waits.vectors_seconds + clock() - began)
             if self._depth_is_exact or not self.context.is_early():
-                prefetch.stepped(waits, sum(1 for _ in takewhile(lambda one: one.reply.done(), batches)))
+                prefetch.stepped(waits, sum(1 for _ in takewhile(lambda ahead: ahead.reply.done(), batches)))
             push = await self._step(worker, batch, rows, times)
             if push is not None:
                 pushes.add(push)

@@ -99,7 +99,6 @@ class FolderCheckpoints(RunCheckpoints):
 
     @property
     def best(self) -> str:
-        """The folder of the best checkpoint."""
         return str(self.folder / BEST)
 
     def begin(self) -> str:
@@ -131,11 +130,9 @@ class FolderCheckpoints(RunCheckpoints):
         promote(Path(candidate), note)
 
     def drop(self, candidate: str) -> None:
-        """Remove the folder."""
         drop(Path(candidate))
 
     def drop_all(self) -> None:
-        """Remove all such folders."""
         drop_all(self.folder)
 
     def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
@@ -167,7 +164,6 @@ class StoredCheckpoints(RunCheckpoints):
 
     @property
     def best(self) -> str:
-        """The URL of the best checkpoint."""
         best = self._storage.best()
         return self._storage.url if best is None else self._storage.address(best[0])
 
@@ -249,11 +245,10 @@ def keep(checkpoint: Path, examples: int, most: int) -> None:
     """
     run = checkpoint.parent
     copy_checkpoint(checkpoint, run / kept_name(examples))
-    steps = {path: step_of(path.name) for path in run.iterdir()}
-    found = {path: step for path, step in steps.items() if step is not None}
+    steps = {path: step for path in run.iterdir() if (step := step_of(path.name)) is not None}
     # One without its manifest was begun by a process that has died.
-    whole = [path for path in found if (path / MANIFEST_NAME).is_file()]
-    newest = sorted(whole, key=lambda path: found[path])[-most:]
-    for path in found:
+    whole = [path for path in steps if (path / MANIFEST_NAME).is_file()]
+    newest = sorted(whole, key=lambda path: steps[path])[-most:]
+    for path in steps:
         if path not in newest:
             shutil.rmtree(path, ignore_errors=True)

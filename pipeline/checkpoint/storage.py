@@ -96,7 +96,6 @@ class CheckpointStorage:
         return parse_manifest(content, f"{self.url}/{name}")
 
     def files(self, number: int) -> StoredFiles:
-        """Return the place of a checkpoint's files."""
         best = self.best()
         note = best[1] if best is not None and best[0] == number else None
         return StoredFiles(self._store, self.address(number), note)
@@ -156,11 +155,9 @@ class CheckpointStorage:
             raise self._altered(BEST_NAME) from error
 
     def set_best(self, number: int, note: BestNote) -> None:
-        """Make a checkpoint the best one."""
         self._put_json(BEST_NAME, {"checkpoint": number, "note": asdict(note)})
 
     def clear_best(self) -> None:
-        """Have no best checkpoint."""
         self._store.delete([BEST_NAME])
 
     def owner(self) -> Owner | None:

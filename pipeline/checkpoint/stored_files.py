@@ -116,7 +116,6 @@ class StoredFiles:
             self._fetched.clear()
 
     def error(self, entry: FileEntry, what: str) -> CheckpointError:
-        """Make the error for a file."""
         return CheckpointError(what, where=f"{self._store.where}/{entry.name}", remedy=_REMEDY)
 
     def _fetch(self, entry: FileEntry) -> _Scratch:

@@ -87,10 +87,10 @@ class Levels(NamedTuple):
         np.subtract(levels, self.lowest, out=codes[: len(levels)], casting="unsafe")
         # The codes of a byte as one number, each in 8 bits: those above move down beside the first.
         together = codes.view(f"<u{per_byte}")
-        found = together.copy()
+        merged = together.copy()
         for place in range(1, per_byte):
-            found |= together >> (place * (8 - self.bits))
-        packed[:] = found & 0xFF
+            merged |= together >> (place * (8 - self.bits))
+        packed[:] = merged & 0xFF
 
     def unpack(self, packed: Payload, elements: int, name: str) -> Float32Array:
         """Return the levels plus the offset, float32 [elements]; raises CodecError for other levels."""
@@ -134,13 +134,13 @@ class BlockCodec(Codec):
         scales_bytes = 4 * self._blocks(len(values))
         payload = np.empty(scales_bytes + self.levels.payload_bytes(len(values)), dtype=np.uint8)
         scales, packed = payload[:scales_bytes].view("<f4"), payload[scales_bytes:]
-        found = np.empty(len(values), np.int8)
+        levels = np.empty(len(values), np.int8)
         whole = len(values) // self._block
         head = whole * self._block
         rows, tail = in_rows(values, self._block)
-        self.levels.quantize(rows, scales[:whole], found[:head].reshape(rows.shape), self.name)
-        self.levels.quantize(tail, scales[whole:], found[None, head:], self.name)
-        self.levels.pack(found, packed)
+        self.levels.quantize(rows, scales[:whole], levels[:head].reshape(rows.shape), self.name)
+        self.levels.quantize(tail, scales[whole:], levels[None, head:], self.name)
+        self.levels.pack(levels, packed)
         return payload
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
@@ -210,5 +210,5 @@ def in_rows(flat: Float32Array, block: int) -> tuple[Float32Array, Float32Array]
 def _table(levels: Levels) -> tuple[Float32Array, NDArray[np.bool_]]:
     """Return, for every byte, its levels plus the offset, float32 [256, n], and whether it has such."""
     shifts = np.arange(0, 8, levels.bits)
-    found = ((np.arange(256)[:, None] >> shifts) & (2**levels.bits - 1)) + levels.lowest
-    return (found + levels.offset).astype("<f4"), (found <= levels.highest).all(axis=1)
+    byte_levels = ((np.arange(256)[:, None] >> shifts) & (2**levels.bits - 1)) + levels.lowest
+    return (byte_levels + levels.offset).astype("<f4"), (byte_levels <= levels.highest).all(axis=1)

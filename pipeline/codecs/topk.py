@@ -56,7 +56,7 @@ class TopK(Codec):
         count = self._count(len(values))
         scales = np.empty(-(-len(values) // BLOCK), "<f4")
         levels = np.empty(count, np.int8)
-        at = np.empty(count, np.int64)
+        places = np.empty(count, np.int64)
         done = scaled = start = 0
         for rows in in_rows(values, BLOCK):
             if not rows.size:
@@ -64,13 +64,13 @@ class TopK(Codec):
             shape = len(rows), self._kept(rows.shape[1])
             part, blocks = slice(done, done + shape[0] * shape[1]), slice(scaled, scaled + len(rows))
             chosen = _largest(rows, shape[1])
-            np.add(chosen, start, out=at[part])
+            np.add(chosen, start, out=places[part])
             sent = np.take(rows, chosen).reshape(shape)
             self._levels.quantize(sent, scales[blocks], levels[part].reshape(shape), self.name)
             done, scaled, start = part.stop, blocks.stop, start + rows.size
         packed = np.empty(self._levels.payload_bytes(count), np.uint8)
         self._levels.pack(levels, packed)
-        return np.concatenate([scales.view(np.uint8), packed, _places(at, len(values))])
+        return np.concatenate([scales.view(np.uint8), packed, _pack_places(places, len(values))])
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
         """Return the values; they take up to `32 / (fraction * (8 + bits))` times the payload's memory."""
@@ -81,17 +81,17 @@ class TopK(Codec):
             raise CodecError(wrong)
         scales = payload[:scales_bytes].copy().view("<f4")
         self._levels.check_scales(scales, self.name)
-        at = _at(payload[head:], elements)
-        if at is None or len(at) != count:
+        places = _unpack_places(payload[head:], elements)
+        if places is None or len(places) != count:
             raise CodecError(wrong)
-        wanted = np.full(len(scales), self._kept(BLOCK))
-        wanted[elements // BLOCK :] = self._kept(elements % BLOCK)
-        blocks = np.repeat(np.arange(len(scales)), wanted)
-        if count and (at[-1] >= elements or not np.array_equal(at // BLOCK, blocks)):
+        kept = np.full(len(scales), self._kept(BLOCK))
+        kept[elements // BLOCK :] = self._kept(elements % BLOCK)
+        blocks = np.repeat(np.arange(len(scales)), kept)
+        if count and (places[-1] >= elements or not np.array_equal(places // BLOCK, blocks)):
             raise CodecError(f"topk: places are not below {elements}, or not as many in each block")
         sent = self._levels.unpack(payload[scales_bytes:head], count, self.name)
         values = np.zeros(elements, dtype="<f4")
-        values[at] = sent * scales[blocks]
+        values[places] = sent * scales[blocks]
         return values
 
     def _kept(self, elements: int) -> int:
@@ -111,9 +111,9 @@ def _largest(rows: Float32Array, kept: int) -> Places:
     # This is several times as fast as `argpartition`.
     least = np.partition(sizes, place, axis=1)[:, place, None]
     chosen = sizes >= least
-    found = np.flatnonzero(chosen)
-    if len(found) == kept * len(rows):
-        return found
+    places = np.flatnonzero(chosen)
+    if len(places) == kept * len(rows):
+        return places
     (more,) = np.nonzero(np.count_nonzero(chosen, axis=1) > kept)
     above, ties = sizes[more] > least[more], sizes[more] == least[more]
     room = kept - np.count_nonzero(above, axis=1)
@@ -121,27 +121,27 @@ def _largest(rows: Float32Array, kept: int) -> Places:
     return np.flatnonzero(chosen)
 
 
-def _places(at: Places, elements: int) -> Payload:
-    """Return where the elements are, in the shorter of two forms."""
-    before = np.diff(at, prepend=-1) - 1
+def _pack_places(places: Places, elements: int) -> Payload:
+    """Return where the elements are, as a bitmap or as steps from one to the next, whichever is shorter."""
+    before = np.diff(places, prepend=-1) - 1
     far = before // _FAR
     size = len(before) + int(far.sum())
     if size >= -(-elements // 8):
         present = np.zeros(elements, np.bool_)
-        present[at] = True
+        present[places] = True
         return np.packbits(present)
-    places = np.full(size, _FAR, np.uint8)
-    places[np.arange(len(before)) + np.cumsum(far)] = before % _FAR
-    return places
+    packed = np.full(size, _FAR, np.uint8)
+    packed[np.arange(len(before)) + np.cumsum(far)] = before % _FAR
+    return packed
 
 
-def _at(places: Payload, elements: int) -> Places | None:
-    """Return the ascending places of the elements that are sent; None if `_places` cannot have written it."""
+def _unpack_places(packed: Payload, elements: int) -> Places | None:
+    """Return the ascending places of the sent elements; None for bytes that `_pack_places` never returns."""
     bitmap_bytes = -(-elements // 8)
-    if len(places) == bitmap_bytes:
-        return np.flatnonzero(np.unpackbits(places, count=elements)).astype(np.int64)
-    if len(places) > bitmap_bytes or (len(places) and places[-1] == _FAR):
+    if len(packed) == bitmap_bytes:
+        return np.flatnonzero(np.unpackbits(packed, count=elements)).astype(np.int64)
+    if len(packed) > bitmap_bytes or (len(packed) and packed[-1] == _FAR):
         return None
-    at: Places = np.cumsum(places, dtype=np.int64)[places != _FAR]
-    at += np.arange(len(at))
-    return at
+    places: Places = np.cumsum(packed, dtype=np.int64)[packed != _FAR]
+    places += np.arange(len(places))
+    return places

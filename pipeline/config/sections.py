@@ -260,8 +260,8 @@ def rows_that_count(metric: str) -> int | None:
 
     Raises ValueError for a k that is not a number from 1 to MOST_TOP_ROWS.
     """
-    name, at, rows = metric.partition("/")[0].partition("@")
-    if not at or name not in (*GROUP_METRICS, *RANKED_METRICS):
+    name, separator, rows = metric.partition("/")[0].partition("@")
+    if not separator or name not in (*GROUP_METRICS, *RANKED_METRICS):
         return None
     if not (rows.isascii() and rows.isdigit() and 1 <= int(rows[:9]) <= MOST_TOP_ROWS):
         raise ValueError(

@@ -366,12 +366,12 @@ def _limits(
     sizes = list(tables)
     shared = [(table, whole) for table, whole in sizes if table.memory_bytes is None]
     together = ([table for table, _ in shared], sum(whole for _, whole in shared), memory_bytes * nodes)
-    own = [
+    separate = [
         ([table], whole, table.memory_bytes * nodes)
         for table, whole in sizes
         if table.memory_bytes is not None
     ]
-    return [together, *own]
+    return [together, *separate]
 
 
 def table_names(columns: Sequence[InputColumn]) -> list[str]:

@@ -81,7 +81,7 @@ class _BadRows(UnreportedBadRows):
         self.why: list[str] = []
 
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        """Count a row."""
+        """Count a row, and keep the faults of the first ones."""
         super().add(path, line, why, text)
         if len(self.why) < _SAMPLES:
             self.why.append(f"{path}: {why}: {printable(text)}")

@@ -133,9 +133,9 @@ class RetrievalSums:
         query, first = query[order], np.cumsum(relevant) - relevant
         # The n-th relevant item has n - 1 others before it, though ranks by rows of their own may be alike.
         ranks = np.maximum(ranks[order], np.arange(1, len(query) + 1) - first[query])
-        found = ranks <= self._k
-        hits = _sums(query[found], np.ones(int(found.sum())), len(relevant))
-        gains = _sums(query[found], 1.0 / np.log2(ranks[found] + 1.0), len(relevant))
+        in_top_k = ranks <= self._k
+        hits = _sums(query[in_top_k], np.ones(int(in_top_k.sum())), len(relevant))
+        gains = _sums(query[in_top_k], 1.0 / np.log2(ranks[in_top_k] + 1.0), len(relevant))
         best = np.cumsum(1.0 / np.log2(np.arange(min(self._k, relevant.max())) + 2.0))
         reciprocal = np.zeros(len(relevant))
         known = ranks < _MISSED

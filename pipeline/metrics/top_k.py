@@ -248,22 +248,21 @@ def _no_groups() -> _Groups:
 
 
 def _grouped(keys: Uint64Array, scores: Float32Array, labels: Mask, k: int) -> _Groups:
-    """Return the groups of rows."""
-    found, group, rows = np.unique(keys, return_inverse=True, return_counts=True)
-    positives = np.bincount(group, weights=labels, minlength=len(found)).astype(np.int64)
-    return _Groups(found, rows.astype(np.int64), positives, *_first(group, scores, labels, k))
+    unique_keys, group, rows = np.unique(keys, return_inverse=True, return_counts=True)
+    positives = np.bincount(group, weights=labels, minlength=len(unique_keys)).astype(np.int64)
+    return _Groups(unique_keys, rows.astype(np.int64), positives, *_first(group, scores, labels, k))
 
 
-def _joined(one: _Groups, other: _Groups, k: int) -> _Groups:
+def _joined(first: _Groups, second: _Groups, k: int) -> _Groups:
     """Return the groups of both, each once."""
-    found, group = np.unique(np.concatenate([one.keys, other.keys]), return_inverse=True)
-    rows, positives = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
-    np.add.at(rows, group, np.concatenate([one.rows, other.rows]))
-    np.add.at(positives, group, np.concatenate([one.positives, other.positives]))
-    counts = np.concatenate([part.candidates_per_group(k) for part in (one, other)])
-    scores = np.concatenate([one.scores, other.scores])
-    labels = np.concatenate([one.labels, other.labels])
-    return _Groups(found, rows, positives, *_first(np.repeat(group, counts), scores, labels, k))
+    keys, group = np.unique(np.concatenate([first.keys, second.keys]), return_inverse=True)
+    rows, positives = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+    np.add.at(rows, group, np.concatenate([first.rows, second.rows]))
+    np.add.at(positives, group, np.concatenate([first.positives, second.positives]))
+    counts = np.concatenate([part.candidates_per_group(k) for part in (first, second)])
+    scores = np.concatenate([first.scores, second.scores])
+    labels = np.concatenate([first.labels, second.labels])
+    return _Groups(keys, rows, positives, *_first(np.repeat(group, counts), scores, labels, k))
 
 
 def _first(group: Int64Array, scores: Float32Array, labels: Mask, k: int) -> tuple[Float32Array, Mask]:

@@ -331,10 +331,10 @@ def _check_contract(job: Job, module: nn.Module) -> None:
 def _check_scores(job: Job, module: nn.Module) -> None:
     names = job.data.label_names
     shape = "[B]" if len(names) == 1 else f"[B, {len(names)}], a column for each of {', '.join(names)}"
-    own = not job.model.has_logits
+    gives_scores = not job.model.has_logits
     method, returns = (
         ("scores", f"scores(outputs) must return scores {shape}")
-        if own
+        if gives_scores
         else ("forward", f"forward(dense [B, D], embeddings: list of T [B, K_t]) must return logits {shape}")
     )
     dense, embeddings = zero_inputs(job)
@@ -343,8 +343,8 @@ def _check_scores(job: Job, module: nn.Module) -> None:
             logits = scoring(job, module)(dense, embeddings)
     except Exception as error:
         raise JobFileError(
-            f"{job.model.name}.{'forward or scores' if own else 'forward'} failed on a batch of 2 zeros:"
-            f" {type(error).__name__}: {error}",
+            f"{job.model.name}.{'forward or scores' if gives_scores else 'forward'} failed on a batch of 2"
+            f" zeros: {type(error).__name__}: {error}",
             where="model.name",
             remedy=returns,
         ) from error
@@ -355,5 +355,5 @@ def _check_scores(job: Job, module: nn.Module) -> None:
         raise JobFileError(
             f"{job.model.name}.{method} returned {what} for a batch of 2",
             where="model.name",
-            remedy=f"return float32 {'scores' if own else 'logits'} {shape}",
+            remedy=f"return float32 {'scores' if gives_scores else 'logits'} {shape}",
         )

@@ -176,17 +176,17 @@ def _check_rows(job: Job, module: nn.Module, inputs: _Inputs) -> None:
     """Check that an example's logits in scoring do not depend on the examples beside it."""
     dense, embeddings = inputs
     first = dense[:1], [_first_row(embedding) for embedding in embeddings]
-    beside = _logits(job, module, inputs, training=False)[:1]
+    in_batch = _logits(job, module, inputs, training=False)[:1]
     again = _logits(job, module, inputs, training=False, seed=_SEED + 1)[:1]
-    if not torch.equal(beside, again) or not beside.isfinite().all():
+    if not torch.equal(in_batch, again) or not in_batch.isfinite().all():
         # It draws numbers in scoring, or such inputs say nothing.
         return
     try:
         alone = _logits(job, module, first, training=False)
         what = "scores an example by what others are beside it"
     except Exception as error:  # noqa: BLE001 - the user's own
-        alone, what = torch.full_like(beside, torch.nan), f"cannot score one example by itself ({error})"
-    if not torch.allclose(beside, alone, rtol=1e-4, atol=1e-5):
+        alone, what = torch.full_like(in_batch, torch.nan), f"cannot score one example by itself ({error})"
+    if not torch.allclose(in_batch, alone, rtol=1e-4, atol=1e-5):
         raise JobFileError(
             f"{job.model.name}: forward {what}; predict, serve and eval would give it other scores",
             where=_WHERE,

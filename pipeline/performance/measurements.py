@@ -74,7 +74,6 @@ class ProfileMeasurements(ResultModel):
     nodes: list[NodeMeasurements]
 
     def of(self, role: str) -> list[NodeMeasurements]:
-        """Return the nodes of one role."""
         return [node for node in self.nodes if node.role == role]
 
     @property
@@ -111,14 +110,14 @@ class ProfileMeasurements(ResultModel):
 
 
 def depth_bounds(job: Job) -> list[str]:
-    """Return the settings by whose numbers a worker of this job has no more batches in flight.
+    """Return the settings that bound how many batches a worker has in flight, where the job gives a number.
 
-    None of a deterministic job, where a worker waits for each lookup whatever they are.
+    Empty for a deterministic job, whose workers wait for each lookup whatever the settings are.
     """
     if job.run.deterministic:
         return []
-    given = {"trainer.lookups_ahead": job.trainer.lookups_ahead, "trainer.credit": job.trainer.credit}
-    return [key for key, value in given.items() if value != "auto"]
+    settings = {"trainer.lookups_ahead": job.trainer.lookups_ahead, "trainer.credit": job.trainer.credit}
+    return [key for key, value in settings.items() if value != "auto"]
 
 
 class LinkMeasurement(ResultModel):

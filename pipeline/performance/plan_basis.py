@@ -49,7 +49,6 @@ class PlanBasis(ResultModel):
 
     @classmethod
     def of(cls, job: Job, machine_memory_bytes: int) -> PlanBasis:
-        """Return the basis of a job's profile."""
         return cls(
             model_digest=model_digest(job),
             settings=cost_settings(job),

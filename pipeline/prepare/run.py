@@ -164,13 +164,15 @@ class PreparationRun:
         self._status = replace(self._status, rows=progress.rows)
         return writer.rows
 
-    def _write(self, path: Path, beside: Path | None, rows: Iterator[ObservedRows]) -> tuple[PartWriter, int]:
+    def _write(
+        self, path: Path, values_path: Path | None, rows: Iterator[ObservedRows]
+    ) -> tuple[PartWriter, int]:
         """Write rows to a file; return its closed writer, and the number of positives.
 
-        Their values are written to the file `beside`, if any.
+        Their values are written to `values_path`, if any.
         """
         positives = 0
-        values = ValuesWriter(self._job, beside) if beside else None
+        values = ValuesWriter(self._job, values_path) if values_path else None
         writer = PartWriter(path, self._columns, self._digest)
         try:
             for some in rows:

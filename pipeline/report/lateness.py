@@ -63,8 +63,8 @@ class Lateness:
 def lateness_of(counts: Mapping[str, Any]) -> dict[str, Lateness]:
     """Return the lateness of each trainer by the metrics of one node: a sync node, or another trainer."""
     merged = {
-        name: Lateness(seconds=one.late_seconds, merges=one.merges, missed_merges=one.missed_merges)
-        for name, one in merged_work(counts).items()
+        name: Lateness(seconds=work.late_seconds, merges=work.merges, missed_merges=work.missed_merges)
+        for name, work in merged_work(counts).items()
     }
     return merged or {
         key.removeprefix(WAITED_SECONDS): Lateness(seconds=float(value))
@@ -74,23 +74,23 @@ def lateness_of(counts: Mapping[str, Any]) -> dict[str, Lateness]:
 
 
 def latest_of(nodes: Mapping[str, Mapping[str, Lateness]]) -> dict[str, Lateness]:
-    """Return of each trainer what the node says to which it was the latest."""
-    found: dict[str, Lateness] = {}
+    """Return each trainer's lateness at the node that it kept waiting longest."""
+    latest: dict[str, Lateness] = {}
     for of_trainers in nodes.values():
-        for name, one in of_trainers.items():
-            if name not in found or one.seconds > found[name].seconds:
-                found[name] = one
-    return found
+        for name, lateness in of_trainers.items():
+            if name not in latest or lateness.seconds > latest[name].seconds:
+                latest[name] = lateness
+    return latest
 
 
 def late_trainers(lateness: Mapping[str, Lateness], over_seconds: float) -> dict[str, Lateness]:
     """Return those that were late for LATE_SHARE of the time, and TIMES_OTHERS as long as the others.
 
-    None if the time is less than LONG_SECONDS.
+    Empty if the time is less than LONG_SECONDS.
     """
     late = {}
-    for name, one in lateness.items() if over_seconds >= LONG_SECONDS else ():
+    for name, trainer in lateness.items() if over_seconds >= LONG_SECONDS else ():
         others = [other.seconds for key, other in lateness.items() if key != name]
-        if others and one.seconds > max(LATE_SHARE * over_seconds, TIMES_OTHERS * median(others)):
-            late[name] = one
+        if others and trainer.seconds > max(LATE_SHARE * over_seconds, TIMES_OTHERS * median(others)):
+            late[name] = trainer
     return late

@@ -104,14 +104,14 @@ def merges_of(nodes: Mapping[str, Mapping[str, Any]], trained_examples: Mapping[
     fewest = min((counts for counts, _ in slices), key=lambda counts: int(counts.get("merges", 0)))
     names = sorted({name for _, work in slices for name in work})
     least = {
-        name: min((work[name] for _, work in slices if name in work), key=lambda one: one.examples)
+        name: min((work[name] for _, work in slices if name in work), key=lambda merged: merged.examples)
         for name in names
     }
     trainers = {
-        name: one.model_copy(
-            update={"unmerged_examples": max(0, trained_examples.get(name, 0) - one.examples)}
+        name: merged.model_copy(
+            update={"unmerged_examples": max(0, trained_examples.get(name, 0) - merged.examples)}
         )
-        for name, one in least.items()
+        for name, merged in least.items()
     }
     return Merges(
         number=int(fewest.get("merges", 0)), late=int(fewest.get("late_merges", 0)), trainers=trainers

@@ -34,10 +34,10 @@ def retrieval_settings(job: Job, items: str = "", k: int | None = None) -> Retri
             remedy="leave it out",
         )
     validation = job.validation
-    found = job.model_copy(
+    settings = job.model_copy(
         update={"validation": validation.model_copy(update={"items": items or validation.items})}
     ).retrieval
-    return found if found is None or k is None else found._replace(k=k)
+    return settings if settings is None or k is None else settings._replace(k=k)
 
 
 def evaluate_retrieval(
@@ -116,10 +116,10 @@ class RetrievalScorer:
         if not self._settings.exclude_trained:
             return None
         if self._excluded is None or self._excluded_for != list(spans):
-            wanted = groups_of(self._required_groups(examples) for examples in self._positives(spans))
+            groups = groups_of(self._required_groups(examples) for examples in self._positives(spans))
             before = [] if self._validated == list(spans) else self._validated
             excluded, relevant = (
-                self._items_of_groups(ItemsOfGroups(wanted, items), of, numbers)
+                self._items_of_groups(ItemsOfGroups(groups, items), of, numbers)
                 for of in ([*self._trained, *before], spans)
             )
             # What a query is to find is never left out for another of its rows.
@@ -128,11 +128,11 @@ class RetrievalScorer:
         return self._excluded
 
     def _items_of_groups(
-        self, found: ItemsOfGroups, spans: Sequence[Span], numbers: ItemNumbers
+        self, items: ItemsOfGroups, spans: Sequence[Span], numbers: ItemNumbers
     ) -> ItemsOfGroups:
         for examples in self._positives(spans):
-            found.add(self._required_groups(examples), numbers.of(self._identity(examples)))
-        return found
+            items.add(self._required_groups(examples), numbers.of(self._identity(examples)))
+        return items
 
     def _positives(self, spans: Sequence[Span]) -> Iterator[Examples]:
         """Yield the rows with a positive label, at most VECTOR_BATCH at once."""

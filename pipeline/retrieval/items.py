@@ -121,12 +121,12 @@ class Identities:
         self._known = self._recent = np.zeros(0, np.int64)
 
     def add(self, values: Int64Array) -> Mask:
-        """Add values, and return which of them are new, and the first of their kind: bool [n]."""
-        found, first = np.unique(values, return_index=True)
-        new = ~(places_in(self._known, found)[1] | places_in(self._recent, found)[1])
+        """Add values, and return which are new, bool [n]; of equal ones only the first is."""
+        distinct, first = np.unique(values, return_index=True)
+        new = ~(places_in(self._known, distinct)[1] | places_in(self._recent, distinct)[1])
         mask = np.zeros(len(values), np.bool_)
         mask[first[new]] = True
-        self._recent = np.sort(np.concatenate([self._recent, found[new]]))
+        self._recent = np.sort(np.concatenate([self._recent, distinct[new]]))
         # So that values are moved a few times each, whatever their number.
         if len(self._recent) > len(self._known) // 4:
             self._known = np.sort(np.concatenate([self._known, self._recent]))

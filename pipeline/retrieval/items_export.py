@@ -118,8 +118,8 @@ class ItemsExport:
         index = self.manifest["index"]
         if index is None:
             return SearchedItems(ids, ExactSearch(vectors), None, 0.0)
-        found = VectorIndex.read(self.folder / index["file"], threads)
-        return SearchedItems(ids, found, Recall(**index["recall"]), 0.0)
+        vector_index = VectorIndex.read(self.folder / index["file"], threads)
+        return SearchedItems(ids, vector_index, Recall(**index["recall"]), 0.0)
 
     def _vectors(self) -> tuple[pa.Array, Float32Array]:
         table = pq.read_table(self.folder / self.manifest["items"]["file"]).combine_chunks()

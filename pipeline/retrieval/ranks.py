@@ -30,7 +30,6 @@ class Pairs(NamedTuple):
 
 
 def no_pairs() -> Pairs:
-    """Return none."""
     return Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
@@ -54,10 +53,10 @@ def ranks_of(
     for some in blocks(len(queries), QUERY_BLOCK):
         of_some = (query >= some.start) & (query < some.stop)
         left_out = query[of_some] - some.start, item[of_some]
-        own = _own_products(queries[some], vectors[targets[some]])
+        own_products = _own_products(queries[some], vectors[targets[some]])
         for items in blocks(len(vectors), ITEM_BLOCK):
-            above = products(queries[some], vectors[items]) >= own[:, np.newaxis]
-            for row, number in (left_out, (np.arange(len(own)), targets[some])):
+            above = products(queries[some], vectors[items]) >= own_products[:, np.newaxis]
+            for row, number in (left_out, (np.arange(len(own_products)), targets[some])):
                 here = (number >= items.start) & (number < items.stop)
                 above[row[here], number[here] - items.start] = False
             ranks[some] += above.sum(axis=1)
@@ -66,10 +65,9 @@ def ranks_of(
 
 def _own_products(queries: Float32Array, vectors: Float32Array) -> Float32Array:
     """Return the product of each query with its vector, float32 [Q], as `products` rounds it."""
-    own: Float32Array = np.einsum("qd,qd->q", queries.astype(np.float64), vectors.astype(np.float64)).astype(
-        np.float32
-    )
-    return own
+    exact = np.einsum("qd,qd->q", queries.astype(np.float64), vectors.astype(np.float64))
+    rounded: Float32Array = exact.astype(np.float32)
+    return rounded
 
 
 class ItemNumbers:
@@ -102,7 +100,6 @@ class ItemsOfGroups:
 
     @property
     def count(self) -> int:
-        """Number of pairs."""
         self._fold_pending()
         return len(self._codes)
 

@@ -98,8 +98,8 @@ class ItemFiles:
         if self.search == "exact" or (self.search == "auto" and len(exact) <= EXACT_ITEMS):
             return catalogue, SearchedItems(ids, exact, None, time.monotonic() - since)
         index = VectorIndex.build(catalogue.vectors, self.threads)
-        found = index.tune(exact, *self._sample(model, catalogue.vectors))
-        return catalogue, SearchedItems(ids, index, found, time.monotonic() - since)
+        recall = index.tune(exact, *self._sample(model, catalogue.vectors))
+        return catalogue, SearchedItems(ids, index, recall, time.monotonic() - since)
 
     def _ids_of(self, catalogue: Catalogue) -> pa.Array:
         """Return the ids, which replies and files can have; raises DataError for texts that are none."""
@@ -119,8 +119,8 @@ class ItemFiles:
         drawn = np.random.default_rng(0)
         if not self.queries:
             return vectors[drawn.permutation(len(vectors))[:RECALL_QUERIES]], "items"
-        found = np.unique(query_vectors_of_files(model, self.queries, RECALL_ROWS), axis=0)
-        return found[drawn.permutation(len(found))[:RECALL_QUERIES]], "queries"
+        query_vectors = np.unique(query_vectors_of_files(model, self.queries, RECALL_ROWS), axis=0)
+        return query_vectors[drawn.permutation(len(query_vectors))[:RECALL_QUERIES]], "queries"
 
 
 def query_vectors_of_files(model: SavedModel, patterns: Sequence[str], most_rows: int) -> Float32Array:

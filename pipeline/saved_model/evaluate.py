@@ -141,7 +141,7 @@ def score_in_pieces(
     """
     bad_rows = BadRows(model.job.data.max_bad_rows)
     sums, spans = PassSums.of(model.job.ranking, KEPT_BYTES), list(spans)
-    own = model.own_metrics()
+    own_metrics = model.own_metrics()
     paths = {span.number: span.path for span in spans}
     for batch in batches_of(model, spans, bad_rows):
         weights = batch.weights if len(batch.weights) else None
@@ -155,12 +155,12 @@ def score_in_pieces(
                 where=paths.get(batch.id.span, ""),
                 remedy="use an earlier checkpoint, or fix what the model computes for these rows",
             ) from error
-        own.add(scores, labels, weights, batch.groups)
+        own_metrics.add(scores, labels, weights, batch.groups)
         if ids is not None:
             ids.add(model.ids_without_row(batch))
         yield
     first = str(bad_rows.first[0]) if bad_rows.first else ""
-    return SpanScores(sums.quality, bad_rows.count, first, sums.ranking, own.results())
+    return SpanScores(sums.quality, bad_rows.count, first, sums.ranking, own_metrics.results())
 
 
 def batches_of(model: SavedModel, spans: Iterable[Span], bad_rows: BadRows) -> Iterator[Batch]:

@@ -149,7 +149,6 @@ def _require_padded(model: SavedModel) -> None:
 
 
 def _rows_of(table: Table) -> TableRows:
-    """Return all rows of a table."""
     return (
         TableRows.all_of(table.weights) if table.grown is None else TableRows(table.grown.keys, table.weights)
     )

@@ -53,7 +53,6 @@ class Export:
 
     @property
     def version(self) -> str:
-        """The version of its model."""
         return str(self.manifest["version"])
 
     @property
@@ -64,7 +63,6 @@ class Export:
 
     @property
     def table_format(self) -> Literal["parquet", "safetensors"]:
-        """The format of its tables."""
         files = (table["file"] for table in self.manifest["tables"])
         return "parquet" if all(file.endswith(".parquet") for file in files) else "safetensors"
 

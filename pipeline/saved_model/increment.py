@@ -60,7 +60,7 @@ def tables_at(export: Export) -> dict[str, TableRows]:
     while (before := chain[-1].since) is not None:
         if any(before == later.version for later in chain):
             raise DataError("depends on itself", where=str(chain[-1].folder))
-        chain.append(_beside(export.folder, before, chain[-1]))
+        chain.append(_open_version(export.folder, before, chain[-1]))
     return merged_tables(chain[::-1])
 
 
@@ -115,7 +115,7 @@ def _of_another(base: Export, how: str, folder: Place) -> JobFileError:
     )
 
 
-def _beside(folder: Path, version: str, increment: Export) -> Export:
+def _open_version(folder: Path, version: str, increment: Export) -> Export:
     for path in sorted(folder.absolute().parent.glob(f"*/{EXPORT_MANIFEST}")):
         try:
             manifest = json.loads(path.read_text("utf-8"))

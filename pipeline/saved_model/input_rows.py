@@ -213,11 +213,11 @@ def _criteo_columns(data: DataSection) -> DataSection:
 
 
 def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
-    def wanted(arrow: pa.Schema) -> list[str]:
+    def columns_to_read(arrow: pa.Schema) -> list[str]:
         check_parquet(span.path, arrow, schema.read)
-        return _wanted(span.path, schema, arrow.names, keep)
+        return _columns_to_read(span.path, schema, arrow.names, keep)
 
-    for done, rows in parquet_rows(span, wanted):
+    for done, rows in parquet_rows(span, columns_to_read):
         columns = {name: rows.column(name) for name in rows.schema.names}
         numbers = np.arange(done + 1, done + 1 + len(rows))
         yield rows_of_columns(columns, schema, keep, span.path, numbers)
@@ -227,8 +227,8 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
     data = schema.data
     delimiter = delimiter_of(data)
     names = _text_names(span, schema, delimiter)
-    wanted, messages = _wanted(span.path, schema, names, keep), span.kind == "offsets"
-    parser = LineParser(names, wanted, delimiter, data.quote, span.path, messages=messages)
+    sources, messages = _columns_to_read(span.path, schema, names, keep), span.kind == "offsets"
+    parser = LineParser(names, sources, delimiter, data.quote, span.path, messages=messages)
     line_number = line_numbers(span, header=data.header)
     passed = 0
     for block in line_blocks(span, encoding=data.encoding, kafka=data.kafka, header=data.header):
@@ -279,7 +279,7 @@ def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
     return [name.strip() for name in fields] if data.strip else fields
 
 
-def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str]) -> list[str]:
+def _columns_to_read(path: str, schema: InputSchema, names: list[str], keep: Sequence[str]) -> list[str]:
     """List the columns to read.
 
     Raises DataError for a needed column that the file lacks or has more than once.

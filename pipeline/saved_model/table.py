@@ -80,7 +80,6 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return len(self.weights if self.grown is None else self.grown)
 
     @property
@@ -162,7 +161,7 @@ class Table:
             raise TypeError(f"table {self.name}: rows must be integers, not {index.dtype}")
         if index.size and not (int(index.min()) >= 0 and int(index.max()) < self.rows):
             raise IndexError(f"table {self.name}: a row is outside of 0 to {self.rows - 1}")
-        vectors = self.weights[index] if self.grown is None else self.grown.at(index)
+        vectors = self.weights[index] if self.grown is None else self.grown.vectors_at(index)
         return torch.from_numpy(vectors)
 
     def lookup_ids(self, values: Iterable[Values]) -> torch.Tensor:

@@ -34,7 +34,6 @@ def counted(value: int, noun: str, plural: str | None = None) -> str:
 
 
 def number(value: float | None, digits: int = 4, *, missing: str = MISSING) -> str:
-    """Format a number with `digits` decimals."""
     return missing if value is None else f"{value:,.{digits}f}"
 
 

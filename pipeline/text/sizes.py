@@ -25,10 +25,10 @@ def parse_size(text: str) -> int:
 
     Raises ValueError, which says what to write.
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", text.strip())
-    if found is None or found[2].upper() not in _UNITS:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", text.strip())
+    if match is None or match[2].upper() not in _UNITS:
         raise ValueError(f"{text!r} given; {SIZE_HINT}")
-    size = float(found[1]) * _UNITS[found[2].upper()]
+    size = float(match[1]) * _UNITS[match[2].upper()]
     if not math.isfinite(size):
         raise ValueError(f"{text!r} given; {SIZE_HINT}")
     return int(size)

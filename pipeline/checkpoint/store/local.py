@@ -63,7 +63,6 @@ class LocalStore(Store):
         return True
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """Read a file piece by piece."""
         try:
             with (self._folder / name).open("rb") as file:
                 while piece := file.read(_PIECE_BYTES):
@@ -72,7 +71,6 @@ class LocalStore(Store):
             raise self._unreadable(name, error) from error
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Read bytes of a file."""
         try:
             with (self._folder / name).open("rb") as file:
                 file.seek(start)

@@ -134,13 +134,11 @@ class ObjectStore(Store):
         return True
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """Download an object piece by piece."""
         with self._named(name):
             for piece in self._obstore.get(self._objects, name).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(piece)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Download a range of an object."""
         with self._named(name):
             return bytes(self._obstore.get_range(self._objects, name, start=start, length=length))
 

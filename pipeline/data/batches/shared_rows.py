@@ -44,9 +44,9 @@ class SharedRowsMeter(ColumnObserver):
         self._of_tables: dict[str, list[_ColumnRows]] = {}
         for name, count in rows.items():
             table = _TableRows(count, min(count, most))
-            own = {column: _ColumnRows(table) for column in columns.get(name, (name,))}
-            self._columns |= own
-            self._of_tables[name] = list(own.values())
+            column_rows = {column: _ColumnRows(table) for column in columns.get(name, (name,))}
+            self._columns |= column_rows
+            self._of_tables[name] = list(column_rows.values())
         self._lists = lists
         self.counting = True
         self._counted, self._counted_seen = dict[str, float](), 0

@@ -68,7 +68,7 @@ class IdReader:
         single = [column for column in columns if not column.pooling]
         (column,) = (column for column in single if column.name == name)
         self._place = single.index(column)
-        growing = [one for one in single if one.grows]
+        growing = [embedded for embedded in single if embedded.grows]
         self._key = growing.index(column) if column.grows else None
 
     def __call__(self, examples: WithIds) -> Uint64Array:

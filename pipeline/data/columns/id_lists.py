@@ -93,7 +93,7 @@ class IdBags:
         weights = ItemLists.of(column, rules, delimiter)
         unlike: Mask = weights.lengths != self.lists.lengths
         owners = self.lists.owners[self.included]
-        # Places in `given`; those of unlike lists may be beyond it.
+        # Places among the weights; those of unlike lists may be beyond them.
         places = np.flatnonzero(self.included) + (weights.begins - self.lists.begins)[owners]
         numbers = np.where(null_mask(weights.items), np.nan, rules.numbers(weights.items))
         values = np.zeros(len(owners))

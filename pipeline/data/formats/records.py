@@ -81,8 +81,8 @@ def _text_chunks(
     data = schema.data
     names = columns_of(span.path, schema)
     messages = span.kind == "offsets"
-    wanted = schema.sources_in(names)
-    parser = LineParser(names, wanted, delimiter_of(data), data.quote, span.path, messages=messages)
+    sources = schema.sources_in(names)
+    parser = LineParser(names, sources, delimiter_of(data), data.quote, span.path, messages=messages)
     line_number = line_numbers(span, header=data.header)
     first_row = _first_row(span, data, line_counts) if schema.numbers_rows else None
     lines_before = 0

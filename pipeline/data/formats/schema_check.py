@@ -66,7 +66,6 @@ def header_of(path: str, data: DataSection) -> list[str]:
 
 
 def delimiter_of(data: DataSection) -> str:
-    """Return the character between fields."""
     return data.delimiter or ("," if data.format == "csv" else "\t")
 
 
@@ -74,8 +73,8 @@ def check_text(path: str, schema: RecordSchema) -> None:
     """Raise DataError unless a file has rows and the first ones fit the schema."""
     names = columns_of(path, schema)
     block = _first_rows(path, schema)
-    wanted = schema.sources_in(names)
-    parser = LineParser(names, wanted, delimiter_of(schema.data), schema.data.quote, path)
+    sources = schema.sources_in(names)
+    parser = LineParser(names, sources, delimiter_of(schema.data), schema.data.quote, path)
     parsed = parser.parse(block)
     lines = len(parsed.lines) + len(parsed.bad)
     if len(parsed.bad) > MISFIT_SHARE * lines:

@@ -162,7 +162,6 @@ def _check_weights(where: str, batch: Any, columns: Sequence[PreparedColumn]) ->
 
 
 def _chunk(batch: Any, columns: Sequence[PreparedColumn], table_rows: Mapping[str, int]) -> RecordChunk:
-    """Return a record batch as examples."""
     kinds: dict[str, list[tuple[PreparedColumn, Any]]] = {}
     for column, values in zip(columns, batch.columns, strict=True):
         kinds.setdefault(column.kind, []).append((column, values))

@@ -35,7 +35,6 @@ class CountSketch:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the counters."""
         return self._counts.nbytes
 
     def add(self, keys: Uint64Array) -> Int32Array:

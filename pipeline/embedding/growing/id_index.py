@@ -46,12 +46,10 @@ class IdIndex:
         self._taken = 0
 
     def __len__(self) -> int:
-        """Return the number of keys."""
         return self._count
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the index."""
         return self._places.nbytes
 
     def find(self, keys: Uint64Array, used_next: NDArray[Any] | None = None) -> Int32Array:  # noqa: ARG002

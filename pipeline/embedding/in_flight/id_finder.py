@@ -30,20 +30,20 @@ class IdFinder:
         self._mark = 0
 
     def find(self, ids: Ids, others: Sequence[Ids]) -> list[tuple[IndexArray, IndexArray]]:
-        """Return for each of `others` the positions of what is among `ids`, in it and in `ids`.
+        """Find the ids of each of `others` that are among `ids`: their positions in it, and in `ids`.
 
         Both are int64, the first ascending. `ids` are distinct.
         """
         if not len(ids):
             return [(NOWHERE, NOWHERE)] * len(others)
         every = others[0] if len(others) == 1 else np.concatenate(others)
-        found, targets = self._find(ids, every)
+        positions, targets = self._find(ids, every)
         if len(others) == 1:
-            return [(found, targets)]
+            return [(positions, targets)]
         ends = np.cumsum([len(some) for some in others])
         hits, low = [], 0
-        for high, end, some in zip(np.searchsorted(found, ends), ends, others, strict=True):
-            hits.append((found[low:high] - (end - len(some)), targets[low:high]))
+        for high, end, some in zip(np.searchsorted(positions, ends), ends, others, strict=True):
+            hits.append((positions[low:high] - (end - len(some)), targets[low:high]))
             low = high
         return hits
 

@@ -140,25 +140,26 @@ class _Changes:
     def to(
         self, rows: IndexArray, values: Float32Array, state: Float32Array, targets: IndexArray
     ) -> tuple[Float32Array, Float32Array]:
-        """Return what it adds to `targets` of `values` and `state`, which are its `rows`.
+        """Return what the push adds to `values[targets]` and `state[targets]`, which hold its `rows`.
 
         A row may have begun anew since the push was computed: it was evicted, or its node was replaced. The
         last number of a row's state only grows, so such a row has a smaller one. What the push changes then
         follows from the new state: of Adam's the difference from the old one may leave a negative square.
         """
-        of_values, of_state = self._at(rows)
+        of_values, of_state = self._changes_of(rows)
         if self.bank.states:
             anew = np.flatnonzero(state[targets, -1] < _BEGUN_ANEW * self.state[rows, -1])
             if len(anew):
-                sources, at = rows[anew], targets[anew]
-                of_values[anew], of_state[anew] = self._compute(sources, values[at], state[at])
+                chosen = targets[anew]
+                changes = self._compute(rows[anew], values[chosen], state[chosen])
+                of_values[anew], of_state[anew] = changes
         # What is rounded was computed with its decay.
         if self.bank.decay and not self.bank.is_rounded:
             self.bank.decay.add(torch.from_numpy(of_values), torch.from_numpy(values[targets]), self.lr_scale)
         return of_values, of_state
 
-    def _at(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
-        """Return what it adds to the rows that it was computed of, as new arrays."""
+    def _changes_of(self, rows: IndexArray) -> tuple[Float32Array, Float32Array]:
+        """Return what the push adds to rows as they were when it was computed, as new arrays."""
         if self._of_all is None:
             if not self._is_used:
                 self._is_used = True
@@ -397,7 +398,7 @@ class RowsInFlight:
             if len(answer.absent):
                 low, high = np.searchsorted(answer.absent, [single, single + count])
                 absent = answer.absent[low:high].astype(np.int64) - single
-                begins = np.array([one.begins for one in self._banks[number : number + tables]])
+                begins = np.array([table.begins for table in self._banks[number : number + tables]])
                 absent = absent[~begins[np.searchsorted(np.cumsum(part.counts[:-1]), absent, side="right")]]
             parts.append((values, states, absent))
             value, state, single = value + part.share.floats, state + count * width, single + count

@@ -248,7 +248,6 @@ class ShardRouter:
     def _bags(
         self, bag_rows: Int32Array, lengths: Int32Array, weights: Float32Array, keys: Uint64Array
     ) -> dict[int, ColumnBags]:
-        """Return the bags of each column."""
         bags: dict[int, ColumnBags] = {}
         for number, place, of_column in self._split_bags(lengths):
             column = self._columns[number]

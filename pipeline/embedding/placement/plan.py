@@ -234,7 +234,6 @@ class TablePlan:
         return sum(len(piece) for piece in self._by_node[node] if piece.bank == bank)
 
     def is_whole(self, piece: Piece) -> bool:
-        """Return whether the piece is a whole table."""
         return len(piece) == self.tables[piece.table].rows
 
     @cached_property

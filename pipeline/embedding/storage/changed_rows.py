@@ -80,8 +80,8 @@ class EpochsInMemory:
         return sum(int(np.count_nonzero(block > change_epoch)) for _, block in self._blocks())
 
     def rows(self, change_epoch: int, fetch: Fetch) -> NDArray[np.int64]:
-        found = [fetch(partial(_above, block, change_epoch)) + start for start, block in self._blocks()]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+        changed = [fetch(partial(_above, block, change_epoch)) + start for start, block in self._blocks()]
+        return np.concatenate(changed) if changed else np.zeros(0, np.int64)
 
     def _blocks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         for start in range(0, len(self._changed_at), BLOCK_ROWS):

@@ -109,7 +109,7 @@ class GrownRows:
         """Return a copy of the vectors, float32 [n, dim], in the order of `keys`."""
         return self._vector_of[self._order()]
 
-    def at(self, places: IndexArray) -> Float32Array:
+    def vectors_at(self, places: IndexArray) -> Float32Array:
         """Return the vectors at places of `keys`, float32 [..., dim]."""
         return self._vector_of[self._order()[places]]
 

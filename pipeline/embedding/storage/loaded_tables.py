@@ -197,8 +197,8 @@ def _rows_of(tables: Sequence[TableSettings], memory_bytes: int | None) -> RowsO
     if needed <= available:
         return lambda shape: np.empty(shape, np.float32)
     # The folder is of the machines that trained; another may have none of that name.
-    there = (table.folder for table in tables if table.folder and os.path.isdir(table.folder))
-    folder = next(there, DEFAULT_FOLDER)
+    folders = (table.folder for table in tables if table.folder and os.path.isdir(table.folder))
+    folder = next(folders, DEFAULT_FOLDER)
     log.warning(
         "the tables need %s of memory, and %s may be used: they are read from a file in %s",
         data_size(needed),

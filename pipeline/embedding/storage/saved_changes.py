@@ -139,7 +139,6 @@ class RowChanges:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes that the changes take."""
         return sum(array.nbytes for array in (self.rows, self.vectors, self.keys, self.used))
 
     @classmethod

@@ -404,11 +404,11 @@ def check_memory(plan: TablePlan, node: int, fraction: float, memory_bytes: int 
         sizes = _describe_range({STORAGE_BYTES[table.storage] for table, _ in pieces})
         growing = any(table.growth is not None for table, _ in pieces)
         wide = any(table.storage == "float32" for table, _ in pieces)
-        beside = "optimizer state and search for ids" if growing else "optimizer state"
+        other_memory = "optimizer state and search for ids" if growing else "optimizer state"
         narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
         raise ResourceError(
             f"the tables need {data_size(needed)} ({rows:,} rows x {widths} x {sizes} bytes = "
-            f"{data_size(weights_bytes)}, and {data_size(needed - weights_bytes)} of {beside}), but "
+            f"{data_size(weights_bytes)}, and {data_size(needed - weights_bytes)} of {other_memory}), but "
             f"only {data_size(allowed)} may be used: {fraction:g} (embedding.memory_fraction) of the "
             f"{data_size(available)} available",
             where=f"embedding node {node}",

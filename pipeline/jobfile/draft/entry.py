@@ -94,7 +94,6 @@ def toml_value(value: object) -> str:
 
 
 def toml_key(name: str) -> str:
-    """Return a name as a key of TOML."""
     return name if _BARE.fullmatch(name) else toml_value(name)
 
 

@@ -32,11 +32,11 @@ def ask_of_shared_ids(
     asking: dict[str, DraftColumn] = {}
     for column in by_kind:
         for owner in owners:
-            there, back = _overlap(ids[column.name], ids[owner.name])
-            if min(there, back) > _MUCH:
+            share, owner_share = _overlap(ids[column.name], ids[owner.name])
+            if min(share, owner_share) > _MUCH:
                 both = pl.concat([ids[owner.name], ids[column.name]])
                 asking[column.name] = _asked(
-                    column, owner, there, back, draft_table(owner.name, both, sample)
+                    column, owner, share, owner_share, draft_table(owner.name, both, sample)
                 )
                 break
         else:
@@ -64,26 +64,26 @@ def _ids_of(column: DraftColumn, frame: pl.DataFrame) -> pl.Series:
     return values.filter(values != "") if values.dtype == pl.String else values
 
 
-def _overlap(one: pl.Series, other: pl.Series) -> tuple[float, float]:
+def _overlap(first: pl.Series, second: pl.Series) -> tuple[float, float]:
     """Return the share of each column's values that are ids of the other; 0 for ids of two types."""
-    if one.dtype != other.dtype or not len(one) or not len(other):
+    if first.dtype != second.dtype or not len(first) or not len(second):
         return 0.0, 0.0
-    shares = [ids.is_in(theirs.unique().implode()).mean() for ids, theirs in ((one, other), (other, one))]
+    shares = first.is_in(second.unique().implode()).mean(), second.is_in(first.unique().implode()).mean()
     return float(shares[0] or 0.0), float(shares[1] or 0.0)  # type: ignore[arg-type]
 
 
 def _asked(
-    column: DraftColumn, owner: DraftColumn, there: float, back: float, table: DraftTable
+    column: DraftColumn, owner: DraftColumn, share: float, owner_share: float, table: DraftTable
 ) -> DraftColumn:
-    name, own = toml_key(owner.name), toml_key(column.name)
+    owner_key, key = toml_key(owner.name), toml_key(column.name)
     rows = ""
     if owner.table is not None and (table.growing, table.rows) != (owner.table.growing, owner.table.rows):
         kind = 'kind = "growing" and ' if table.growing and not owner.table.growing else ""
-        rows = f", give [tables.{name}] {kind}rows = {table.rows},"
+        rows = f", give [tables.{owner_key}] {kind}rows = {table.rows},"
     text = (
-        f"{percent(there, 0)} of its values are ids of {owner.name}, and {percent(back, 0)} of the values of"
-        f" {owner.name} are ids of it: are these the same things, which should share a table? Then take out"
-        f" [tables.{own}]{rows} and take this line"
+        f"{percent(share, 0)} of its values are ids of {owner.name}, and {percent(owner_share, 0)} of the"
+        f" values of {owner.name} are ids of it: are these the same things, which should share a table? Then"
+        f" take out [tables.{key}]{rows} and take this line"
     )
     shared = f"table = {toml_value(owner.name)}"
     setting = (

@@ -59,11 +59,11 @@ def with_largest_halved(columns: Sequence[DraftColumn]) -> list[DraftColumn]:
     if largest is None or largest.rows < 2:
         return list(columns)
     smaller = replace(largest, rows=largest.rows // 2)
-    return [replace(one, table=smaller) if one.table is largest else one for one in columns]
+    return [replace(column, table=smaller) if column.table is largest else column for column in columns]
 
 
 def _growing(columns: Sequence[DraftColumn]) -> list[DraftTable]:
-    return [one.table for one in columns if one.table is not None and one.table.growing]
+    return [column.table for column in columns if column.table is not None and column.table.growing]
 
 
 def table_lines(table: DraftTable) -> list[str]:

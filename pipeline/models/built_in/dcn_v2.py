@@ -73,7 +73,6 @@ class DCNv2(nn.Module):
         self.last = nn.Linear(deep_width + (width if self._parallel else 0), 1)
 
     def set_output_bias(self, logit: float) -> None:
-        """Set the bias of the logit."""
         set_bias_(self.last, logit)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:

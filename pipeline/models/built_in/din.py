@@ -35,8 +35,8 @@ class ActivationUnit(nn.Module):
 
     def forward(self, history: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the weights [B, L] of histories [B, L, K], given targets [B, K]."""
-        beside = target.unsqueeze(1).expand_as(history)
-        seen = torch.cat([history, beside, history - beside, history * beside], dim=2)
+        targets = target.unsqueeze(1).expand_as(history)
+        seen = torch.cat([history, targets, history - targets, history * targets], dim=2)
         return cast(torch.Tensor, self.weight(seen)).squeeze(2)
 
 
@@ -96,7 +96,6 @@ class DIN(nn.Module):
         self.top = mlp([width, *top, 1], last_relu=False, activation=PReLU)
 
     def set_output_bias(self, logit: float) -> None:
-        """Set the bias of the logit."""
         set_bias_(self.top[-1], logit)
 
     def forward(self, dense: torch.Tensor, embeddings: Embeddings) -> torch.Tensor:

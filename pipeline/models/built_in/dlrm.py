@@ -61,7 +61,6 @@ class DLRM(nn.Module):
         self.projections = nn.ModuleDict(narrow)
 
     def set_output_bias(self, logit: float) -> None:
-        """Set the bias of the logit."""
         set_bias_(self.top[-1], logit)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:

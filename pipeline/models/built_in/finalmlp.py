@@ -53,7 +53,6 @@ class FinalMLP(nn.Module):
         nn.init.xavier_normal_(self.products)
 
     def set_output_bias(self, logit: float) -> None:
-        """Set the bias of the logit."""
         set_bias_(self.linear, logit)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:

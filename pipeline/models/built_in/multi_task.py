@@ -139,38 +139,38 @@ class ExtractionLevel(nn.Module):
         width: of each input.
         bottom: widths of each expert's layers.
         tasks: T, the number of labels.
-        own: number of experts of each label.
+        specific: number of experts of each label.
         shared: number of shared experts.
         is_last: whether nothing sees the output of the shared part, which is then left out.
     """
 
     def __init__(
-        self, width: int, bottom: Sequence[int], tasks: int, own: int, shared: int, *, is_last: bool
+        self, width: int, bottom: Sequence[int], tasks: int, specific: int, shared: int, *, is_last: bool
     ) -> None:
         super().__init__()
 
         def experts(count: int) -> nn.ModuleList:
             return nn.ModuleList(mlp([width, *bottom], last_relu=True) for _ in range(count))
 
-        self.own = nn.ModuleList(experts(own) for _ in range(tasks))
+        self.own = nn.ModuleList(experts(specific) for _ in range(tasks))
         self.shared = experts(shared)
-        self.gates = nn.ModuleList(ThinLinear(width, own + shared, bias=False) for _ in range(tasks))
-        self.shared_gate = None if is_last else ThinLinear(width, tasks * own + shared, bias=False)
+        self.gates = nn.ModuleList(ThinLinear(width, specific + shared, bias=False) for _ in range(tasks))
+        self.shared_gate = None if is_last else ThinLinear(width, tasks * specific + shared, bias=False)
 
     def forward(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the outputs of each label and of the shared part, from inputs [B, width] in this order."""
         *of_labels, of_all = inputs
         shared = [expert(of_all) for expert in self.shared]
-        own = [
+        specific = [
             [expert(x) for expert in cast(nn.ModuleList, experts)]
             for experts, x in zip(self.own, of_labels, strict=True)
         ]
         outputs = [
             _mixed(gate(x), [*experts, *shared])
-            for gate, x, experts in zip(self.gates, of_labels, own, strict=True)
+            for gate, x, experts in zip(self.gates, of_labels, specific, strict=True)
         ]
         if self.shared_gate is not None:
-            every = [expert for experts in own for expert in experts]
+            every = [expert for experts in specific for expert in experts]
             outputs.append(_mixed(self.shared_gate(of_all), [*every, *shared]))
         return outputs
 

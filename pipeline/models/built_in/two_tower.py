@@ -84,13 +84,13 @@ class HardNegatives:
             items: what tells the batch's items apart, see `LossBatch.items`.
             longest: places of an example, no fewer than it has negatives.
         """
-        own = lengths[self._bag]
-        start, ends = int(lengths[: self._bag].sum()), np.cumsum(own, dtype=np.int64)
-        part = slice(start, start + int(own.sum()))
+        counts = lengths[self._bag]
+        start, ends = int(lengths[: self._bag].sum()), np.cumsum(counts, dtype=np.int64)
+        part = slice(start, start + int(counts.sum()))
         ids = keys[part].view(np.int64) if self._grows else rows[part].astype(np.int64)
-        owners = np.repeat(np.arange(len(own)), own)
-        places = np.arange(len(ids)) - (ends - own)[owners]
-        mask = np.full((len(own), longest), -np.inf, np.float32)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        places = np.arange(len(ids)) - (ends - counts)[owners]
+        mask = np.full((len(counts), longest), -np.inf, np.float32)
         mask[owners, places] = np.where(ids == items[owners], -np.inf, 0.0)
         return mask
 
@@ -181,14 +181,14 @@ class TowerModel(nn.Module):
     def _negative_vectors(
         self, dense: torch.Tensor, embeddings: Embeddings, column: int
     ) -> EmbeddedSequence | JaggedSequence:
-        given = cast(EmbeddedSequence | JaggedSequence, embeddings[column])
-        rows = given.values if isinstance(given, JaggedSequence) else given.vectors.flatten(0, 1)
+        negatives = cast(EmbeddedSequence | JaggedSequence, embeddings[column])
+        rows = negatives.values if isinstance(negatives, JaggedSequence) else negatives.vectors.flatten(0, 1)
         as_items = list(embeddings)
         as_items[self._item_id] = rows
         vectors = self.item_vectors(dense, as_items)
-        if isinstance(given, JaggedSequence):
-            return JaggedSequence(vectors, given.lengths)
-        return EmbeddedSequence(vectors.view(*given.vectors.shape[:2], -1), given.lengths)
+        if isinstance(negatives, JaggedSequence):
+            return JaggedSequence(vectors, negatives.lengths)
+        return EmbeddedSequence(vectors.view(*negatives.vectors.shape[:2], -1), negatives.lengths)
 
     def scores(self, outputs: tuple[Any, ...]) -> torch.Tensor:
         """Return the score of each example's item for its query, float32 [B]."""

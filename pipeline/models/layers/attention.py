@@ -69,17 +69,17 @@ class ListBlocks:
         last, start = np.zeros(len(sizes), np.int64), 0
         for kind in np.unique(kinds[kinds >= 0]):
             numbers = np.flatnonzero(kinds == kind)
-            own = sizes[numbers]
-            ends, longest = np.cumsum(own), int(own.max())
-            owners = np.repeat(np.arange(len(own)), own)
-            places = np.arange(len(owners)) - (ends - own)[owners]
-            ages.append(own[owners] - 1 - places)
+            list_sizes = sizes[numbers]
+            ends, longest = np.cumsum(list_sizes), int(list_sizes.max())
+            owners = np.repeat(np.arange(len(list_sizes)), list_sizes)
+            places = np.arange(len(owners)) - (ends - list_sizes)[owners]
+            ages.append(list_sizes[owners] - 1 - places)
             orders.append(begins[numbers][owners] + (ages[-1] if latest_first else places))
             last[numbers] = start + ends - 1
             start += len(owners)
-            is_even = len(owners) == len(own) * longest
-            at = None if is_even else torch.from_numpy(owners * longest + places).to(lengths.device)
-            blocks.append(Block(len(own), longest, len(owners), at))
+            is_even = len(owners) == len(list_sizes) * longest
+            padded = None if is_even else torch.from_numpy(owners * longest + places).to(lengths.device)
+            blocks.append(Block(len(list_sizes), longest, len(owners), padded))
         arrays = (np.concatenate(orders), np.concatenate(ages), last)
         return cls(tuple(blocks), *(torch.from_numpy(array).to(lengths.device) for array in arrays))
 

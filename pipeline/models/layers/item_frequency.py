@@ -82,7 +82,6 @@ class ItemFrequency:
 
     @property
     def nbytes(self) -> int:
-        """Size of the state in bytes."""
         return self._last.nbytes + self._gap.nbytes + self._gaps.nbytes
 
     def state(self) -> dict[str, NDArray[Any]]:

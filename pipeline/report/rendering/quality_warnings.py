@@ -114,7 +114,7 @@ def warmup_warnings(job: Job, trained: int) -> list[str]:
 
 def late_warnings(lateness: Mapping[str, Lateness], seconds: float) -> list[str]:
     """Return a warning for each trainer that was late for much of a training of so many seconds."""
-    return [f"{name}: {one.words(seconds)}." for name, one in late_trainers(lateness, seconds).items()]
+    return [f"{name}: {late.words(seconds)}." for name, late in late_trainers(lateness, seconds).items()]
 
 
 def _times(rounds: int) -> str:

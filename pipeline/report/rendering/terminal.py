@@ -141,14 +141,14 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
             (f"rows of {table.shown_name}", table.rows_text)
             for table in report.growing_tables[:_TRAINER_ROWS]
         ),
-        *([("rows in memory", _found(report.disk_rows))] if report.disk_rows else []),
+        *([("rows in memory", _share_in_memory(report.disk_rows))] if report.disk_rows else []),
         *([] if (shared := report.shared_rows) is None else [("ids share rows", _sharing(shared))]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),
     ]
 
 
-def _found(nodes: Sequence[DiskRows]) -> str:
+def _share_in_memory(nodes: Sequence[DiskRows]) -> str:
     return f"{percent(share_in_memory(nodes), 1)} of those asked for, others on disk"
 
 
@@ -160,8 +160,8 @@ def _waits(sync: Sync) -> list[tuple[str, str]]:
     if (merges := sync.merges) is None:
         return waited[:_MERGED_ROWS]
     of_trainers = [
-        (f"  {name} was in", f"{percent(one.share)}, late for {wording.duration(one.late_seconds)}")
-        for name, one in merges.trainers.items()
+        (f"  {name} was in", f"{percent(work.share)}, late for {wording.duration(work.late_seconds)}")
+        for name, work in merges.trainers.items()
     ]
     return [("merges", wording.count(merges.number)), *of_trainers[:_MERGED_ROWS]]
 

@@ -52,17 +52,17 @@ def merges(sync: Sync) -> list[tuple[str, str]]:
         ]
     return [
         ("merges, of them without a late trainer", f"{count(merged.number)}, {count(merged.late)}"),
-        *((f"merged of {name}", _merged(one)) for name, one in merged.trainers.items()),
+        *((f"merged of {name}", _merged(work)) for name, work in merged.trainers.items()),
     ]
 
 
-def _merged(one: MergedWork) -> str:
-    possible = one.merges + one.missed_merges
-    text = f"{count(one.examples)} examples in {count(one.merges)} of {count(possible)} merges"
-    text += f", {count(one.unmerged_examples)} in none" if one.unmerged_examples else ""
-    if not one.late_seconds:
+def _merged(work: MergedWork) -> str:
+    possible = work.merges + work.missed_merges
+    text = f"{count(work.examples)} examples in {count(work.merges)} of {count(possible)} merges"
+    text += f", {count(work.unmerged_examples)} in none" if work.unmerged_examples else ""
+    if not work.late_seconds:
         return text
-    return f"{text}; late for {duration(one.late_seconds)}, {duration(one.most_late_seconds)} at most"
+    return f"{text}; late for {duration(work.late_seconds)}, {duration(work.most_late_seconds)} at most"
 
 
 def metric_name(key: str) -> str:
@@ -126,12 +126,12 @@ def quality(report: Report) -> str:
 
 def _score_of_ranks(evaluation: Evaluation) -> str:
     """Describe the quality of scores that are no probabilities."""
-    found = evaluation.retrieval
-    if found is None:
+    ranks = evaluation.retrieval
+    if ranks is None:
         same = " (all labels are the same)" if evaluation.auc is None else ""
         return f"AUC {number(evaluation.auc)}{same}"
-    among = f"over {counted(found.queries, 'query', 'queries')} among {counted(found.items, 'item')}"
-    return f"recall@{found.k} {number(found.recall)}, NDCG@{found.k} {number(found.ndcg)} {among},"
+    among = f"over {counted(ranks.queries, 'query', 'queries')} among {counted(ranks.items, 'item')}"
+    return f"recall@{ranks.k} {number(ranks.recall)}, NDCG@{ranks.k} {number(ranks.ndcg)} {among},"
 
 
 def has_log_loss(report: Report) -> bool:
@@ -156,7 +156,6 @@ def progressive(report: Report) -> str:
 
 
 def emulated_links(slow: SlowNetwork) -> str:
-    """Describe the links of an emulated network."""
     parts = [f"a delay of {duration(slow.delay_seconds)} one way" if slow.delay_seconds else "no delay"]
     if slow.bytes_per_second is not None:
         parts.append(f"{amount(slow.bytes_per_second * 8 / 1e6)} Mbit/s for each node that listens, each way")
@@ -273,7 +272,6 @@ def bad_batches(report: Report) -> str:
 
 
 def ledger(report: Report) -> str:
-    """Describe the ledger."""
     examples = report.ledger
     wrong = sum(identity.holds is False for identity in examples.identities)
     if wrong:
@@ -322,10 +320,10 @@ def held_out(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, st
 
 def found_items(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return the rows of the terminal on the ranks among a catalogue; none for a job without."""
-    found = evaluation.retrieval
-    if found is None:
+    ranks = evaluation.retrieval
+    if ranks is None:
         return []
-    named = ((f"recall@{found.k}", found.recall), (f"NDCG@{found.k}", found.ndcg), ("MRR", found.mrr))
+    named = ((f"recall@{ranks.k}", ranks.recall), (f"NDCG@{ranks.k}", ranks.ndcg), ("MRR", ranks.mrr))
     return [(f"{name}, held-out", number(value)) for name, value in named]
 
 
@@ -355,8 +353,8 @@ _NO_ROOM: Final = (
 
 
 def _not_counted(counts: Sequence[tuple[int, str, str]]) -> str:
-    """Return the end of a row of figures: what is in none of them, as a number and its two words."""
-    rest = [f"{count(many)} {one if many == 1 else more}" for many, one, more in counts if many]
+    """Return the end of a row of figures: what they leave out, each as a number, and its two words."""
+    rest = [f"{count(many)} {singular if many == 1 else plural}" for many, singular, plural in counts if many]
     return f"; left out: {', '.join(rest)}" if rest else ""
 
 

@@ -71,9 +71,9 @@ class Run:
 
 def _ranks(scores: Evaluation | None) -> dict[str, float | None]:
     """Return the figures of the first items of a catalogue or, for a job without, of the rows of a group."""
-    found = None if scores is None else scores.retrieval or scores.within_groups
+    figures = None if scores is None else scores.retrieval or scores.within_groups
     names = {"recall": "recall", "NDCG": "ndcg", "MRR": "mrr"}
-    return {name: getattr(found, field, None) for name, field in names.items()}
+    return {name: getattr(figures, field, None) for name, field in names.items()}
 
 
 _FIGURES: Final[Mapping[str, Callable[[float | None], str]]] = {

@@ -74,8 +74,8 @@ def absent_pictures(directory: Path, report: Report) -> tuple[str, ...]:
     """Return the names of wanted pictures that are not in the folder."""
     if not report.pictures or missing_modules("plots"):
         return ()
-    wanted = _PICTURES if has_log_loss(report) else _PICTURES[1:]
-    return tuple(name for name in wanted if not (directory / name).exists())
+    pictures = _PICTURES if has_log_loss(report) else _PICTURES[1:]
+    return tuple(name for name in pictures if not (directory / name).exists())
 
 
 def _write_json(directory: Path, report: Report) -> None:

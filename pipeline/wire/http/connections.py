@@ -49,8 +49,6 @@ class ConnectionCounts:
 
 
 class State(Enum):
-    """The state of a connection."""
-
     NEW = auto()
     """No request of it has been answered well, or one is not whole."""
     BUSY = auto()

@@ -60,15 +60,14 @@ class ReplacedChanges:
         )
 
     def after(self, change_epoch: int) -> RowBits:
-        """Return the rows that changed after `change_epoch`."""
-        found = RowBits(self._rows)
+        changed = RowBits(self._rows)
         for epoch, bits in self._bitmaps.items():
             if epoch > change_epoch:
-                found.bits |= bits.bits
+                changed.bits |= bits.bits
         for epoch, rows in self._lists:
             if epoch > change_epoch:
-                found.add(rows)
-        return found
+                changed.add(rows)
+        return changed
 
     def _shorten(self, most: int) -> None:
         """Make bitmaps of the oldest lists until the others take at most so much."""
@@ -116,15 +115,15 @@ class CachedChanges:
     def rows(self, change_epoch: int, fetch: Fetch) -> NDArray[np.int64]:
         places = range(0, len(self.changed_at), BLOCK_ROWS)
         in_memory = [fetch(partial(self._in_block, start, change_epoch)) for start in places]
-        found = RowBits(self._rows)
+        changed = RowBits(self._rows)
         # After those in memory, because a row may make way between two steps.
-        found.bits |= fetch(lambda: self.replaced.after(change_epoch).bits)
+        changed.bits |= fetch(lambda: self.replaced.after(change_epoch).bits)
         for rows in in_memory:
-            found.add(rows)
-        return found.numbers()
+            changed.add(rows)
+        return changed.numbers()
 
     def _in_block(self, start: int, change_epoch: int) -> Int32Array:
         stop = start + BLOCK_ROWS
         rows = self._row_of[start:stop][self.changed_at[start:stop] > change_epoch]
-        found: Int32Array = rows[rows != ABSENT]
-        return found
+        changed: Int32Array = rows[rows != ABSENT]
+        return changed

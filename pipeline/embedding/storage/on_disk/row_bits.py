@@ -28,8 +28,8 @@ class RowBits:
 
     def has(self, rows: Int32Array) -> Mask:
         """Return which of rows int32 [N] are in the set."""
-        found: Mask = (self.bits[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
-        return found
+        mask: Mask = (self.bits[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return mask
 
     def add(self, rows: Int32Array) -> None:
         """Add rows int32 [N], repeats allowed."""
@@ -45,11 +45,11 @@ class RowBits:
 
     def numbers(self) -> NDArray[np.int64]:
         """Return the rows in the set, int64 [N], ascending."""
-        found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        rows: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         for start in range(0, len(self.bits), _BLOCK_BYTES):
             block = np.unpackbits(self.bits[start : start + _BLOCK_BYTES], bitorder="little")
-            found.append(np.flatnonzero(block) + 8 * start)
-        return np.concatenate(found)
+            rows.append(np.flatnonzero(block) + 8 * start)
+        return np.concatenate(rows)
 
 
 def _bit_of(rows: Int32Array) -> NDArray[np.uint8]:

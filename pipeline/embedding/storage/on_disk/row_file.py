@@ -89,13 +89,12 @@ class RowFile:
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of a row's record."""
         return self._records.itemsize
 
     def has(self, rows: Int32Array) -> Mask:
         """Return which of rows int32 [N] have a record."""
-        found: Mask = self._slots.find(rows) != ABSENT
-        return found
+        mask: Mask = self._slots.find(rows) != ABSENT
+        return mask
 
     def read(self, rows: Int32Array) -> NDArray[Any]:
         """Return the records of rows int32 [N], which have one."""

@@ -124,16 +124,16 @@ class MovingSlots:
 
     def _take(self, rows: Int32Array) -> Int32Array:
         """Give the next free slots to rows that have none."""
-        found: list[IndexArray] = []
+        free_slots: list[IndexArray] = []
         needed = len(rows)
         while needed:
             stop = min(self._next + _LOOKED_AT, len(self._taken))
             free = np.flatnonzero(~self._taken[self._next : stop])[:needed] + self._next
             needed -= len(free)
-            found.append(free)
+            free_slots.append(free)
             self._next = stop if needed else int(free[-1]) + 1
             self._next %= len(self._taken)
-        slots = np.concatenate([np.zeros(0, np.int64), *found]).astype(np.int32)
+        slots = np.concatenate([np.zeros(0, np.int64), *free_slots]).astype(np.int32)
         self._taken[slots] = True
         self._slot_of[rows] = slots
         self.count += len(slots)
