@@ -109,8 +109,8 @@ def in_pods(job: Job, options: KubernetesOptions) -> tuple[Job, Manifest]:
 
 def metadata_of(options: KubernetesOptions, name: str) -> Manifest:
     """Return the metadata of an object of the job."""
-    own: Manifest = {"name": name, "labels": {"app.kubernetes.io/name": "shadowsync"}}
-    return own | ({"namespace": options.namespace} if options.namespace else {})
+    metadata: Manifest = {"name": name, "labels": {"app.kubernetes.io/name": "shadowsync"}}
+    return metadata | ({"namespace": options.namespace} if options.namespace else {})
 
 
 def labels_of(options: KubernetesOptions, role: str) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _placement(role: str, options: KubernetesOptions) -> Manifest:
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": labels_of(options, role)},
     }
-    given: Manifest = {
+    fields: Manifest = {
         "serviceAccountName": options.service_account,
         "priorityClassName": options.priority_class,
         "imagePullSecrets": [{"name": name} for name in options.pull_secrets],
@@ -174,7 +174,7 @@ def _placement(role: str, options: KubernetesOptions) -> Manifest:
         ],
         "topologySpreadConstraints": [spread] if options.spread else [],
     }
-    return {key: value for key, value in given.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _toleration(text: str) -> Manifest:
@@ -213,9 +213,9 @@ def runs_volume(job: Job, role: str, options: KubernetesOptions) -> Volume:
 
     With a storage, the other nodes have only their log there.
     """
-    own = job.run.storage and (role != COORDINATOR or not options.runs_claim)
+    only_log = job.run.storage and (role != COORDINATOR or not options.runs_claim)
     claim: Manifest = {"persistentVolumeClaim": {"claimName": options.runs_claim}}
-    return "runs", RUNS, False, {"emptyDir": {}} if own else claim
+    return "runs", RUNS, False, {"emptyDir": {}} if only_log else claim
 
 
 def rows_volumes(job: Job, role: str) -> list[Volume]:

@@ -125,18 +125,18 @@ class TablesConnection:
             raise self.lost(why) from error
         endpoint, wait = self._settings.join, duration(self._wait_seconds)
         log.error("the hub is gone: %s; the module waits %s for one at %s", why, wait, endpoint)
-        deadline, told = time.monotonic() + self._wait_seconds, ""
+        deadline, reason = time.monotonic() + self._wait_seconds, ""
         while time.monotonic() < deadline:
             if answers(endpoint):
                 failure = self._take(before)
                 if failure is None:
                     return
-                if str(failure) != told:
-                    told = str(failure)
-                    log.warning("the module cannot come back yet: %s", told)
+                if str(failure) != reason:
+                    reason = str(failure)
+                    log.warning("the module cannot come back yet: %s", reason)
             self._ended.wait(LOOK_SECONDS)
             self._require_here(error)
-        raise self.lost(f"no hub that has them came to {endpoint} within {wait} ({told or why})") from error
+        raise self.lost(f"no hub that has them came to {endpoint} within {wait} ({reason or why})") from error
 
     def _take(self, before: TablesRole) -> ShadowSyncError | None:
         """Take the place of the role before; return why not yet.

@@ -175,11 +175,11 @@ class Evaluator:
         quality = read_scores(self._server, {name: reply.sums for name, reply in replies.items()})
         sums: dict[str, PassSums] = {}
         for trainer in trainers:
-            if (own := quality.get(name := trainer.info.name)) is not None:
+            if (scores := quality.get(name := trainer.info.name)) is not None:
                 try:
                     top = await self._all_groups(trainer, replies[name])
                     if top is not None:
-                        sums[name] = self._with_groups(own, top)
+                        sums[name] = self._with_groups(scores, top)
                 except ValueError as error:
                     self._server.expel(trainer, f"its scores: {error}")
         return delivered, sums

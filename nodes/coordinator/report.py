@@ -89,7 +89,9 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         reference_bytes=_reference_bytes(state, outcome, trainers),
         merges=merges_of(outcome.closed.syncs, state.ledger.trained_examples_of),
         waited_seconds={
-            name: one.seconds for name, one in sorted(latest_of(_lateness(trainers)).items()) if one.seconds
+            name: lateness.seconds
+            for name, lateness in sorted(latest_of(_lateness(trainers)).items())
+            if lateness.seconds
         },
     )
 
@@ -260,7 +262,7 @@ def _late(state: JobState, outcome: Outcome, trainers: CountsByNode) -> dict[str
     """Return how late each living trainer was, as sync nodes that merge have it, or the other trainers."""
     living = {trainer.info.name for trainer in state.members.alive("trainer")}
     latest = latest_of(_lateness({**trainers, **outcome.closed.syncs}))
-    return {name: one for name, one in latest.items() if name in living}
+    return {name: lateness for name, lateness in latest.items() if name in living}
 
 
 def _events(state: JobState, outcome: Outcome) -> list[Event]:

@@ -224,12 +224,11 @@ class ForkStarter:
     """
 
     def __init__(self) -> None:
-        light, torch = ((*COMMON, *own) for own in (LIGHT, TORCH))
         with contextlib.ExitStack() as stack:
             environment = os.environ | ONE_THREAD
             self.servers = [
                 stack.enter_context(contextlib.closing(ForkServer(modules, environment)))
-                for modules in (light, torch)
+                for modules in ((*COMMON, *LIGHT), (*COMMON, *TORCH))
             ]
             self._servers = stack.pop_all()
 

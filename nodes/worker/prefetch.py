@@ -190,18 +190,18 @@ class Prefetch:
                 self.lookups_ahead = before.lookups_ahead
                 self._windows_to_wait = WINDOWS_BETWEEN_TRIALS
                 return
-        wanted = self._wanted(window)
-        if wanted.lookups_ahead < self.lookups_ahead:
-            self.lookups_ahead = wanted.lookups_ahead
-        elif wanted != self._depth and not self._windows_to_wait:
+        depth = self._depth_for(window)
+        if depth.lookups_ahead < self.lookups_ahead:
+            self.lookups_ahead = depth.lookups_ahead
+        elif depth != self._depth and not self._windows_to_wait:
             self._trial, self._fills = (self._depth, speed), True
-            self.lookups_ahead, self.credit = wanted.lookups_ahead, wanted.credit
+            self.lookups_ahead, self.credit = depth.lookups_ahead, depth.credit
 
     @property
     def _depth(self) -> Depth:
         return Depth(self.lookups_ahead, self.credit)
 
-    def _wanted(self, window: WorkerClock) -> Depth:
+    def _depth_for(self, window: WorkerClock) -> Depth:
         waited = WAITING_SHARE * window.seconds
         ahead, credit = self.lookups_ahead, self.credit
         if self._measures_lookups:

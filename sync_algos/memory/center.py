@@ -135,17 +135,17 @@ class MemoryCenter:
         """Close a slice's merge while so many trainers take part; without a contribution do nothing."""
         merged = dict(sorted(self._contributions[part].items()))
         self._contributions[part] = {}
-        counts = tuple(one.examples or 0 for one in merged.values())
+        counts = tuple(contribution.examples or 0 for contribution in merged.values())
         cut = slice(part.start, part.stop)
         if any(counts):
-            mean = weighted_mean([one.values for one in merged.values()], counts)
+            mean = weighted_mean([contribution.values for contribution in merged.values()], counts)
             state = {name: tensor[cut] for name, tensor in self._state.items()}
             merge = Merge(counts, max(trainers, len(merged)), self._merges[part])
             self._algorithm.merge_rule(self.values[cut], state, mean, merge)
             self._merges[part] += 1
-        for one in merged.values():
-            one.reply = self.values[cut].clone()
-            one.applied.set()
+        for contribution in merged.values():
+            contribution.reply = self.values[cut].clone()
+            contribution.applied.set()
 
     def _merge_at_once(self, part: Slice, member: int, examples: int) -> None:  # noqa: ARG002
         self.merge(part, trainers=1)
