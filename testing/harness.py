@@ -54,7 +54,7 @@ class Harness:
         self.alone = self.replicas()
 
     def fail(self, step: str, expected: str, found: str) -> NoReturn:
-        """Fail the check."""
+        """Raise ConformanceError."""
         raise ConformanceError(self.check, step, expected, found)
 
     def replicas(self) -> list[torch.Tensor]:

@@ -48,7 +48,6 @@ class ClientCurves:
         return {name: (step, len(points)) for name, (step, points) in self._curves.items()}
 
     def names(self) -> Iterable[str]:
-        """Names of the curves."""
         return self._curves.keys()
 
     def points(self, name: str) -> list[tuple[float, float]]:

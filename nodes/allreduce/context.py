@@ -49,7 +49,6 @@ class SendQueue:
         self._chunks.setdefault(peer, {}).setdefault(key, make)
 
     def has_chunks(self, peer: int) -> bool:
-        """Return whether chunks are queued for a peer."""
         return bool(self._chunks.get(peer))
 
     def drop(self, group: object) -> None:
@@ -120,7 +119,6 @@ class RoundHistory:
         _remember(self._reduced, round_id, reduced)
 
     def is_completed(self, round_id: RoundId) -> bool:
-        """Return whether a round completed here."""
         return round_id in self._completed
 
     def is_ended(self, round_id: RoundId) -> bool:

@@ -120,6 +120,5 @@ class StateReceiver:
         return True
 
     def state(self) -> AlgorithmState:
-        """Return the received state."""
         tensors = {name: torch.from_numpy(values) for name, values in self._tensors.items()}
         return AlgorithmState(max(0, self._version), tensors)

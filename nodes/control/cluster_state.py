@@ -70,5 +70,4 @@ class ClusterState:
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
 
     def count_refused_connection(self) -> None:
-        """Count a connection that was refused."""
         self.refused_connections += 1

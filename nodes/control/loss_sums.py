@@ -53,7 +53,6 @@ class LossSums:
 
     @property
     def examples(self) -> int:
-        """Number of examples."""
         return int(self._values[0])
 
     @property

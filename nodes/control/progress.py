@@ -133,7 +133,6 @@ class TrainingMetrics:
 
     @property
     def examples(self) -> int:
-        """Number of trained examples."""
         return self._sums.examples
 
     @property
@@ -383,7 +382,6 @@ class DivergenceCurve:
     period_seconds: float = FIRST_PERIOD_SECONDS
 
     def add(self, seconds: float, value: float) -> None:
-        """Add one point."""
         self.points.append((seconds, value))
         if len(self.points) >= MAX_POINTS:
             self.points, self.period_seconds = self.points[::2], self.period_seconds * 2

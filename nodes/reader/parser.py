@@ -104,7 +104,6 @@ class Parser(Service):
         }
 
     def submit(self, work: ReadSpan) -> None:
-        """Queue a span."""
         self._work.put(work)
 
     def drop_training(self) -> None:

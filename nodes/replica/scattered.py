@@ -42,7 +42,6 @@ class ScatteredBuffer:
 
     @property
     def device(self) -> torch.device:
-        """The device of the values."""
         return self._device
 
     def numel(self) -> int:

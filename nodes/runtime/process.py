@@ -112,7 +112,6 @@ class JsonLines(logging.Formatter):
     """A JSON object per record: time, level, logger, thread and text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
         written_at = datetime.fromtimestamp(record.created + wall_clock.offset_seconds(), UTC)
         entry = {
             "time": written_at.isoformat(timespec="milliseconds"),

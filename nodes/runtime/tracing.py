@@ -143,7 +143,6 @@ class Sampler:
         self._stalled_seconds = 0.0
 
     def start(self) -> None:
-        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -81,7 +81,6 @@ class ZmqPeers:
             self.transport.drop(token, left=left)
 
     def close(self) -> None:
-        """Close all connections."""
         for link in (self._center, self.transport):
             if link is not None:
                 link.close()

@@ -80,7 +80,7 @@ class WorkerClock:
     vectors_seconds: float = 0.0
 
     def since(self, before: WorkerClock) -> WorkerClock:
-        """Return the difference."""
+        """Return the seconds since `before`, without the `other_seconds` meanwhile."""
         return WorkerClock(
             self.seconds - before.seconds - (self.other_seconds - before.other_seconds),
             0.0,

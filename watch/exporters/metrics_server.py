@@ -124,7 +124,6 @@ class MetricsServer:
 
     @property
     def counts(self) -> ConnectionCounts:
-        """Counts of the connections."""
         return ConnectionCounts() if self._server is None else self._server.counts
 
     def start(self) -> None:
@@ -139,7 +138,6 @@ class MetricsServer:
             raise
 
     def close(self) -> None:
-        """End the server."""
         self._thread.close()
         self._socket.close()
 

@@ -65,7 +65,6 @@ class MlflowRun:
             self._client.log_batch(self._run, params=parameters[begin : begin + _PARAMETERS_AT_ONCE])
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of one step."""
         now = int(1000 * unix_seconds())
         metrics = [
             self._entities.Metric(_NOT_IN_NAMES.sub("_", tag), value, now, step)
@@ -104,11 +103,9 @@ class WandbRun:
         self._run.define_metric("*", step_metric="examples")
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of one step."""
         self._run.log({**values, "examples": step})
 
     def close(self) -> None:
-        """Finish the run."""
         self._run.finish()
 
 

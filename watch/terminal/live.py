@@ -126,7 +126,6 @@ class Silence(Display):
 
 
 def line_of(status: Status) -> str:
-    """Format the status as one line."""
     parts = [
         f"{duration(round(status.seconds)):>10}  {status.outcome or status.phase}",
         # As the share beside it: with what an earlier run trained, and each example once.

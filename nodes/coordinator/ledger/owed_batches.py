@@ -92,7 +92,6 @@ class OwedBatches:
         return self._next(is_complete) is not None
 
     def has(self, key: SpanKey, number: int) -> bool:
-        """Return whether a batch is owed."""
         return number in self._owed.get(key, ())
 
     def owe(self, key: SpanKey, numbers: Iterable[int]) -> None:

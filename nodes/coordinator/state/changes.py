@@ -89,7 +89,7 @@ class TrainingEnded:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The job is to stop."""
+    """The job is to stop, for this reason."""
 
     stop: Stop
 

@@ -130,7 +130,6 @@ class ValidationState:
         self.best = best
 
     def fail(self) -> None:
-        """Count a validation that failed."""
         self.failed += 1
 
     def skip(self) -> None:
