@@ -26,7 +26,7 @@ STOP_SECONDS: Final = 30
 LOST_MACHINE_SECONDS: Final = 30
 """After this a machine that does not answer has lost its pods; by default it is 300."""
 
-# A pod comes when it is scheduled and its image is there, and a lost machine's when the machine is removed.
+# A pod runs once it is scheduled and its image is pulled; that of a lost machine once the machine is removed.
 _WAITING_SECONDS: Final = {
     "start_timeout_seconds": 600.0, "rejoin_seconds": 600.0, "coordinator_wait_seconds": 300.0,
 }  # fmt: skip
@@ -114,7 +114,6 @@ def metadata_of(options: KubernetesOptions, name: str) -> Manifest:
 
 
 def labels_of(options: KubernetesOptions, role: str) -> dict[str, str]:
-    """Return the labels of a role's pods."""
     return {**selected(options), "app.kubernetes.io/name": "shadowsync", "shadowsync/role": role}
 
 
@@ -194,7 +193,6 @@ def _toleration(text: str) -> Manifest:
 
 
 def job_and_key(options: KubernetesOptions) -> list[Volume]:
-    """Return the volumes of the job's file and of its key."""
     return [
         ("job", "/job", True, {"configMap": {"name": f"{options.name}-job"}}),
         # The group of the pod may read it, and nobody else.
@@ -203,7 +201,6 @@ def job_and_key(options: KubernetesOptions) -> list[Volume]:
 
 
 def data_volume(options: KubernetesOptions) -> list[Volume]:
-    """Return the volume of the input, if there is one."""
     claim = {"persistentVolumeClaim": {"claimName": options.data_claim, "readOnly": True}}
     return [("data", DATA, True, claim)] if options.data_claim else []
 

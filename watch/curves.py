@@ -44,7 +44,6 @@ class ClientCurves:
             self._curves[name] = (part.step, [*points[: part.start], *part.points])
 
     def cursor(self) -> Cursor:
-        """The cursor for the next request."""
         return {name: (step, len(points)) for name, (step, points) in self._curves.items()}
 
     def names(self) -> Iterable[str]:

@@ -27,7 +27,7 @@ from .role import TablesRole
 from .row_client import RowClient, RowsLost
 
 END_SECONDS: Final = 15.0
-# How a node ends whose hub, or one of its nodes, died; others end for what would happen again.
+# How a node ends if its hub, or a node of that hub, died. After any other end a second try would fail again.
 _DEATHS: Final = (ExitCode.STOPPED_BY_DEATH, ExitCode.CLUSTER)
 
 T = TypeVar("T")
@@ -163,7 +163,6 @@ class TablesConnection:
 
 
 def _node_settings(endpoint: str, timeout_seconds: float) -> NodeSettings:
-    """Return the settings of the module's node."""
     # So it notices within one node timeout that its hub is gone.
     seconds = RunSection().node_timeout_seconds / GONE_TIMEOUTS
     job = loop_job({"run.start_timeout_seconds": timeout_seconds, "run.node_timeout_seconds": seconds})

@@ -27,9 +27,9 @@ from .bundles import Bundle, shortage
 from .submitting import HOW_TO_SUBMIT, given_address
 
 ANSWER_SECONDS = 5.0
-# From one look at a placement group to the next; Ctrl-C is heeded between them.
+# Between two checks of a placement group; Ctrl-C takes effect between them.
 LOOK_SECONDS = 0.5
-# Of a driver: those that it has once it is connected, and as many for its actors. Ray aborts without them.
+# What a driver needs: half once it is connected, half for its actors. Ray aborts without them.
 FILES = 48
 
 

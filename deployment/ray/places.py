@@ -93,7 +93,7 @@ class Places:
             self._free.append(place)
 
     def close(self) -> None:
-        """Give all back."""
+        """Release every group, with the bundles that are in use."""
         groups, self._groups = self._groups, []
         self._places.clear()
         self._free.clear()

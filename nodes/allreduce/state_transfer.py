@@ -98,7 +98,6 @@ class StateReceiver:
         return not self._missing
 
     def request(self) -> PeerStateRequest:
-        """Return a request for the missing chunks."""
         return PeerStateRequest(self._generation, self._version, min(self._missing, default=0))
 
     def take(self, message: PeerState) -> bool:

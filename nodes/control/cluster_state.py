@@ -53,7 +53,6 @@ class ClusterState:
         return self._clock() - self._started_at
 
     def show_page(self, url: str) -> None:
-        """Record the address of the page."""
         self.page = url
 
     def add_event(self, name: str, what: str, seconds: float | None = None) -> float:

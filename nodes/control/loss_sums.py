@@ -37,7 +37,6 @@ class LossSums:
 
     @classmethod
     def empty(cls, labels: int) -> LossSums:
-        """Return sums over nothing."""
         return cls([0.0] * (2 + 2 * labels))
 
     @classmethod

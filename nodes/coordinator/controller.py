@@ -101,7 +101,7 @@ class JobController:
     async def _start_members(self) -> None:
         """Wait until every node is ready, and close the membership."""
         while self._state.lifecycle.stop is None and self._state.members.missing():
-            # One that is ready may die before the last one is.
+            # A node that is ready may die before the last one gets ready.
             await self._wait_for_nodes()
         if self._state.lifecycle.stop is not None:
             return

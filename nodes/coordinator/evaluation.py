@@ -33,9 +33,9 @@ from .server import CoordinatorServer
 from .state.outcome import FinalModel, Score, Stop
 
 EVAL_SECONDS = 24 * 3600.0
-# Whose paths may have a thousand characters.
+# Per message: the path of a span may have a thousand characters.
 SPANS_AT_ONCE = 4096
-# More than the trainers that can die in a pass, each of which starts a new one.
+# Pass numbers of one evaluation: more than trainers can die, each of which starts a new pass.
 PASSES_OF_ONE = 1 << 16
 
 

@@ -47,7 +47,7 @@ from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
 
-# From one look at who was heard of to the next, while a node waits for a place.
+# Between two checks of which nodes are silent, while another node waits for a place.
 HEARD_SECONDS = 0.25
 
 

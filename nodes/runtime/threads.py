@@ -50,7 +50,6 @@ class Service(ABC):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

@@ -53,7 +53,7 @@ class CaptureError(Exception):
 
 
 def no_event(what: str) -> None:
-    """Tell nobody."""
+    """Report no event: the default for those who have no coordinator."""
 
 
 class Padding:

@@ -20,10 +20,10 @@ from ...pipeline.text.format import counted, data_size
 from ...pipeline.wire.segment import FLOAT_BYTES
 
 FIRST_CREDIT: Final = 4
-# One worker alone has nobody to compute while it waits.
+# A lone worker needs this: no other one computes while it waits.
 FIRST_LOOKUPS_AHEAD: Final = 1
 MOST_MEASURED_CREDIT: Final = 256
-# Of the free memory, for batches in flight.
+# Share of the free memory that batches in flight may take.
 LARGEST_MEMORY_SHARE: Final = 0.125
 # Requests, not batches: each embedding node gets a push of each batch.
 LEAST_PENDING_PUSHES: Final = 8

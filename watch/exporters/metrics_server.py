@@ -35,7 +35,7 @@ REMEDY = "choose another port with --metrics-port, or none with --metrics-port 0
 CountsByName = dict[str, Any]
 log = logging.getLogger(__name__)
 
-# Whether the node is well, and in one line why.
+# Returns whether the node is well, and one line that says why.
 HealthCheck = Callable[[], tuple[bool, str]]
 
 

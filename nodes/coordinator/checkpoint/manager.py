@@ -272,7 +272,6 @@ class CheckpointManager:
         self._state.checkpointing.end_pause()
 
     async def _end_pause(self, number: int) -> None:
-        """Resume all trainers."""
 
         def goes_on() -> bool:
             return self._state.lifecycle.stop is None

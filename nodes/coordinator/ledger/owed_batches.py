@@ -65,7 +65,6 @@ class OwedBatches:
         self._owed, self._handed_out, self._missing_shards = {}, {}, set()
 
     def lose_shard(self, number: int) -> None:
-        """Record the loss of an embedding shard."""
         self._missing_shards.add(number)
 
     def restore_shard(self, number: int, lacking: Iterable[BatchRange]) -> int:

@@ -143,7 +143,6 @@ class LedgerStore:
         )
 
     def acknowledge(self, rows: Iterable[Acknowledged]) -> None:
-        """Store trained batches."""
         self._write(
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (epoch, span, number)"
             " DO UPDATE SET acknowledgements = acknowledgements + 1",

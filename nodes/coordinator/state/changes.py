@@ -179,8 +179,6 @@ class BestTakenOver:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointScored:
-    """A checkpoint was validated."""
-
     scored: Scored
 
 
