@@ -41,7 +41,7 @@ def check_fixed_point(subject: Subject) -> None:
         for number in range(1, 5):
             step = f"round {number} of {trainers} identical replicas"
             harness.round(step)
-            models = {f"trainer {index}'s replica": values for index, values in enumerate(harness.replicas())}
+            models = {f"trainer {i}'s replica": replica for i, replica in enumerate(harness.replicas())}
             models |= {f"trainer {i}'s global model": model for i, model in harness.global_models().items()}
             models["the center"] = harness.cluster.center.values
             for what, values in models.items():

@@ -198,7 +198,7 @@ def ledger_fault(state: JobState, outcome: Outcome) -> str:
 
 def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCode, str]:
     """Return the exit code and how the run ended, in words."""
-    # The death of one that came later and never took part loses nothing.
+    # `lost` has no node that came later and never took part: its death loses nothing.
     died = bool(state.lifecycle.takeovers) or not all(member.left for member in state.members.lost())
     if outcome.stop is not None:
         code = outcome.stop.exit_code

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-# Time between looks of a loop at its clock, even when idle.
+# After this time a loop reads its clock, even when idle.
 LOOK_SECONDS: Final = 0.1
 # Longest step that counts; a longer one was a pause, or the work of one callback.
 LONGEST_STEP_SECONDS: Final = 0.25

@@ -129,7 +129,8 @@ class MemoryCluster:
     async def _reach(self, index: int, phase: Phase) -> None:
         """Do a phase's planned faults; never return to a dead trainer."""
         self.on_phase(index, phase)
-        for fault in [fault for fault in self._faults if (fault.at, fault.phase) == (index, phase)]:
+        due = [fault for fault in self._faults if (fault.at, fault.phase) == (index, phase)]
+        for fault in due:
             self._faults.remove(fault)
             self.act(fault.who, fault.action)
         if not self._lives(index):
