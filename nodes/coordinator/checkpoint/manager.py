@@ -273,13 +273,13 @@ class CheckpointManager:
 
     async def _end_pause(self, number: int) -> None:
 
-        def goes_on() -> bool:
+        def job_goes_on() -> bool:
             return self._state.lifecycle.stop is None
 
         trainers, go_on = self._state.members.alive("trainer"), PauseTraining(number, False)
         unable = "could not resume after a pause"
         await asyncio.gather(
-            *(self._server.call_until_answered(trainer, go_on, unable, goes_on) for trainer in trainers)
+            *(self._server.call_until_answered(trainer, go_on, unable, job_goes_on) for trainer in trainers)
         )
 
     async def _take_and_pin(self, validate: bool, *, yields: bool) -> None:
