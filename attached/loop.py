@@ -98,7 +98,7 @@ class AttachedLoop:
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop has left."""
+        """Whether the loop has left by `finish` or `abandon`; its steps are no longer counted."""
         return self._is_over
 
     def __enter__(self) -> Self:

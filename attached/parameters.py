@@ -76,7 +76,6 @@ class LoopParameters:
 
     @property
     def device(self) -> torch.device:
-        """The device of the parameters."""
         return self._places[0].parameter.device
 
     @property

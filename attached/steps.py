@@ -57,11 +57,11 @@ class StepHooks:
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._changes, self._told_moves = parameters.buffer.changes, False
         self._saw_others = self._was_changed = False
-        # Until the first step, which makes it needless.
+        # Only until the first step counts: a loop without steps whose values change is an error.
         parameters.buffer.watch()
-        # Of each optimizer the loop's steps as its last step began.
+        # For each optimizer, how many steps the loop had counted when the optimizer's last step began.
         self._begun: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        # What the steps since the last one that counted have changed, with that one.
+        # `id` of each parameter that the last counted step has changed, and the uncounted ones after it.
         self._changed: set[int] = set()
         # Optimizers of other parameters, with what was looked at.
         self._others: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
@@ -102,7 +102,7 @@ class StepHooks:
                 "this process was forked after attach, and its steps cannot be synchronized",
                 remedy="attach in each process that trains, after it was started",
             )
-        # Of several optimizers one looks at the module.
+        # If there are several optimizers, only one of them checks the module.
         if not self._counted.isdisjoint(ids):
             if self._parameters.check():
                 self._tell_moves()
@@ -110,7 +110,7 @@ class StepHooks:
         self._parameters.check_stepped(stepped)
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count the step, if it counts."""
+        """Count an optimizer's step, once for all optimizers that step parts of the module in turn."""
         ids = self._counted.intersection(map(id, _stepped(optimizer)))
         # Otherwise an optimizer that it wraps has been counted.
         if not ids or self._begun.get(optimizer) != self._steps():

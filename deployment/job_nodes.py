@@ -108,6 +108,6 @@ def _local_files(job: Job) -> list[tuple[str, str]]:
         *(("data.eval_path", path) for path in data.eval_path),
         ("data.prepared", data.prepared),
         ("start.checkpoint", job.start.checkpoint),
-        *((key, own.rpartition(":")[0]) for key, own in code if "/" in own),
+        *((key, name.rpartition(":")[0]) for key, name in code if "/" in name),
     ]
     return [(key, path) for key, path in paths if path and "://" not in path]

@@ -181,14 +181,14 @@ def coordinator_host(name: str) -> str:
 
 def _arguments(nodes: RoleNodes, options: KubernetesOptions) -> Sequence[str]:
     host = coordinator_host(options.name)
-    own = (
+    addresses = (
         ["--bind", f"0.0.0.0:{PORT}", "--advertise", host, "--restartable"]
         if nodes.role == COORDINATOR
         else ["--join", f"tcp://{host}:{PORT}", "--bind", "0.0.0.0", "--advertise", "auto"]
     )
     finished = str(int(ExitCode.FINISHED_WITH_DEATHS))
     return [
-        nodes.role, JOB_FILE, *own, "--metrics-port", str(METRICS_PORT), "--exit-zero-on", finished,
+        nodes.role, JOB_FILE, *addresses, "--metrics-port", str(METRICS_PORT), "--exit-zero-on", finished,
     ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ STOP_SECONDS: Final = 30
 LOST_MACHINE_SECONDS: Final = 30
 """After this a machine that does not answer has lost its pods; by default it is 300."""
 
-# A pod comes when it is scheduled and its image is there, and a lost machine's when the machine is removed.
+# A pod runs once it is scheduled and its image is pulled; that of a lost machine once the machine is removed.
 _WAITING_SECONDS: Final = {
     "start_timeout_seconds": 600.0, "rejoin_seconds": 600.0, "coordinator_wait_seconds": 300.0,
 }  # fmt: skip
@@ -109,12 +109,11 @@ def in_pods(job: Job, options: KubernetesOptions) -> tuple[Job, Manifest]:
 
 def metadata_of(options: KubernetesOptions, name: str) -> Manifest:
     """Return the metadata of an object of the job."""
-    own: Manifest = {"name": name, "labels": {"app.kubernetes.io/name": "shadowsync"}}
-    return own | ({"namespace": options.namespace} if options.namespace else {})
+    metadata: Manifest = {"name": name, "labels": {"app.kubernetes.io/name": "shadowsync"}}
+    return metadata | ({"namespace": options.namespace} if options.namespace else {})
 
 
 def labels_of(options: KubernetesOptions, role: str) -> dict[str, str]:
-    """Return the labels of a role's pods."""
     return {**selected(options), "app.kubernetes.io/name": "shadowsync", "shadowsync/role": role}
 
 
@@ -163,7 +162,7 @@ def _placement(role: str, options: KubernetesOptions) -> Manifest:
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": labels_of(options, role)},
     }
-    given: Manifest = {
+    fields: Manifest = {
         "serviceAccountName": options.service_account,
         "priorityClassName": options.priority_class,
         "imagePullSecrets": [{"name": name} for name in options.pull_secrets],
@@ -174,7 +173,7 @@ def _placement(role: str, options: KubernetesOptions) -> Manifest:
         ],
         "topologySpreadConstraints": [spread] if options.spread else [],
     }
-    return {key: value for key, value in given.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _toleration(text: str) -> Manifest:
@@ -194,7 +193,6 @@ def _toleration(text: str) -> Manifest:
 
 
 def job_and_key(options: KubernetesOptions) -> list[Volume]:
-    """Return the volumes of the job's file and of its key."""
     return [
         ("job", "/job", True, {"configMap": {"name": f"{options.name}-job"}}),
         # The group of the pod may read it, and nobody else.
@@ -203,7 +201,6 @@ def job_and_key(options: KubernetesOptions) -> list[Volume]:
 
 
 def data_volume(options: KubernetesOptions) -> list[Volume]:
-    """Return the volume of the input, if there is one."""
     claim = {"persistentVolumeClaim": {"claimName": options.data_claim, "readOnly": True}}
     return [("data", DATA, True, claim)] if options.data_claim else []
 
@@ -213,9 +210,9 @@ def runs_volume(job: Job, role: str, options: KubernetesOptions) -> Volume:
 
     With a storage, the other nodes have only their log there.
     """
-    own = job.run.storage and (role != COORDINATOR or not options.runs_claim)
+    only_log = job.run.storage and (role != COORDINATOR or not options.runs_claim)
     claim: Manifest = {"persistentVolumeClaim": {"claimName": options.runs_claim}}
-    return "runs", RUNS, False, {"emptyDir": {}} if own else claim
+    return "runs", RUNS, False, {"emptyDir": {}} if only_log else claim
 
 
 def rows_volumes(job: Job, role: str) -> list[Volume]:

@@ -106,7 +106,7 @@ def slurm_script(job: Job, options: SlurmOptions) -> str:
     """Return the script; each machine's nodes listen on its own ports."""
     roles = nodes_of(job)
     directives = [*_gpus(roles), *options.directives]
-    has_gpus = any(one.startswith(_GPU_OPTIONS) for one in directives)
+    has_gpus = any(directive.startswith(_GPU_OPTIONS) for directive in directives)
     return _SCRIPT.format(
         name=shlex.quote(options.name),
         counts=", ".join(f"{nodes.count} {nodes.role}" for nodes in roles),
@@ -114,7 +114,7 @@ def slurm_script(job: Job, options: SlurmOptions) -> str:
         cpus=max(nodes.cpus for nodes in roles),
         grace=GRACE_SECONDS,
         end=END_SECONDS,
-        directives="\n".join(f"#SBATCH {one}" for one in directives),
+        directives="\n".join(f"#SBATCH {directive}" for directive in directives),
         key_variable=KEY_VARIABLE,
         key=shlex.quote(options.key),
         prolog=options.prolog,
@@ -128,8 +128,8 @@ def slurm_script(job: Job, options: SlurmOptions) -> str:
 
 def _coordinator(options: SlurmOptions) -> str:
     # Without srun, which would end the step at once when it gets a signal.
-    own = '--bind "0.0.0.0:$PORT" --advertise "$COORDINATOR"'
-    return f'shadowsync {COORDINATOR} "$JOB" {own}{_shared(options)} &'
+    addresses = '--bind "0.0.0.0:$PORT" --advertise "$COORDINATOR"'
+    return f'shadowsync {COORDINATOR} "$JOB" {addresses}{_shared(options)} &'
 
 
 def _gpus(roles: list[RoleNodes]) -> list[str]:
@@ -141,13 +141,13 @@ def _step(nodes: RoleNodes, options: SlurmOptions, *, has_gpus: bool) -> str:
     # A step has all GPUs of the allocation unless it says which, and the next one waits for them.
     none = " --gres=none" if has_gpus and nodes.role != "trainer" else ""
     gpus = f" --gpus-per-task={nodes.gpus}" if nodes.gpus else none
-    own = '--join "tcp://$COORDINATOR:$PORT" --bind 0.0.0.0 --advertise auto'
+    addresses = '--join "tcp://$COORDINATOR:$PORT" --bind 0.0.0.0 --advertise auto'
     return (
         f"$STEP --ntasks={nodes.count} --cpus-per-task={nodes.cpus}{gpus} \\\n"
-        f'  shadowsync {nodes.role} "$JOB" {own}{_shared(options)} &\nSTEPS="$STEPS $!"'
+        f'  shadowsync {nodes.role} "$JOB" {addresses}{_shared(options)} &\nSTEPS="$STEPS $!"'
     )
 
 
 def _shared(options: SlurmOptions) -> str:
-    overrides = "".join(f" --set {shlex.quote(one)}" for one in options.overrides)
+    overrides = "".join(f" --set {shlex.quote(override)}" for override in options.overrides)
     return f"{overrides} --exit-zero-on {int(ExitCode.FINISHED_WITH_DEATHS)}"

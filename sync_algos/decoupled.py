@@ -81,9 +81,9 @@ class Decoupled(DeltaExchange):
 
     def merge_terms(self, trainers: int) -> MergeTerms:
         """Return the options, for so many trainers that take part."""
-        quorum = self.options.quorum
-        wanted = (trainers + 1) // 2 if isinstance(quorum, str) else min(quorum, trainers)
-        return MergeTerms(wanted, self.options.grace, self.options.longest_wait_seconds)
+        option = self.options.quorum
+        quorum = (trainers + 1) // 2 if isinstance(option, str) else min(option, trainers)
+        return MergeTerms(quorum, self.options.grace, self.options.longest_wait_seconds)
 
     def merge_rule(
         self, center: torch.Tensor, state: Mapping[str, torch.Tensor], mean: torch.Tensor, merge: Merge

@@ -110,7 +110,7 @@ def check_center_lost(subject: Subject) -> None:
     good.rounds(2)
     slices = good.cluster.center.slices
     for after_applying in (False, True):
-        for lost in [*((one,) for one in slices), slices]:
+        for lost in [*((lost_part,) for lost_part in slices), slices]:
             harness = Harness(subject, "center lost", 1)
             harness.rounds(1)
             for part in lost:
@@ -130,8 +130,8 @@ def check_shared_instance(subject: Subject) -> None:
     shared.cluster.algorithms = [shared.cluster.algorithms[0]] * len(shared.cluster.algorithms)
     for harness in (apart, shared):
         harness.rounds(3)
-    for index, (one, other) in enumerate(zip(apart.replicas(), shared.replicas(), strict=True)):
-        if not torch.equal(one, other):
+    for index, pair in enumerate(zip(apart.replicas(), shared.replicas(), strict=True)):
+        if not torch.equal(*pair):
             shared.fail(
                 "3 rounds at once on one instance",
                 "the same replicas as with one instance each",

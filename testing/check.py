@@ -51,9 +51,9 @@ def check_state(subject: Subject) -> None:
         results = [harness.round(step) for harness in (old, new)]
         if results[0] != results[1]:
             new.fail(step, f"results {results[0]}, as without a handover", str(results[1]))
-        for index, (one, other) in enumerate(zip(old.replicas(), new.replicas(), strict=True)):
-            if not torch.equal(one, other):
-                apart = float((one - other).abs().max())
+        for index, (before, after) in enumerate(zip(old.replicas(), new.replicas(), strict=True)):
+            if not torch.equal(before, after):
+                apart = float((before - after).abs().max())
                 new.fail(
                     step,
                     "the same replicas as without a handover",
@@ -107,14 +107,14 @@ def check_algorithm(cls: type[Algorithm], options: Mapping[str, Any] | None = No
     Raises:
         ConformanceError: the first check that failed: its name, the step, what was expected, what was found.
     """
-    given = dict(options or {})
+    options = dict(options or {})
     try:
         check_class(getattr(cls, "name", repr(cls)), cls)
-        make_options(cls.name, cls.Options, given)
+        make_options(cls.name, cls.Options, options)
     except AlgorithmError as error:
         raise ConformanceError(
             "declaration", "loading the class", "a usable algorithm", str(error)
         ) from error
-    subject = Subject(cls, given)
+    subject = Subject(cls, options)
     for check in CHECKS.values():
         check(subject)

@@ -18,7 +18,7 @@ def check_declaration(subject: Subject) -> None:
     """Check that the class attributes fit each other and the methods."""
     cls = subject.cls
     names = cls.state_names
-    wanted = [
+    requirements = [
         (
             cls.model is not ModelOrigin.CENTER or cls.needs_center,
             "needs_center = True, since its model is the center",
@@ -48,8 +48,8 @@ def check_declaration(subject: Subject) -> None:
             "a global_model and state_names (a joining trainer gets the state), since its model is global",
         ),
     ]
-    for good, expected in wanted:
-        if not good:
+    for is_met, expected in requirements:
+        if not is_met:
             raise ConformanceError(DECLARATION, "reading the class", expected, "it has not")
     try:
         json.dumps(dict(subject.make().describe()))

@@ -39,11 +39,11 @@ def check_join(subject: Subject) -> None:
     harness.cluster.act(2, Action.JOIN)
     _check_next(harness, "the first round of a trainer that joined")
     quiet = _after(subject, (0, 1))
-    for at in (0, 1):
+    for reaching in (0, 1):
         for phase in Phase:
             harness = Harness(subject, "joining", TRAINERS, members=(0, 1))
             harness.rounds(WARM_ROUNDS)
-            fault = Fault(2, Action.JOIN, at, phase)
+            fault = Fault(2, Action.JOIN, reaching, phase)
             _check_round(harness, fault, [quiet])
             if 2 not in harness.cluster.members:
                 # This algorithm's rounds do not have the phase.
@@ -85,7 +85,7 @@ def _check_round(harness: Harness, fault: Fault, references: list[After]) -> Non
     before = {index: harness.state(index) for index in range(TRAINERS)}
     step = str(fault)
     for index, complete in harness.round(step, [fault]).items():
-        fitting = [one for one in references if one.results.get(index) is True]
+        fitting = [after for after in references if after.results.get(index) is True]
         state = harness.state(index)
         if not complete:
             _check_incomplete(harness, step, index, fitting)
@@ -105,12 +105,12 @@ def _check_incomplete(harness: Harness, step: str, index: int, fitting: list[Aft
     """Check that nothing but whole slices from a center is applied."""
     parts = harness.cluster.center.slices if harness.subject.cls.needs_center else (_all(harness),)
     for part in parts:
-        found = _cut(harness.cluster.replicas[index].values, part)
-        if torch.equal(found, _cut(harness.alone[index], part)):
+        values, alone = (_cut(replicas[index], part) for replicas in (harness.replicas(), harness.alone))
+        if torch.equal(values, alone):
             continue
-        replied = any(torch.equal(found, _cut(one.replicas[index], part)) for one in fitting)
+        replied = any(torch.equal(values, _cut(after.replicas[index], part)) for after in fitting)
         if not (harness.subject.cls.needs_center and replied):
-            apart = float((found - _cut(harness.alone[index], part)).abs().max())
+            apart = float((values - alone).abs().max())
             expected = "the replica as its workers left it, since the round is not complete"
             harness.fail(step, expected, f"trainer {index}'s replica off by {apart:.3g}")
 
@@ -124,7 +124,7 @@ def _whole(harness: Harness, index: int, references: list[After]) -> bool:
     replica = harness.cluster.replicas[index].values
     parts = harness.cluster.center.slices if harness.subject.cls.needs_center else (_all(harness),)
     return all(
-        any(torch.equal(_cut(replica, part), _cut(one.replicas[index], part)) for one in references)
+        any(torch.equal(_cut(replica, part), _cut(after.replicas[index], part)) for after in references)
         for part in parts
     )
 

@@ -54,7 +54,7 @@ class Harness:
         self.alone = self.replicas()
 
     def fail(self, step: str, expected: str, found: str) -> NoReturn:
-        """Fail the check."""
+        """Raise ConformanceError."""
         raise ConformanceError(self.check, step, expected, found)
 
     def replicas(self) -> list[torch.Tensor]:
@@ -82,8 +82,8 @@ class Harness:
                 self.check, step, "a round that waits for its peers only, and ends", str(error)
             ) from error
         except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-            raise ConformanceError(self.check, step, "a round that raises nothing", found) from error
+            raised = f"{type(error).__name__}: {error}"
+            raise ConformanceError(self.check, step, "a round that raises nothing", raised) from error
         for index, result in results.items():
             if not isinstance(result, bool):
                 self.fail(step, "a round that returns True or False", f"{result!r} from trainer {index}")
@@ -122,8 +122,8 @@ class Harness:
                 self.fail(step, f"a state of {sorted(names)}, as in state_names", f"{sorted(state.tensors)}")
             for name, tensor in state.tensors.items():
                 if tensor.shape != (NUMEL,) or tensor.dtype != torch.float32:
-                    found = f"{tensor.dtype} {list(tensor.shape)}"
-                    self.fail(step, f"state {name!r} as float32 [{NUMEL}], flat like the replica", found)
+                    expected = f"state {name!r} as float32 [{NUMEL}], flat like the replica"
+                    self.fail(step, expected, f"{tensor.dtype} {list(tensor.shape)}")
 
     def _meanwhile(self, index: int, phase: Phase) -> None:
         if self.trains and phase in (Phase.MET, Phase.GIVING):
@@ -138,8 +138,8 @@ class Harness:
         self.cluster.replicas[index].trained_examples += 10 + 7 * ((index + self.steps[index]) % 3)
 
 
-def same_state(one: AlgorithmState, other: AlgorithmState) -> bool:
+def same_state(first: AlgorithmState, second: AlgorithmState) -> bool:
     """Return whether two states are equal, bit by bit."""
-    if one.completed_rounds != other.completed_rounds or one.tensors.keys() != other.tensors.keys():
+    if first.completed_rounds != second.completed_rounds or first.tensors.keys() != second.tensors.keys():
         return False
-    return all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
+    return all(torch.equal(tensor, second.tensors[name]) for name, tensor in first.tensors.items())

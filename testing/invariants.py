@@ -41,8 +41,8 @@ def check_fixed_point(subject: Subject) -> None:
         for number in range(1, 5):
             step = f"round {number} of {trainers} identical replicas"
             harness.round(step)
-            models = {f"trainer {index}'s replica": one for index, one in enumerate(harness.replicas())}
-            models |= {f"trainer {i}'s global model": one for i, one in harness.global_models().items()}
+            models = {f"trainer {i}'s replica": replica for i, replica in enumerate(harness.replicas())}
+            models |= {f"trainer {i}'s global model": model for i, model in harness.global_models().items()}
             models["the center"] = harness.cluster.center.values
             for what, values in models.items():
                 if not torch.equal(values, harness.first):
@@ -80,20 +80,19 @@ def check_repeatable(subject: Subject) -> None:
     first, second = Harness(subject, "repeatable"), Harness(subject, "repeatable")
     for harness in (first, second):
         harness.rounds(4)
-    for index, (one, other) in enumerate(zip(first.replicas(), second.replicas(), strict=True)):
-        if not torch.equal(one, other):
+    for index, pair in enumerate(zip(first.replicas(), second.replicas(), strict=True)):
+        if not torch.equal(*pair):
             first.fail("4 rounds, twice", "the same replicas", f"another replica of trainer {index}")
 
 
 def check_one_peer(subject: Subject) -> None:
     """Check that a lone trainer's rounds complete if three trainers' rounds do."""
-    three, one = Harness(subject, "one peer"), Harness(subject, "one peer", 1)
-    expected = three.rounds(3)[0]
-    found = one.rounds(3)[0]
-    if found != expected:
-        one.fail("round 3 of one trainer", f"{expected}, as with three trainers", str(found))
-    if not torch.isfinite(one.replicas()[0]).all():
-        one.fail("round 3 of one trainer", "a finite replica", "a NaN or an infinity")
+    three, lone = Harness(subject, "one peer"), Harness(subject, "one peer", 1)
+    expected, complete = three.rounds(3)[0], lone.rounds(3)[0]
+    if complete != expected:
+        lone.fail("round 3 of one trainer", f"{expected}, as with three trainers", str(complete))
+    if not torch.isfinite(lone.replicas()[0]).all():
+        lone.fail("round 3 of one trainer", "a finite replica", "a NaN or an infinity")
 
 
 def check_bounded(subject: Subject) -> None:

@@ -37,7 +37,7 @@ class GuardedPeers:
 
     @property
     def center(self) -> GuardedCenter:
-        """Return the center."""
+        """Return the center, which keeps copies of what is exchanged with it."""
         return GuardedCenter(self._peers.center, self._guard)
 
     @property

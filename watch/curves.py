@@ -44,11 +44,9 @@ class ClientCurves:
             self._curves[name] = (part.step, [*points[: part.start], *part.points])
 
     def cursor(self) -> Cursor:
-        """The cursor for the next request."""
         return {name: (step, len(points)) for name, (step, points) in self._curves.items()}
 
     def names(self) -> Iterable[str]:
-        """Names of the curves."""
         return self._curves.keys()
 
     def points(self, name: str) -> list[tuple[float, float]]:

@@ -17,7 +17,7 @@ class Mirror:
         self.latest: Status | None = None
 
     def take(self, status: Status) -> None:
-        """Merge a newer status."""
+        """Merge a newer status, whose curves have only new points and whose incidents are the new ones."""
         self.latest = status
         self.curves.merge(status.curves)
         for incident in status.incidents:

@@ -88,7 +88,7 @@ class HubCheckpoints:
             return True
 
     async def _model(self) -> tuple[str, Float32Array | None]:
-        """Return the one model, and which it is."""
+        """Return where the saved model comes from (an origin, or a loop's name), and its values [numel]."""
         origin = next((member.facts.model_origin for member in self._state.members.everyone("trainer")), "")
         if origin == "center":
             return origin, await self._read_center()

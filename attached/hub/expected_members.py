@@ -18,7 +18,7 @@ class ExpectedMembers:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # All under the condition.
+        # Read and written only while the condition is held.
         self._expected: dict[str, int] = {}
         self._arrived: dict[str, int] = {}
         self._present: dict[str, int] = {}

@@ -127,7 +127,6 @@ class HubServer(ControlServer):
             raise self._error
 
     def stop(self) -> None:
-        """End the hub."""
         self._stopped.set()
 
     async def end_all(self) -> None:

@@ -35,7 +35,7 @@ class HubShutdown:
         self._state, self._expected, self._stop, self._event = state, expected, stop, event
 
     def check(self) -> None:
-        """Stop the hub if it is over."""
+        """Stop the hub if all have left and none is awaited; call it when members change, and regularly."""
         state, expected = self._state, self._expected
         # Also those who left a dead hub, whose place this one has taken.
         anyone_left = sum(state.arrived.values()) > sum(state.present.values())

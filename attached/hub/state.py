@@ -276,7 +276,7 @@ class HubState(ClusterState):
         self.awaits_return = False
 
     def book(self) -> LoopsReply:
-        """Return the book of steps, and the samples."""
+        """Return what each loop and module has done, and what was granted of each data set."""
         points = self.divergence.points
         return LoopsReply(
             tuple(

@@ -27,7 +27,7 @@ from .role import TablesRole
 from .row_client import RowClient, RowsLost
 
 END_SECONDS: Final = 15.0
-# How a node ends whose hub, or one of its nodes, died; others end for what would happen again.
+# How a node ends if its hub, or a node of that hub, died. After any other end a second try would fail again.
 _DEATHS: Final = (ExitCode.STOPPED_BY_DEATH, ExitCode.CLUSTER)
 
 T = TypeVar("T")
@@ -125,18 +125,18 @@ class TablesConnection:
             raise self.lost(why) from error
         endpoint, wait = self._settings.join, duration(self._wait_seconds)
         log.error("the hub is gone: %s; the module waits %s for one at %s", why, wait, endpoint)
-        deadline, told = time.monotonic() + self._wait_seconds, ""
+        deadline, reason = time.monotonic() + self._wait_seconds, ""
         while time.monotonic() < deadline:
             if answers(endpoint):
                 failure = self._take(before)
                 if failure is None:
                     return
-                if str(failure) != told:
-                    told = str(failure)
-                    log.warning("the module cannot come back yet: %s", told)
+                if str(failure) != reason:
+                    reason = str(failure)
+                    log.warning("the module cannot come back yet: %s", reason)
             self._ended.wait(LOOK_SECONDS)
             self._require_here(error)
-        raise self.lost(f"no hub that has them came to {endpoint} within {wait} ({told or why})") from error
+        raise self.lost(f"no hub that has them came to {endpoint} within {wait} ({reason or why})") from error
 
     def _take(self, before: TablesRole) -> ShadowSyncError | None:
         """Take the place of the role before; return why not yet.
@@ -163,7 +163,6 @@ class TablesConnection:
 
 
 def _node_settings(endpoint: str, timeout_seconds: float) -> NodeSettings:
-    """Return the settings of the module's node."""
     # So it notices within one node timeout that its hub is gone.
     seconds = RunSection().node_timeout_seconds / GONE_TIMEOUTS
     job = loop_job({"run.start_timeout_seconds": timeout_seconds, "run.node_timeout_seconds": seconds})

@@ -251,7 +251,7 @@ class Embeddings(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Return the tables."""
+        """Return each table's rows and dim, for `print(module)`."""
         return ", ".join(f"{name}: {table.rows} x {table.dim}" for name, table in self._tables.items())
 
     def _look_up(self, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -80,7 +80,8 @@ class RowClient(Service):
         self._max_pending = max_pending
         self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # Under the condition: what waits for an answer, and whether the thread takes no more.
+        # Read and written only while the condition is held: the requests that wait for an answer, and whether
+        # the thread takes no more.
         self._looking_up: set[Future[None]] = set()
         self._pending = 0
         self._is_over = False

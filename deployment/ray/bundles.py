@@ -101,12 +101,12 @@ def shortage(
         total: what the cluster has, by Ray's names.
         free: what of it nobody else has reserved.
     """
-    needed = {name: sum(one.resources.get(name, 0) for one in bundles) for name in (CPU, GPU, MEMORY)}
+    needed = {name: sum(bundle.resources.get(name, 0) for bundle in bundles) for name in (CPU, GPU, MEMORY)}
     missing = {name: needed[name] - free.get(name, 0) for name in needed}
     if any(value > 0 for value in missing.values()):
         lacks = _amounts({name: max(0.0, value) for name, value in missing.items()})
     else:
-        largest = max(bundles, key=lambda one: (one.resources.get(GPU, 0), one.resources[CPU]))
+        largest = max(bundles, key=lambda bundle: (bundle.resources.get(GPU, 0), bundle.resources[CPU]))
         lacks = f"room on one machine, such as {_amounts(largest.resources)} for {largest.name}"
     if len(bundles) == 1:
         who = f"{bundles[0].name} needs"
@@ -119,8 +119,8 @@ def shortage(
 
 
 def _resources(nodes: RoleNodes) -> Resources:
-    own: Resources = {CPU: float(nodes.cpus), MEMORY: float(nodes.memory_bytes)}
-    return own | ({GPU: float(nodes.gpus)} if nodes.gpus else {})
+    resources: Resources = {CPU: float(nodes.cpus), MEMORY: float(nodes.memory_bytes)}
+    return resources | ({GPU: float(nodes.gpus)} if nodes.gpus else {})
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

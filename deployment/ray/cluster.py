@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 
 import ray
 from ray.exceptions import RayError
@@ -26,9 +27,9 @@ from .bundles import Bundle, shortage
 from .submitting import HOW_TO_SUBMIT, given_address
 
 ANSWER_SECONDS = 5.0
-# From one look at a placement group to the next; Ctrl-C is heeded between them.
+# Between two checks of a placement group; Ctrl-C takes effect between them.
 LOOK_SECONDS = 0.5
-# Of a driver: those that it has once it is connected, and as many for its actors. Ray aborts without them.
+# What a driver needs: half once it is connected, half for its actors. Ray aborts without them.
 FILES = 48
 
 
@@ -72,7 +73,9 @@ async def reserve(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
-    groups = [placement_group([one.resources for one in own], strategy="SPREAD") for own in bundles]
+    groups = [
+        placement_group([bundle.resources for bundle in of_group], strategy="SPREAD") for of_group in bundles
+    ]
     try:
         for group in groups:
             while not await asyncio.to_thread(group.wait, LOOK_SECONDS):
@@ -96,11 +99,11 @@ def _shortage(bundles: Sequence[Sequence[Bundle]], groups: Sequence[PlacementGro
     free = dict(ray.available_resources())
     # What one of these groups has is there for the job, although Ray counts it as taken.
     pairs = zip(bundles, groups, strict=True)
-    held = [own for own, group in pairs if placement_group_table(group).get("state") == "CREATED"]
-    for one in (one for own in held for one in own):
-        for name, amount in one.resources.items():
+    held = [of_group for of_group, group in pairs if placement_group_table(group).get("state") == "CREATED"]
+    for bundle in chain.from_iterable(held):
+        for name, amount in bundle.resources.items():
             free[name] = free.get(name, 0.0) + amount
-    return shortage([one for own in bundles for one in own], machines, ray.cluster_resources(), free)
+    return shortage([*chain.from_iterable(bundles)], machines, ray.cluster_resources(), free)
 
 
 def _require_answer(address: str) -> None:

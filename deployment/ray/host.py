@@ -26,7 +26,7 @@ from .held_file import hold, take_key
 
 T = TypeVar("T")
 
-# The driver's wait for the node's end, and a signal beside it.
+# The driver waits for the node's end in one call, and sends signals in others meanwhile.
 CALLS_AT_ONCE: Final = 4
 # Others take the work of such a node. The rows of an embedding node and the slice of a sync node come from
 # elsewhere, as after its death.

@@ -30,7 +30,7 @@ from .host import CALLS_AT_ONCE, NodeHost, Surroundings
 from .node import RayNode
 from .places import Place, Places
 
-# Of a node that joins. A cluster with room gives it at once, and the coordinator waits a minute for both.
+# Limits for a node that joins. A cluster with room gives it at once; the coordinator waits a minute in all.
 ROOM_SECONDS: Final = 10.0
 ACTOR_SECONDS: Final = 40.0
 

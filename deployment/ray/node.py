@@ -17,7 +17,7 @@ from ...nodes.supervisor.child import known_exit_code, text_of_last_line
 from ...nodes.supervisor.launcher import NodeStart
 from ...pipeline.errors import ExitCode
 
-# From one question to an actor that Ray cannot reach to the next.
+# Between two calls of an actor that Ray cannot reach.
 ASK_AGAIN_SECONDS = 0.5
 
 log = logging.getLogger(__name__)

@@ -59,9 +59,10 @@ class Places:
         """
         groups = await self._reserve(bundles, timeout_seconds, remedy)
         self._groups += groups
-        for group, own in zip(groups, bundles, strict=True):
-            for number, one in enumerate(own):
-                self._places[one.role, one.index] = Place(one, group, number, alone=len(own) == 1)
+        for group, of_group in zip(groups, bundles, strict=True):
+            for number, bundle in enumerate(of_group):
+                place = Place(bundle, group, number, alone=len(of_group) == 1)
+                self._places[bundle.role, bundle.index] = place
 
     def all(self) -> dict[NodeKey, Place]:
         """Return the bundles that are somebody's."""
@@ -92,7 +93,7 @@ class Places:
             self._free.append(place)
 
     def close(self) -> None:
-        """Give all back."""
+        """Release every group, with the bundles that are in use."""
         groups, self._groups = self._groups, []
         self._places.clear()
         self._free.clear()

@@ -25,15 +25,15 @@ def require_engine(on: str) -> None:
 
     That is any but ray, Ray Client, a job server, and ray without the extra.
     """
-    given = on, given_address()
-    client = next((one for one in given if one.startswith("ray://")), "")
+    addresses = on, given_address()
+    client = next((address for address in addresses if address.startswith("ray://")), "")
     if client:
         raise JobFileError(
             "is an address of Ray Client, whose job would end with this machine's connection",
             where=client,
             remedy=f"submit the job: {HOW_TO_SUBMIT}",
         )
-    server = next((one for one in given if one.startswith(("http://", "https://"))), "")
+    server = next((address for address in addresses if address.startswith(("http://", "https://"))), "")
     if server:
         raise JobFileError(
             "is an address of a job server, which takes jobs that are submitted",

@@ -60,7 +60,6 @@ class Coding:
         return sum(reference.memory_bytes for reference in self._all())
 
     def begin(self) -> None:
-        """Start a round."""
         for reference in self._all():
             reference.begin()
 

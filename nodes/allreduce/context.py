@@ -27,7 +27,7 @@ class SendQueue:
     """Queues per peer: small messages first, then chunks, made when sent."""
 
     def __init__(self) -> None:
-        # By what they say, in order.
+        # By peer, then by what a notice says; in the order of sending.
         self._notices: dict[int, dict[Hashable, Message]] = {}
         self._chunks: dict[int, dict[Key, Make]] = {}
 
@@ -49,7 +49,6 @@ class SendQueue:
         self._chunks.setdefault(peer, {}).setdefault(key, make)
 
     def has_chunks(self, peer: int) -> bool:
-        """Return whether chunks are queued for a peer."""
         return bool(self._chunks.get(peer))
 
     def drop(self, group: object) -> None:
@@ -58,7 +57,6 @@ class SendQueue:
             self._chunks[peer] = {key: make for key, make in chunks.items() if key[0] != group}
 
     def forget(self, peer: int) -> None:
-        """Drop everything that is queued for a peer."""
         self._notices.pop(peer, None)
         self._chunks.pop(peer, None)
 
@@ -120,7 +118,6 @@ class RoundHistory:
         _remember(self._reduced, round_id, reduced)
 
     def is_completed(self, round_id: RoundId) -> bool:
-        """Return whether a round completed here."""
         return round_id in self._completed
 
     def is_ended(self, round_id: RoundId) -> bool:
@@ -209,7 +206,6 @@ class ProtocolContext:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The other members of this generation."""
         return tuple(member for member in self.members if member != self.index)
 
     def latest_ready(self, peer: int) -> RoundId:

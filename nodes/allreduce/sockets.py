@@ -87,7 +87,6 @@ class PeerSender:
             self._traffic.went_down(size, message.elements)
 
     def log_refusals(self) -> None:
-        """Log what the peer refused."""
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             try:
@@ -98,5 +97,4 @@ class PeerSender:
             self.refusals.add("%s refused a message: %s", self.member.name, what)
 
     def close(self) -> None:
-        """Close the socket."""
         self.socket.close()

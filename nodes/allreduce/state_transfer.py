@@ -98,7 +98,6 @@ class StateReceiver:
         return not self._missing
 
     def request(self) -> PeerStateRequest:
-        """Return a request for the missing chunks."""
         return PeerStateRequest(self._generation, self._version, min(self._missing, default=0))
 
     def take(self, message: PeerState) -> bool:
@@ -120,6 +119,5 @@ class StateReceiver:
         return True
 
     def state(self) -> AlgorithmState:
-        """Return the received state."""
         tensors = {name: torch.from_numpy(values) for name, values in self._tensors.items()}
         return AlgorithmState(max(0, self._version), tensors)

@@ -106,7 +106,7 @@ class AllReduceTransport:
         self._peers: dict[bytes, int] = {}
         self._senders: dict[int, PeerSender] = {}
         self._traffic = Traffic()
-        # Of trainers that are gone; the identities of those that left as told.
+        # Refusals by trainers that are gone, and the identities of trainers that left as they were told to.
         self._former_refusals = 0
         self._left: set[bytes] = set()
         self._listener.admit(())

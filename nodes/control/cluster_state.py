@@ -53,7 +53,6 @@ class ClusterState:
         return self._clock() - self._started_at
 
     def show_page(self, url: str) -> None:
-        """Record the address of the page."""
         self.page = url
 
     def add_event(self, name: str, what: str, seconds: float | None = None) -> float:
@@ -70,5 +69,4 @@ class ClusterState:
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
 
     def count_refused_connection(self) -> None:
-        """Count a connection that was refused."""
         self.refused_connections += 1

@@ -32,9 +32,9 @@ from ..runtime.tracing import TRACER
 from .cluster_state import ClusterState
 from .sessions import JobWaits, SessionRegistry
 
-# Of one node: what it sends while the loop does other work.
+# What one node may send while the loop does other work.
 HELD_BYTES: Final = 64 << 20
-# Then the loop does its other work, however many more have come: some 10 ms.
+# After so many messages, some 10 ms, the loop does its other work even if more have come.
 RECEIVED_AT_ONCE: Final = 64
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ControlSocket(JobWaits, ABC):
         self._socket: zmq.Socket[bytes] | None = None
         self._turns: SocketTurns | None = None
         self._authenticator: ZapAuthenticator | None = None
-        # Who joins or watches says little.
+        # Those who only join or watch send small messages.
         self._arrivals = Arrivals(LARGEST_HEADER_BYTES, HELD_BYTES, LARGEST_HEADER_BYTES)
 
     @abstractmethod

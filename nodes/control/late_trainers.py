@@ -27,23 +27,23 @@ class LateTrainers:
 
         Only of `living` trainers, and of none if there is one alone.
         """
-        if not (lateness := lateness_of(counts)):
+        if not (trainers := lateness_of(counts)):
             return {}
-        self._now[node] = lateness
+        self._now[node] = trainers
         if self._began is None:
             self._began, self._before = now, dict(self._now)
         seconds = now - self._began
         if seconds < LONG_SECONDS:
             # Of one that comes during the window it counts from here on.
-            self._before.setdefault(node, lateness)
+            self._before.setdefault(node, trainers)
             return {}
         since = {
-            name: {to: one.since(self._before.get(name, {}).get(to)) for to, one in of_trainers.items()}
-            for name, of_trainers in self._now.items()
+            name: {to: lateness.since(self._before.get(name, {}).get(to)) for to, lateness in seen.items()}
+            for name, seen in self._now.items()
         }
         self._began, self._before = now, dict(self._now)
-        latest = {name: one for name, one in latest_of(since).items() if name in living}
+        latest = {name: lateness for name, lateness in latest_of(since).items() if name in living}
         late = late_trainers(latest, seconds)
-        said = {name: one.words(seconds) for name, one in late.items() if name not in self._told}
+        said = {name: lateness.words(seconds) for name, lateness in late.items() if name not in self._told}
         self._told |= said.keys()
         return said

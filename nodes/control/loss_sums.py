@@ -37,7 +37,6 @@ class LossSums:
 
     @classmethod
     def empty(cls, labels: int) -> LossSums:
-        """Return sums over nothing."""
         return cls([0.0] * (2 + 2 * labels))
 
     @classmethod
@@ -53,7 +52,6 @@ class LossSums:
 
     @property
     def examples(self) -> int:
-        """Number of examples."""
         return int(self._values[0])
 
     @property

@@ -99,7 +99,6 @@ class Member:
         self.begun, self.withdrawn = False, True
 
     def record_heartbeat(self, metrics: Counts) -> None:
-        """Record the counts of its heartbeat."""
         self.metrics = metrics
 
 

@@ -100,7 +100,6 @@ class TrainingMetrics:
         )
 
     def restore(self, snapshot: MetricsSnapshot) -> None:
-        """Take over a snapshot."""
         self._sums = LossSums(snapshot.sums)
         self.first_seconds, self.last_seconds = snapshot.first_seconds, snapshot.last_seconds
         self._ne.restore(snapshot.ne)
@@ -133,7 +132,6 @@ class TrainingMetrics:
 
     @property
     def examples(self) -> int:
-        """Number of trained examples."""
         return self._sums.examples
 
     @property
@@ -158,7 +156,6 @@ class TrainingMetrics:
         return [(name, label) for label, name in enumerate(self._labels)] if len(self._labels) > 1 else []
 
     def examples_per_second(self) -> float | None:
-        """Examples per second over all trainers."""
         return self.examples / self.seconds if self.seconds > 0 else None
 
     def per_trainer(self) -> dict[str, float]:
@@ -324,7 +321,6 @@ class InputSize:
         return InputSnapshot(self._read_weight, self._read_examples, self._exact)
 
     def restore(self, snapshot: InputSnapshot) -> None:
-        """Take over a snapshot."""
         self._read_weight, self._read_examples = snapshot.read_weight, snapshot.read_examples
         self._exact = snapshot.exact
 
@@ -383,7 +379,6 @@ class DivergenceCurve:
     period_seconds: float = FIRST_PERIOD_SECONDS
 
     def add(self, seconds: float, value: float) -> None:
-        """Add one point."""
         self.points.append((seconds, value))
         if len(self.points) >= MAX_POINTS:
             self.points, self.period_seconds = self.points[::2], self.period_seconds * 2

@@ -11,12 +11,13 @@ from ...pipeline.wire.tasks import race
 
 T = TypeVar("T")
 
-# Nodes and the supervisor send more often. Most watchers never announce that they leave.
+# A silent sender is forgotten after this: nodes and the supervisor send more often, and most watchers never
+# announce that they leave.
 FORGET_SECONDS = 60.0
 # A watcher sends a request every second.
 PRESENT_SECONDS = 3.0
 
-# Request numbers of one coordinator; the next one that takes over begins above them.
+# How many request numbers a coordinator has; one that takes over begins above those of the one before.
 REQUESTS_OF_ONE = 1 << 32
 # Time limit of a watcher for the notice of the job's end.
 END_NOTICE_SECONDS = 1.0
@@ -38,7 +39,6 @@ class SessionRegistry:
         return len(self._seen_at)
 
     def record_seen(self, identity: bytes, now: float) -> None:
-        """Record that it sent a message."""
         self._seen_at[identity] = now
 
     def seen_at(self, token: str) -> float | None:

@@ -104,7 +104,7 @@ class JobController:
     async def _start_members(self) -> None:
         """Wait until every node is ready, and close the membership."""
         while self._state.lifecycle.stop is None and self._state.members.missing():
-            # One that is ready may die before the last one is.
+            # A node that is ready may die before the last one gets ready.
             await self._wait_for_nodes()
         if self._state.lifecycle.stop is not None:
             return
@@ -468,7 +468,9 @@ class JobController:
             what = "metrics of validation.own" if job.retrieval is None else "ranks of the held-out items"
             self._notes.append(f"there are no {what}: {error}")
             return score
-        return score if last is None else replace(score, retrieval=last.retrieval, own=last.own)
+        return (
+            score if last is None else replace(score, retrieval=last.retrieval, own_metrics=last.own_metrics)
+        )
 
     async def _score_best(self) -> Score | None:
         """Score the best checkpoint on the held-out files, unless it is the last."""
@@ -487,4 +489,4 @@ class JobController:
         model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
         bad_rows = own_bad_rows(self._eval_spans, score.bad_rows)
         rankings = [score.ranking] if score.ranking else []
-        return Score(model, [score.sums], bad_rows, rankings, score.retrieval, score.own)
+        return Score(model, [score.sums], bad_rows, rankings, score.retrieval, score.own_metrics)

@@ -33,9 +33,9 @@ from .server import CoordinatorServer
 from .state.outcome import FinalModel, Score, Stop
 
 EVAL_SECONDS = 24 * 3600.0
-# Whose paths may have a thousand characters.
+# Per message: the path of a span may have a thousand characters.
 SPANS_AT_ONCE = 4096
-# More than the trainers that can die in a pass, each of which starts a new one.
+# Pass numbers of one evaluation: more than trainers can die, each of which starts a new pass.
 PASSES_OF_ONE = 1 << 16
 
 
@@ -175,11 +175,11 @@ class Evaluator:
         quality = read_scores(self._server, {name: reply.sums for name, reply in replies.items()})
         sums: dict[str, PassSums] = {}
         for trainer in trainers:
-            if (own := quality.get(name := trainer.info.name)) is not None:
+            if (scores := quality.get(name := trainer.info.name)) is not None:
                 try:
                     top = await self._all_groups(trainer, replies[name])
                     if top is not None:
-                        sums[name] = self._with_groups(own, top)
+                        sums[name] = self._with_groups(scores, top)
                 except ValueError as error:
                     self._server.expel(trainer, f"its scores: {error}")
         return delivered, sums

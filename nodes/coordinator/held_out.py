@@ -42,7 +42,7 @@ def held_out_quality(score: Score | None, eval_files: list[str], job: Job) -> Ev
         "labels": _by_label(sums_of_models, labels, of_logits=of_logits),
         "within_groups": _within_groups(score.rankings, job),
         "retrieval": _retrieval(score.retrieval, job),
-        "own": dict(score.own),
+        "own": dict(score.own_metrics),
     }
     return Evaluation.model_validate(means | others)
 

@@ -153,7 +153,7 @@ async def run_coordinator(
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server, partial(build_status, state))
     async with AsyncExitStack() as ending:
-        # Each of them also if another one's end fails, or is cancelled.
+        # On the stack, so that each is closed even if closing another one fails or is cancelled.
         for end in (store.close, watching.close, server.close):
             ending.push_async_callback(end)
         endpoint = await _listen(server, takeover, restored)

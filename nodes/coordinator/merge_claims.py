@@ -51,15 +51,21 @@ class MergeClaims:
             replies = await self._server.call_all(readers, asked, REQUEST_SECONDS)
             delivered = {reader: reply.examples for reader, reply in replies.items()}
             for place, (trainer, claimed) in enumerate(claims):
-                given = self._given(trainer, readers, {name: sums[place] for name, sums in delivered.items()})
-                if given is not None and claimed > given and trainer.alive:
+                of_trainer = {name: sums[place] for name, sums in delivered.items()}
+                examples = self._delivered_examples(trainer, readers, of_trainer)
+                if examples is not None and claimed > examples and trainer.alive:
                     what = f"{count(claimed)} examples behind its part of the merges"
-                    self._server.expel(trainer, f"{what}, and {count(given)} were given to it")
+                    self._server.expel(trainer, f"{what}, and {count(examples)} were given to it")
         finally:
             self._is_asking = False
 
-    def _given(self, trainer: Member, readers: list[Member], delivered: dict[str, int]) -> int | None:
-        """Return the examples that a trainer was given by all readers; None if that is not known now."""
+    def _delivered_examples(
+        self, trainer: Member, readers: list[Member], delivered: dict[str, int]
+    ) -> int | None:
+        """Return the examples that all readers delivered to a trainer; None if that is not known now.
+
+        `delivered` are those of the readers that answered.
+        """
         ledger, total = self._state.ledger, 0
         for reader in readers:
             name = reader.info.name

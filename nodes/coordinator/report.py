@@ -89,7 +89,9 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         reference_bytes=_reference_bytes(state, outcome, trainers),
         merges=merges_of(outcome.closed.syncs, state.ledger.trained_examples_of),
         waited_seconds={
-            name: one.seconds for name, one in sorted(latest_of(_lateness(trainers)).items()) if one.seconds
+            name: lateness.seconds
+            for name, lateness in sorted(latest_of(_lateness(trainers)).items())
+            if lateness.seconds
         },
     )
 
@@ -196,7 +198,7 @@ def ledger_fault(state: JobState, outcome: Outcome) -> str:
 
 def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCode, str]:
     """Return the exit code and how the run ended, in words."""
-    # The death of one that came later and never took part loses nothing.
+    # `lost` has no node that came later and never took part: its death loses nothing.
     died = bool(state.lifecycle.takeovers) or not all(member.left for member in state.members.lost())
     if outcome.stop is not None:
         code = outcome.stop.exit_code
@@ -260,7 +262,7 @@ def _late(state: JobState, outcome: Outcome, trainers: CountsByNode) -> dict[str
     """Return how late each living trainer was, as sync nodes that merge have it, or the other trainers."""
     living = {trainer.info.name for trainer in state.members.alive("trainer")}
     latest = latest_of(_lateness({**trainers, **outcome.closed.syncs}))
-    return {name: one for name, one in latest.items() if name in living}
+    return {name: lateness for name, lateness in latest.items() if name in living}
 
 
 def _events(state: JobState, outcome: Outcome) -> list[Event]:

@@ -47,7 +47,7 @@ from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
 
-# From one look at who was heard of to the next, while a node waits for a place.
+# Between two checks of which nodes are silent, while another node waits for a place.
 HEARD_SECONDS = 0.25
 
 
@@ -84,7 +84,7 @@ class RequestHandler:
             "embedding": ShardAdmission(server, admitting, shards.replaced),
         }
         self.start = StartAdmission(server, admitting)
-        # Of whom need not be a member: answered with its token and the request's number.
+        # Requests of senders that need not be members: answered with the token and the request's number.
         self._of_anyone: dict[type[Request[Any]], Callable[[str, Any, int], Awaitable[Reply]]] = {
             Hello: self._hello,
             ChildExited: lambda token, request, _: reports.answer(token, request),
@@ -155,7 +155,7 @@ class RequestHandler:
             return reply
         except ValueError as error:
             refusal = ProtocolError(f"{verb}: {error}")
-            # It costs the sender, not the job: others do its work.
+            # Such a request ends its sender, not the job: others do its work.
             refusal.exit_code = ExitCode.STOPPED_BY_DEATH
             raise refusal from error
 
@@ -286,7 +286,7 @@ class RequestHandler:
 
     def _after_span_read(self, member: Member, request: SpanRead, reply: Reply) -> None:  # noqa: ARG002
         totals, data = self._state.ledger.totals, self._state.job.data
-        # All examples of the spans, since their malformed rows are all counted.
+        # Also examples that the resumed run had trained, since all malformed rows of the spans are counted.
         examples = totals.parsed_examples + totals.restored_of_read_spans
         rows = examples + totals.bad_rows + totals.dropped_negatives
         whole = self._state.ledger.all_read

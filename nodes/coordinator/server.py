@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Time limits of a node: for its last counts, and for these or a reply after an interrupt.
+# Limits for a node's last counts, and for these or any reply after an interrupt.
 DRAIN_SECONDS = 8.0
 HURRY_SECONDS = 2.5
 FOLDER_SECONDS = 2.0
@@ -128,7 +128,7 @@ class CoordinatorServer(ControlServer):
         assert self._handle is not None
         member = self.state.members.find(token)
         if member is not None and member.was_silent:
-            # First of all, so that it does not take the refusal for a failure.
+            # Before the refusal, so that the node knows that it is dead and does not take this for a failure.
             self._send(token.encode(), HeartbeatReply(self.examples_so_far, member.lost_because))
         return await self._handle(token, request, number)
 

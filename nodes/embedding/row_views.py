@@ -43,7 +43,7 @@ class PickedRows:
 
     @property
     def read_bytes(self) -> int:
-        """What is read for it."""
+        """Bytes that are read for the rows: more than their size where whole records are read."""
         return len(self) * (read_bytes(self._values) // len(self._values))
 
     @property
@@ -91,7 +91,7 @@ class ServedRows:
 
     @property
     def read_bytes(self) -> int:
-        """What is read for it."""
+        """Bytes that are read for the rows: more than their size where whole records are read."""
         return read_bytes(self._values)
 
     def __len__(self) -> int:

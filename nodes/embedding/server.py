@@ -33,7 +33,7 @@ from .writer_threads import WriterThreads
 
 # Bytes kept of unused answers: room for a few large ones for each of a few workers.
 IDLE_REPLY_BYTES = 256 << 20
-# Any identity may come, and answers have its worker's number.
+# An identity may claim to have any worker number, and answers repeat it.
 MOST_WORKER_DIGITS = 9
 
 
@@ -173,7 +173,7 @@ class ShardService(ListeningService):
         )
         answer = Vectors(message.request, self._pushes, shared=target is not None)
         if message.with_state:
-            # Of now: writer threads do this work after all pushes until now, and before all later ones.
+            # As of now: writer threads look the rows up after all earlier pushes, and before all later ones.
             applied = self._applied_pushes.of_trainer(token_of(identity))
             answer = replace(answer, applied=applied, absent=work.absent)
 

@@ -71,7 +71,6 @@ class WrittenPart:
 
     @property
     def files(self) -> Files:
-        """All files."""
         return (*self.whole, *chain.from_iterable(self.changes))
 
 

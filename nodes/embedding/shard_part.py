@@ -47,7 +47,6 @@ class ShardPart:
 
     @classmethod
     def of(cls, store: ShardStore, applied: AppliedBatches) -> ShardPart:
-        """Make the part with all rows."""
         rows: dict[str, Any] = {}
         first_rows: dict[str, int] = {}
         for piece, arrays in store.pieces():

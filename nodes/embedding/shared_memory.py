@@ -111,7 +111,7 @@ class SharedMemoryClient:
         """
         self.close()
         made = SharedMemoryClient(node, self._count, self._page_lock)
-        # No segment of the new one may have the number of a lease that is still held.
+        # The new client continues to count: leases that are still held have numbers of earlier segments.
         made._number = self._number + 1
         return made
 

@@ -67,7 +67,6 @@ class WriterThreads:
         return max(self._busy_seconds)
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 

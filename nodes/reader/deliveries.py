@@ -225,7 +225,6 @@ class DeliveryState:
 
 
 def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
-    """Return the message that delivers a batch."""
     return Delivery(
         sequence=sequence,
         pass_number=pass_number,

@@ -104,7 +104,6 @@ class Parser(Service):
         }
 
     def submit(self, work: ReadSpan) -> None:
-        """Queue a span."""
         self._work.put(work)
 
     def drop_training(self) -> None:
@@ -151,7 +150,7 @@ class Parser(Service):
             if batch.id.number not in work.skip:
                 self._put((work.pass_number, replace(batch, replay=work.replay, proof=work.proof)))
         dropped = negatives.dropped if negatives is not None else 0
-        # Those of a drawn part are of the whole file, and training tells them.
+        # In a drawn part, malformed rows are those of the whole file, and training reports them.
         first = () if training or work.span.part else tuple(bad_rows.first)
         self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before, dropped, first))
 

@@ -35,7 +35,6 @@ class EvalPass:
     parsed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, totals: SpanTotals) -> None:
-        """Record a parsed span."""
         self.examples += totals.examples
         self.bad_rows += totals.bad_rows
         self.spans_left -= 1

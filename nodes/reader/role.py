@@ -41,7 +41,7 @@ class ReaderRole(Role):
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that workers connect to."""
-        # Credits are small.
+        # Only credits come in, which fit into a header.
         self._listener = listener_of_trainers(context, address, LARGEST_HEADER_BYTES, LARGEST_HEADER_BYTES)
         return self._listener.endpoint
 

@@ -45,7 +45,6 @@ class WaitingBatches:
         return len(self._queue) - sum(self._left[turn] for turn in self._held)
 
     def count(self, pass_number: int) -> int:
-        """Count the batches of a pass."""
         return sum(1 for waiting in self._queue if waiting.pass_number == pass_number)
 
     def add(self, pass_number: int, batch: Batch) -> None:

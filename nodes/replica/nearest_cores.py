@@ -26,10 +26,10 @@ def nearest_cores(device: torch.device, devices: Path = PCI_DEVICES) -> frozense
     if device.type != "cuda" or not hasattr(os, "sched_getaffinity"):
         return frozenset()
     # The fields came to torch after 2.4, and its types lack them still.
-    found: Any = torch.cuda.get_device_properties(device)
-    if not hasattr(found, "pci_bus_id"):
+    gpu: Any = torch.cuda.get_device_properties(device)
+    if not hasattr(gpu, "pci_bus_id"):
         return frozenset()
-    address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
     try:
         nearest = _cores_of((devices / address / "local_cpulist").read_text(encoding="ascii"))
     except OSError:

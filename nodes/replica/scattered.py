@@ -42,7 +42,6 @@ class ScatteredBuffer:
 
     @property
     def device(self) -> torch.device:
-        """The device of the values."""
         return self._device
 
     def numel(self) -> int:
@@ -108,7 +107,7 @@ class ScatteredBuffer:
             self._seen = _digest(self._values)
 
     def unwatch(self) -> None:
-        """Detect no more changes, which `add_` and `lerp_` pay for."""
+        """End the detection, so that `add_` and `lerp_` are fast again."""
         if self._seen is not None:
             with self._watching:
                 self._seen = None

@@ -12,15 +12,15 @@ from ...pipeline.wire.frames import MAX_HEADER_BYTES
 from ...pipeline.wire.keys.arrivals import HEADER_ROOM
 from ...pipeline.wire.sockets import MAX_MESSAGE_BYTES
 
-# Of a message without tensors.
+# Largest message without tensors.
 LARGEST_HEADER_BYTES: Final = MAX_HEADER_BYTES + HEADER_ROOM
-# Of an id: its row or key, and what the codecs of one-float rows add to it.
+# For each id: its row or key, and what the codecs of one-float rows add.
 _ID_BYTES: Final = 4 + 8 + 8
 _LENGTH_BYTES: Final = 4
 _FLOAT_BYTES: Final = 4
 # A codec may take more bytes than float32 does, where its values leave it nothing to save.
 _CODEC_FACTOR: Final = 2
-# Of `sync.chunk_bytes`.
+# Limit of `sync.chunk_bytes`.
 LARGEST_CHUNK_BYTES: Final = 64 << 20
 
 

@@ -54,7 +54,8 @@ class LoopThread(CommandedService):
     def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name, failed)
         self._running_loop: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
-        # Who is cancelled while it waits for the loop would cancel it for this thread and for all others.
+        # A future that runs cannot be cancelled. Otherwise a caller that is cancelled while it waits would
+        # cancel it for this thread and for all other callers.
         self._running_loop.set_running_or_notify_cancel()
         self._ended = asyncio.Event()
         self._is_over = False

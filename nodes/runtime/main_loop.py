@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-# Time between looks of a loop at its clock, even when idle.
+# After this time a loop reads its clock, even when idle.
 LOOK_SECONDS: Final = 0.1
 # Longest step that counts; a longer one was a pause, or the work of one callback.
 LONGEST_STEP_SECONDS: Final = 0.25
@@ -28,7 +28,7 @@ class PauseAwareClock:
     """Seconds of process time that excludes pauses.
 
     Args:
-        longest_step_seconds: longest step between two looks that counts.
+        longest_step_seconds: more time than this between two calls of `now` counts as so much.
         real: a clock that never stops.
     """
 
@@ -42,7 +42,7 @@ class PauseAwareClock:
         self._looked_at = self._now = real()
 
     def now(self) -> float:
-        """Look, and return the seconds."""
+        """Return the seconds so far; what counts as a pause depends on how often this is called."""
         real = self._real()
         self._now += min(real - self._looked_at, self._longest_step)
         self._looked_at = real

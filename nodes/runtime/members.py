@@ -73,7 +73,7 @@ class Traffic:
         self.up_float32 += 4 * elements
 
     def went_down(self, message_bytes: int, elements: int) -> None:
-        """Count a message from there, with `elements` elements."""
+        """Count a message from the center, or from the trainer that reduces."""
         self.down += message_bytes
         self.down_float32 += 4 * elements
 

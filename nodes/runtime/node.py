@@ -156,7 +156,7 @@ class Node:
 
     def _fail(self, error: BaseException) -> None:
         if self._heir is not None:
-            # What lives on of this node was told of this one.
+            # Threads that outlive this node still report to it.
             self._heir._fail(error)
         elif not self._finished.is_set():
             error = too_many_files(error) or error
@@ -298,7 +298,7 @@ class Node:
 
     def _metrics(self) -> dict[str, Any]:
         figures = process_metrics()
-        # What it used before it was declared dead counts for that one.
+        # What this process used before it was declared dead counts for the dead node.
         figures["cpu_seconds"] -= self._used_before
         total = figures | self.role.metrics()
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
@@ -409,7 +409,7 @@ class Node:
                 if self._watch is not None:
                     self._watch.close()
                 self._socket.close()
-                # What comes back keeps what listens in the context.
+                # A node that was declared dead comes back in this process, on the same context and listeners.
                 if not self._dead_because:
                     if self._authenticator is not None:
                         self._authenticator.close()

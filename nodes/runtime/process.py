@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...pipeline.config.job import Job
 
 GRACE_SECONDS = 12.0
-# Of equal warnings, and how many texts are remembered for that.
+# Equal warnings are written once in so many seconds, and so many texts are remembered for that.
 REPEAT_SECONDS = 10.0
 REMEMBERED_TEXTS = 256
 # One thread for each of the numerical libraries: a machine has several nodes.
@@ -112,7 +112,6 @@ class JsonLines(logging.Formatter):
     """A JSON object per record: time, level, logger, thread and text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
         written_at = datetime.fromtimestamp(record.created + wall_clock.offset_seconds(), UTC)
         entry = {
             "time": written_at.isoformat(timespec="milliseconds"),

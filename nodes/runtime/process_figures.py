@@ -59,7 +59,6 @@ class NodeProfile:
         return TraceReply(tuple(traced["names"]), tuple(traced["threads"]), marks)
 
     def close(self) -> None:
-        """Stop the sampler."""
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None

@@ -46,12 +46,10 @@ class Service(ABC):
         return self._stop.is_set()
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -101,7 +99,6 @@ class ThreadBridge(Generic[T]):
         self.result: asyncio.Future[T] = self._loop.create_future()
 
     def give(self, result: T) -> None:
-        """Give the result."""
         self._on_loop(lambda: self.result.set_result(result))
 
     def fail(self, error: BaseException) -> None:

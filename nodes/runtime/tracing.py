@@ -120,8 +120,8 @@ LOCK_SECONDS: Final = 0.0005
 
 OWN_SCHEDULE: Final = "/proc/thread-self/schedstat"
 ENOUGH_BYTES: Final = 128
-# How often `figures` looks whether a wake-up that is due was noted. Not a time: while the process is stopped,
-# time passes but nobody can look.
+# How often `figures` checks whether a wake-up that is due was noted. A count, not a time: while the process
+# is stopped, time passes without checks.
 NOTED_LOOKS: Final = 400
 
 
@@ -143,7 +143,6 @@ class Sampler:
         self._stalled_seconds = 0.0
 
     def start(self) -> None:
-        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -343,7 +343,6 @@ class CenterClient:
             connection.mark_lost()
 
     def close(self) -> None:
-        """Close the sockets."""
         for connection in self._connections:
             connection.close()
 

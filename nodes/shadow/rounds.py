@@ -204,7 +204,6 @@ class RoundGate:
 
     @property
     def has_waiting_worker(self) -> bool:
-        """Whether a worker is at the gate."""
         with self._changed:
             return _WorkerStatus.AT_GATE in self._statuses
 

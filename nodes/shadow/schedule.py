@@ -49,7 +49,7 @@ class RoundSchedule:
         self._sync = sync
         self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._began = (0.0, 0)
-        # Time and iterations of the last look since then, and the least seconds of an iteration before it.
+        # Time and iterations at the last check since then, and the fewest seconds per iteration before it.
         self._looked = (0.0, 0)
         self._looked_pace = 0.0
         self._iteration_seconds = 0.0

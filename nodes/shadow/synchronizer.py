@@ -111,7 +111,6 @@ class Synchronizer:
             await self.shadow.run_with_peers(lambda peers: peers.center.seed(first, is_kept=True))
 
     def mark_lost(self, token: str) -> None:
-        """Mark a sync node as lost."""
         self.shadow.call_with_peers(lambda peers: peers.mark_lost(token))
         for fixed in self.fixed:
             fixed.mark_lost(token)

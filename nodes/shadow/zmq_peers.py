@@ -71,7 +71,6 @@ class ZmqPeers:
             self._center.set_exact(is_exact=is_exact)
 
     def mark_lost(self, token: str) -> None:
-        """Mark a sync node as lost."""
         if self._center is not None:
             self._center.mark_lost(token)
 
@@ -81,7 +80,6 @@ class ZmqPeers:
             self.transport.drop(token, left=left)
 
     def close(self) -> None:
-        """Close all connections."""
         for link in (self._center, self.transport):
             if link is not None:
                 link.close()

@@ -36,7 +36,7 @@ class Child:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Its exit code, as one of this package's."""
+        """The exit code as an `ExitCode`, also after a signal."""
         return known_exit_code(self.code)
 
     @property

@@ -51,7 +51,6 @@ class Emulation:
         return (role, index) in self._options
 
     def token(self, role: str, index: int) -> str:
-        """Return the token for a child."""
         return self._tokens.get((role, index)) or uuid4().hex
 
     def options(self, role: str, index: int) -> list[str]:

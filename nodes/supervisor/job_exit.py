@@ -29,7 +29,7 @@ def job_exit(
     if folder is not None and (folder / "report.json").exists():
         report = read_report(folder / "report.json")
         if report.exit_code != ExitCode.INTERRUPTED:
-            # It had ended before.
+            # The job had ended before the relay did.
             relay = None
         report = _completed(folder, report, emulation, relay)
     hint = resume_hint(folder) if folder is not None and (report is None or relay is not None) else ""
@@ -38,7 +38,7 @@ def job_exit(
     if coordinator.code is not None and coordinator.code < 0:
         return _of_a_death(coordinator.code, folder, report, hint, interrupted=interrupted)
     text = coordinator.last_line()
-    # One that wrote a report has said how to go on.
+    # A coordinator that wrote a report has said how to go on.
     return coordinator.exit_code, text + (hint if report is None and coordinator.code else ""), report
 
 

@@ -49,11 +49,9 @@ class NodeStart:
 
     @property
     def needs_torch(self) -> bool:
-        """Whether its process imports torch."""
         return self.role not in _WITHOUT_TORCH
 
     def arguments(self) -> list[str]:
-        """Return the interpreter's arguments."""
         command = ["-m", CLI, self.role, str(self.job_file), "--supervised", "--token", self.token]
         return [*command, *self.addresses, *self.options]
 

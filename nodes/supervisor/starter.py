@@ -19,7 +19,8 @@ from .fork_server import ForkOrder, ForkServer, fork
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
 METHODS = ("forkserver", "spawn")
-# Imported by both servers; by that of coordinator, readers and relay, which has no torch; by that of others.
+# Both servers import COMMON. LIGHT is for coordinator, readers and relay, whose server has no torch, and
+# TORCH for all others.
 COMMON = (
     FORK_SERVER,
     CLI,
@@ -224,12 +225,11 @@ class ForkStarter:
     """
 
     def __init__(self) -> None:
-        light, torch = ((*COMMON, *own) for own in (LIGHT, TORCH))
         with contextlib.ExitStack() as stack:
             environment = os.environ | ONE_THREAD
             self.servers = [
                 stack.enter_context(contextlib.closing(ForkServer(modules, environment)))
-                for modules in (light, torch)
+                for modules in ((*COMMON, *LIGHT), (*COMMON, *TORCH))
             ]
             self._servers = stack.pop_all()
 

@@ -374,9 +374,9 @@ class Supervisor:
     async def _wait_for_others(self) -> None:
         # If the coordinator died, nobody tells the others to end.
         code = self._coordinator.code if self._coordinator is not None else None
-        told = (code or 0) >= 0 and (code == 0 or self.folder is not None)
+        others_know = (code or 0) >= 0 and (code == 0 or self.folder is not None)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(4.0 if told else 0.5):
+            async with asyncio.timeout(4.0 if others_know else 0.5):
                 for child in self._children:
                     await child.ended.wait()
 

@@ -174,7 +174,9 @@ class SyncRole(ServingRole[CenterService]):
             if request.late and (self._algorithm.recenters or not service.state.ready):
                 await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
-            self._trainer_names |= {one.token: one.name for one in request.members if one.role == "trainer"}
+            self._trainer_names |= {
+                member.token: member.name for member in request.members if member.role == "trainer"
+            }
         elif isinstance(request, Begin):
             if self._is_late and not await service.run(service.state.seed_mean) and not service.state.ready:
                 raise ClusterError("no trainer has sent its slice of the replica")
@@ -199,14 +201,14 @@ class SyncRole(ServingRole[CenterService]):
             return {}
         counts: dict[str, float] = {}
         for token, name in self._trainer_names.items():
-            one = merges.trainers.get(token, TrainerCounts())
+            work = merges.trainers.get(token, TrainerCounts())
             counts |= merged_counts(
                 name,
-                one.examples,
-                one.merges,
-                missed_merges=one.missed_merges,
-                late_seconds=one.late_seconds,
-                most_late_seconds=one.most_late_seconds,
+                work.examples,
+                work.merges,
+                missed_merges=work.missed_merges,
+                late_seconds=work.late_seconds,
+                most_late_seconds=work.most_late_seconds,
             )
         return counts
 

@@ -63,4 +63,4 @@ def read_center_state(job: Job, names: Sequence[str], start: int, stop: int) -> 
         return None
     tensors = {name: torch.from_numpy(reader.read_rows(name, start, stop)) for name in names}
     # A slice that was made again had fewer; its state counts as that of the others.
-    return CenterMemory(tensors, max(int(one[_MERGES]) for one in reader.metadata.values()))
+    return CenterMemory(tensors, max(int(metadata[_MERGES]) for metadata in reader.metadata.values()))

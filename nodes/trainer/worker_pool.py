@@ -141,7 +141,6 @@ class WorkerPool:
         return total
 
     def stop(self) -> None:
-        """Tell the workers to end."""
         for worker in self.workers:
             worker.stop()
 

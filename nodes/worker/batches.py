@@ -112,7 +112,6 @@ class BatchAck:
 
     @property
     def delivery(self) -> DeliveryKey:
-        """The delivery that it acknowledges."""
         return self.reader, self.worker, self.sequence
 
     @classmethod
@@ -177,7 +176,6 @@ class UnconfirmedBatches:
         self._waiting: list[tuple[set[Delivered], Callable[[], object]]] = []
 
     def pushed(self, reader: str, sequence: int) -> None:
-        """Record that a batch is pushed."""
         self._batches.add((reader, sequence))
 
     def confirmed(self, reader: str, sequence: int) -> None:

@@ -53,7 +53,7 @@ class CaptureError(Exception):
 
 
 def no_event(what: str) -> None:
-    """Tell nobody."""
+    """Report no event: the default for those who have no coordinator."""
 
 
 class Padding:
@@ -198,17 +198,17 @@ class CapturedSteps:
         staged = work.staged
         assert isinstance(staged, PackedBatch)
         block = staged.block.clone()
-        own = _work_on(block, work)
+        block_work = _work_on(block, work)
         packed: list[torch.Tensor] = []
 
         def step() -> None:
-            computation.run(own)
-            assert own.computed is not None
-            packed.append(own.computed.pack())
+            computation.run(block_work)
+            assert block_work.computed is not None
+            packed.append(block_work.computed.pack())
 
         replay = self._stream.capture(step)
-        assert own.computed is not None
-        return _Graph(block, replay, own.computed, packed[0], self._growths)
+        assert block_work.computed is not None
+        return _Graph(block, replay, block_work.computed, packed[0], self._growths)
 
     def _is_equal(self, work: BatchWork, blocks: Sequence[torch.Tensor]) -> bool:
         """Return whether a captured step was compared with an eager one, over these batches.
@@ -226,14 +226,14 @@ class CapturedSteps:
         graph = self._capture(warmed, work)
         computation = _private(context, eager)
         for block in blocks:
-            own = _work_on(block, work)
+            block_work = _work_on(block, work)
             with self._same_random_numbers():
-                computation.run(own)
+                computation.run(block_work)
             with self._same_random_numbers():
                 computed = graph.run(block)
-            assert own.computed is not None
+            assert block_work.computed is not None
             assert computed.packed is not None
-            expected = own.computed.pack()
+            expected = block_work.computed.pack()
             if not expected.isfinite().all():
                 return False
             _compare("results", expected, computed.packed)

@@ -145,7 +145,7 @@ class Computation:
         self._optimizer = optimizer.for_worker(self._gradient)
 
     def run(self, work: BatchWork) -> None:
-        """Compute and update."""
+        """Compute a batch, and update the weights unless the batch is left out."""
         self.compute(work)
         if not work.left_out:
             self.update(work)

@@ -60,7 +60,6 @@ class ReplyWatch:
         self._checked_at: float | None = None
 
     def record_message(self, node: str) -> None:
-        """Record a message of this node."""
         self._waited_seconds.pop(node, None)
 
     def check(self, now: float, requested: Iterable[str]) -> None:

@@ -42,7 +42,7 @@ class _PendingRequest(Generic[B]):
     message: Lookup | Push
     sent_at: float
     lease: Lease | None = None
-    # Whether it had one, of a node that has been replaced.
+    # Whether the request had a lease of a node that has been replaced.
     lost_lease: bool = False
     is_resent: bool = False
 
@@ -95,7 +95,6 @@ class EmbeddingClient(Generic[B]):
 
     @property
     def named_connections(self) -> list[tuple[str, Connection]]:
-        """Name and connection of each node."""
         return list(zip(self.names, self.connections, strict=True))
 
     @property

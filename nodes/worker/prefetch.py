@@ -20,10 +20,10 @@ from ...pipeline.text.format import counted, data_size
 from ...pipeline.wire.segment import FLOAT_BYTES
 
 FIRST_CREDIT: Final = 4
-# One worker alone has nobody to compute while it waits.
+# A lone worker needs this: no other one computes while it waits.
 FIRST_LOOKUPS_AHEAD: Final = 1
 MOST_MEASURED_CREDIT: Final = 256
-# Of the free memory, for batches in flight.
+# Share of the free memory that batches in flight may take.
 LARGEST_MEMORY_SHARE: Final = 0.125
 # Requests, not batches: each embedding node gets a push of each batch.
 LEAST_PENDING_PUSHES: Final = 8
@@ -80,7 +80,7 @@ class WorkerClock:
     vectors_seconds: float = 0.0
 
     def since(self, before: WorkerClock) -> WorkerClock:
-        """Return the difference."""
+        """Return the seconds since `before`, without the `other_seconds` meanwhile."""
         return WorkerClock(
             self.seconds - before.seconds - (self.other_seconds - before.other_seconds),
             0.0,
@@ -190,18 +190,18 @@ class Prefetch:
                 self.lookups_ahead = before.lookups_ahead
                 self._windows_to_wait = WINDOWS_BETWEEN_TRIALS
                 return
-        wanted = self._wanted(window)
-        if wanted.lookups_ahead < self.lookups_ahead:
-            self.lookups_ahead = wanted.lookups_ahead
-        elif wanted != self._depth and not self._windows_to_wait:
+        depth = self._depth_for(window)
+        if depth.lookups_ahead < self.lookups_ahead:
+            self.lookups_ahead = depth.lookups_ahead
+        elif depth != self._depth and not self._windows_to_wait:
             self._trial, self._fills = (self._depth, speed), True
-            self.lookups_ahead, self.credit = wanted.lookups_ahead, wanted.credit
+            self.lookups_ahead, self.credit = depth.lookups_ahead, depth.credit
 
     @property
     def _depth(self) -> Depth:
         return Depth(self.lookups_ahead, self.credit)
 
-    def _wanted(self, window: WorkerClock) -> Depth:
+    def _depth_for(self, window: WorkerClock) -> Depth:
         waited = WAITING_SHARE * window.seconds
         ahead, credit = self.lookups_ahead, self.credit
         if self._measures_lookups:

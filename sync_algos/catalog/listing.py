@@ -23,12 +23,12 @@ MODELS = {
 def list_algorithms() -> Iterator[str]:
     """Yield the lines to print; for an unusable algorithm, the reason."""
     installed = entry_points()
-    for name, found in all_algorithms().items():
-        if isinstance(found, AlgorithmError):
-            yield f"{name:{WIDTH}} cannot be used: {str(found).partition(': ')[2]}"
+    for name, algorithm in all_algorithms().items():
+        if isinstance(algorithm, AlgorithmError):
+            yield f"{name:{WIDTH}} cannot be used: {str(algorithm).partition(': ')[2]}"
             continue
-        yield f"{name:{WIDTH}} {found.summary}"
-        lines = _lines(found)
+        yield f"{name:{WIDTH}} {algorithm.summary}"
+        lines = _lines(algorithm)
         if name not in ALGORITHMS:
             lines = [f"from the package {installed[name][0]}", *lines]
         yield from (f"{'':{WIDTH}} {line}" for line in lines)
@@ -62,4 +62,4 @@ def _toml(value: Any) -> str:
 def _choices(kind: Any) -> str:
     if get_origin(kind) is not Literal:
         return ""
-    return f"   ({' or '.join(_toml(one) for one in get_args(kind))})"
+    return f"   ({' or '.join(map(_toml, get_args(kind)))})"

@@ -74,13 +74,13 @@ def _changed(path: str) -> int:
 # They are asked for with each check of a job, and reading them takes milliseconds.
 @functools.lru_cache(maxsize=1)
 def _entry_points(_: tuple[tuple[str, int], ...]) -> Mapping[str, Sequence[Entry]]:
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     for point in metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else "a package"
         entry = Entry(point.value, package)
-        if entry not in found.setdefault(point.name, []):
-            found[point.name].append(entry)
-    return found
+        if entry not in entries.setdefault(point.name, []):
+            entries[point.name].append(entry)
+    return entries
 
 
 def require_known(name: str) -> None:
@@ -98,7 +98,7 @@ def require_known(name: str) -> None:
     if not makers and name in MOVED:
         raise AlgorithmError(KEY, f"{name!r} {MOVED[name]}")
     if not makers:
-        there = {*NEEDS_CENTER, *installed}
-        close = difflib.get_close_matches(name, there, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(sorted(there))}"
+        names = {*NEEDS_CENTER, *installed}
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(sorted(names))}"
         raise AlgorithmError(KEY, f"{name!r} is not an algorithm; {hint}")

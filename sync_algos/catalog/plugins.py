@@ -41,9 +41,9 @@ def load_class(name: str) -> Any:
     try:
         return getattr(module, class_name)
     except AttributeError:
-        there = ", ".join(_algorithms_in(module)) or "none"
+        names = ", ".join(_algorithms_in(module)) or "none"
         raise AlgorithmError(
-            KEY, f"{name!r} cannot be loaded: {where} has no {class_name}; its algorithms: {there}"
+            KEY, f"{name!r} cannot be loaded: {where} has no {class_name}; its algorithms: {names}"
         ) from None
 
 

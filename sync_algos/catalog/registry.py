@@ -55,13 +55,13 @@ def all_algorithms() -> dict[str, type[Algorithm] | AlgorithmError]:
 
     An unusable one is represented by its error.
     """
-    found: dict[str, type[Algorithm] | AlgorithmError] = {}
+    algorithms: dict[str, type[Algorithm] | AlgorithmError] = {}
     for name in sorted({*ALGORITHMS, *entry_points()}):
         try:
-            found[name] = find_algorithm(name)
+            algorithms[name] = find_algorithm(name)
         except AlgorithmError as error:
-            found[name] = error
-    return found
+            algorithms[name] = error
+    return algorithms
 
 
 def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:

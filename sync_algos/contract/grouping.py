@@ -57,7 +57,7 @@ def sites(size: int, every: int) -> Grouping:
 
 def _cut(order: list[int], size: int) -> Groups:
     if size == 2:
-        return tuple(tuple(sorted(order[at : at + 2])) for at in range(0, len(order), 2))
+        return tuple(tuple(sorted(order[start : start + 2])) for start in range(0, len(order), 2))
     count = max(1, round(len(order) / size))
     bounds = [len(order) * part // count for part in range(count + 1)]
     return tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if b > a)

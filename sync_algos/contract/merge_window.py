@@ -74,7 +74,7 @@ class MergeWindow:
     def __init__(self, terms: Callable[[int], MergeTerms]) -> None:
         self._terms = terms
         self._members: dict[Hashable, Member] = {}
-        # Of a dict only the keys: in order, and found at once.
+        # Ordered sets, as the keys of dicts.
         self._contributed: dict[Hashable, None] = {}
         self._absent: dict[Hashable, None] = {}
         self._usual = UsualTurnarounds()

@@ -93,10 +93,10 @@ def _checkable(kind: Any) -> bool:
 
 
 def _checked(key: str, value: Any, kind: Any) -> Any:
-    found, fits = _fit(value, kind)
+    option, fits = _fit(value, kind)
     if not fits:
         raise AlgorithmError(f"{SECTION}.{key}", f"{value!r} given; give {_name(kind)}")
-    return found
+    return option
 
 
 def _fit(value: Any, kind: Any) -> tuple[Any, bool]:
@@ -113,10 +113,10 @@ def _fit(value: Any, kind: Any) -> tuple[Any, bool]:
         return value, type(value) is kind
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return value, any(type(value) is type(one) and value == one for one in inner)
+        return value, any(type(value) is type(choice) and value == choice for choice in inner)
     if origin in (Union, UnionType):
-        exact = [one for one in inner if type(value) is one]
-        return next((fit for one in exact + list(inner) if (fit := _fit(value, one))[1]), (value, False))
+        exact = [part for part in inner if type(value) is part]
+        return next((fit for part in [*exact, *inner] if (fit := _fit(value, part))[1]), (value, False))
     return _fit_many(value, origin, inner)
 
 
@@ -124,16 +124,16 @@ def _fit_many(value: Any, origin: Any, inner: tuple[Any, ...]) -> tuple[Any, boo
     if origin is dict:
         if not isinstance(value, dict):
             return value, False
-        fits = {key: _fit(one, inner[1]) for key, one in value.items()}
+        fits = {key: _fit(element, inner[1]) for key, element in value.items()}
         good = all(_fit(key, inner[0])[1] for key in value) and all(good for _, good in fits.values())
-        return {key: one for key, (one, _) in fits.items()}, good
+        return {key: element for key, (element, _) in fits.items()}, good
     if not isinstance(value, list | tuple):
         return value, False
     kinds = inner if origin is tuple and inner[-1:] != (Ellipsis,) else (inner[0],) * len(value)
     if len(kinds) != len(value):
         return value, False
-    items = [_fit(one, kind) for one, kind in zip(value, kinds, strict=True)]
-    return origin(one for one, _ in items), all(good for _, good in items)
+    elements = list(map(_fit, value, kinds))
+    return origin(element for element, _ in elements), all(good for _, good in elements)
 
 
 def _name(kind: Any) -> str:
@@ -141,7 +141,7 @@ def _name(kind: Any) -> str:
     if isinstance(kind, type) and kind in plain:
         return plain[kind]
     if get_origin(kind) is Literal:
-        return " or ".join(repr(one) for one in get_args(kind))
+        return " or ".join(map(repr, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_name(one) for one in get_args(kind) if one is not NoneType)
+        return " or ".join(_name(part) for part in get_args(kind) if part is not NoneType)
     return str(kind).replace("typing.", "")

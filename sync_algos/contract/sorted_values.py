@@ -47,12 +47,12 @@ class SortedValues:
     def remove(self, value: float) -> None:
         """Remove a number once; raises ValueError if it is not there."""
         place = bisect_left(self._lasts, value)
-        at = bisect_left(self._blocks[place], value) if place < len(self._blocks) else 0
-        if place == len(self._blocks) or self._blocks[place][at] != value:
+        index = bisect_left(self._blocks[place], value) if place < len(self._blocks) else 0
+        if place == len(self._blocks) or self._blocks[place][index] != value:
             raise ValueError(f"{value!r} is not among the {self._count} numbers")
         self._count -= 1
         block = self._blocks[place]
-        del block[at]
+        del block[index]
         if block:
             self._lasts[place] = block[-1]
         else:

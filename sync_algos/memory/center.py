@@ -139,9 +139,10 @@ class MemoryCenter:
         """Close a slice's merge while so many trainers take part; without a contribution do nothing."""
         merged = dict(sorted(self._contributions[part].items()))
         self._contributions[part] = {}
-        values = [one.values for one in merged.values()]
+        values = [contribution.values for contribution in merged.values()]
         counts = merge_weights(
-            [one.examples or 0 for one in merged.values()], lambda k: bool(values[k].any())
+            [contribution.examples or 0 for contribution in merged.values()],
+            lambda number: bool(values[number].any()),
         )
         cut = slice(part.start, part.stop)
         if any(counts):
@@ -150,9 +151,9 @@ class MemoryCenter:
             merge = Merge(counts, max(trainers, len(merged)), self._merges[part])
             self._algorithm.merge_rule(self.values[cut], state, mean, merge)
             self._merges[part] += 1
-        for one in merged.values():
-            one.reply = self.values[cut].clone()
-            one.applied.set()
+        for contribution in merged.values():
+            contribution.reply = self.values[cut].clone()
+            contribution.applied.set()
 
     def _merge_at_once(self, part: Slice, member: int, examples: int) -> None:  # noqa: ARG002
         self.merge(part, trainers=1)

@@ -129,7 +129,8 @@ class MemoryCluster:
     async def _reach(self, index: int, phase: Phase) -> None:
         """Do a phase's planned faults; never return to a dead trainer."""
         self.on_phase(index, phase)
-        for fault in [one for one in self._faults if (one.at, one.phase) == (index, phase)]:
+        due = [fault for fault in self._faults if (fault.at, fault.phase) == (index, phase)]
+        for fault in due:
             self._faults.remove(fault)
             self.act(fault.who, fault.action)
         if not self._lives(index):
@@ -138,9 +139,9 @@ class MemoryCluster:
     async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
         """Await the round of a trainer's group."""
         await self._reach(index, Phase.MEETING)
-        found = await self._meetings.meet(index, grouping)
+        memory_round = await self._meetings.meet(index, grouping)
         await self._reach(index, Phase.MET)
-        return found
+        return memory_round
 
     async def give(
         self, index: int, shared: MemoryRound, values: torch.Tensor, weight: float

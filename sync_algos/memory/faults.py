@@ -36,5 +36,5 @@ class Fault:
     phase: Phase
 
     def __str__(self) -> str:
-        at = f"trainer {self.at}" if self.at != self.who else "it"
-        return f"trainer {self.who} {self.action.value} when {at} {self.phase.value}"
+        reaching = f"trainer {self.at}" if self.at != self.who else "it"
+        return f"trainer {self.who} {self.action.value} when {reaching} {self.phase.value}"

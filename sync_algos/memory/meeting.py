@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 
@@ -100,14 +101,14 @@ class MemoryRendezvous:
     def regroup(self, members: Sequence[int]) -> None:
         """Set the members; end every round in progress, and count rounds from 0."""
         self.members = tuple(sorted(members))
-        for one in self._rounds.values():
-            one.end()
+        for memory_round in self._rounds.values():
+            memory_round.end()
         self._rounds.clear()
         self._counts = dict.fromkeys(self.members, 0)
 
     def waits_for(self, member: int) -> bool:
         """Return whether other members wait for this one."""
-        return any(one.waits_for(member) for one in self._rounds.values())
+        return any(memory_round.waits_for(member) for memory_round in self._rounds.values())
 
     async def meet(self, member: int, grouping: Grouping) -> MemoryRound:
         """Await the round of the group that `grouping` chooses for the member."""
@@ -116,16 +117,16 @@ class MemoryRendezvous:
         number = self._counts[member]
         self._counts[member] += 1
         oldest = min(self._counts.values()) - 1
-        self._rounds = {key: one for key, one in self._rounds.items() if key[0] >= oldest}
+        self._rounds = {key: self._rounds[key] for key in self._rounds if key[0] >= oldest}
         groups = grouping(self.members, number, self._seed)
-        if sorted(one for group in groups for one in group) != list(self.members):
+        if sorted(chain.from_iterable(groups)) != list(self.members):
             raise ValueError(f"the grouping made {groups} of the members {self.members}")
         group = next(group for group in groups if member in group)
         if (number, group) not in self._rounds:
             self._rounds[number, group] = MemoryRound(number, tuple(sorted(group)), self._adopt)
-        found = self._rounds[number, group]
-        await found.arrive(member)
-        return found
+        memory_round = self._rounds[number, group]
+        await memory_round.arrive(member)
+        return memory_round
 
 
 def weighted_mean(values: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
@@ -136,6 +137,6 @@ def weighted_mean(values: Sequence[torch.Tensor], weights: Sequence[float]) -> t
     if not any(weights):
         weights = [1.0] * len(values)
     total = torch.zeros(values[0].numel(), dtype=torch.float64)
-    for one, weight in zip(values, weights, strict=True):
-        total.add_(one.double(), alpha=weight)
+    for tensor, weight in zip(values, weights, strict=True):
+        total.add_(tensor.double(), alpha=weight)
     return total.div_(sum(weights)).float()

@@ -51,7 +51,6 @@ class EventFile:
             self._write(Event(wall_time=unix_seconds(), step=step, summary=Summary(value=summaries)))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _write(self, event: Event) -> None:

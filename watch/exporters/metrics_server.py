@@ -35,7 +35,7 @@ REMEDY = "choose another port with --metrics-port, or none with --metrics-port 0
 CountsByName = dict[str, Any]
 log = logging.getLogger(__name__)
 
-# Whether the node is well, and in one line why.
+# Returns whether the node is well, and one line that says why.
 HealthCheck = Callable[[], tuple[bool, str]]
 
 
@@ -124,7 +124,6 @@ class MetricsServer:
 
     @property
     def counts(self) -> ConnectionCounts:
-        """Counts of the connections."""
         return ConnectionCounts() if self._server is None else self._server.counts
 
     def start(self) -> None:
@@ -139,7 +138,6 @@ class MetricsServer:
             raise
 
     def close(self) -> None:
-        """End the server."""
         self._thread.close()
         self._socket.close()
 

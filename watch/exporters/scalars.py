@@ -95,7 +95,6 @@ class Scalars:
             self.close()
 
     def close(self) -> None:
-        """Close the writer."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -44,13 +44,13 @@ class MlflowRun:
     """
 
     def __init__(self, uri: str, experiment: str, folder: Path, settings: Mapping[str, Any]) -> None:
-        # It would tell of its database on the terminal.
+        # MLflow would print what it does to its database.
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         mlflow, self._entities = importlib.import_module("mlflow"), importlib.import_module("mlflow.entities")
         self._client = mlflow.MlflowClient(tracking_uri=uri)
         known = self._client.get_experiment_by_name(experiment)
         place = known.experiment_id if known is not None else self._client.create_experiment(experiment)
-        # A filter has no way to quote one.
+        # A filter of MLflow cannot quote an apostrophe.
         tag = str(folder.absolute()).replace("'", "_")
         runs = self._client.search_runs([place], f"tags.`{FOLDER_TAG}` = '{tag}'")
         if runs:
@@ -65,7 +65,6 @@ class MlflowRun:
             self._client.log_batch(self._run, params=parameters[begin : begin + _PARAMETERS_AT_ONCE])
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of one step."""
         now = int(1000 * unix_seconds())
         metrics = [
             self._entities.Metric(_NOT_IN_NAMES.sub("_", tag), value, now, step)
@@ -74,7 +73,6 @@ class MlflowRun:
         self._client.log_batch(self._run, metrics=metrics)
 
     def close(self) -> None:
-        """Mark the run as finished."""
         self._client.set_terminated(self._run)
 
 
@@ -104,11 +102,9 @@ class WandbRun:
         self._run.define_metric("*", step_metric="examples")
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of one step."""
         self._run.log({**values, "examples": step})
 
     def close(self) -> None:
-        """Finish the run."""
         self._run.finish()
 
 

@@ -130,7 +130,7 @@ class Broadcast:
         first = self._recent[0][0] if self._recent else self._number + 1
         if int(number) + 1 < first:
             return None
-        return [event for at, event in self._recent if at > int(number)]
+        return [event for event_number, event in self._recent if event_number > int(number)]
 
     def _event(self, kind: str, data: str) -> bytes:
         return f"id: {self._incarnation}-{self._number}\nevent: {kind}\ndata: {data}\n\n".encode()

@@ -28,7 +28,7 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file and its type."""
+    """A file of the page, kept in memory; `content_type` without a charset."""
 
     content: bytes
     content_type: str

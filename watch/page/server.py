@@ -54,7 +54,6 @@ class PageServer:
 
     @property
     def counts(self) -> ConnectionCounts:
-        """Counts of the connections."""
         return ConnectionCounts() if self._server is None else self._server.counts
 
     def start(self) -> None:

@@ -126,10 +126,9 @@ class Silence(Display):
 
 
 def line_of(status: Status) -> str:
-    """Format the status as one line."""
     parts = [
         f"{duration(round(status.seconds)):>10}  {status.outcome or status.phase}",
-        # As the share beside it: with what an earlier run trained, and each example once.
+        # Like the share that follows: each example counts once, with those that an earlier run trained.
         f"{count(status.progress.distinct):>11} trained"
         if status.loops is None
         else f"{count(status.loops.steps):>11} steps",
@@ -138,7 +137,7 @@ def line_of(status: Status) -> str:
         left = status.progress.seconds_left
         end = f", {duration(round(left))} left" if left else ""
         parts.append(f"{percent(status.progress.fraction):>4}{end}")
-    # Of the last seconds: a job that waits, for input or for a validation, has another mean.
+    # Preferably the speed of the last seconds: waits for input or a validation lower the mean.
     speed, of = (status.speed.mean, "mean ") if status.speed.now is None else (status.speed.now, "")
     if speed is not None:
         parts.append(f"{of}{count(speed):>9} examples/s")

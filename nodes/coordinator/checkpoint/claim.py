@@ -38,7 +38,7 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
     if not job.run.storage:
         return None
     try:
-        # Who waits for the start is told soon of a server that never answers.
+        # With a short limit: the user, who waits for the start, soon hears of a server that never answers.
         numbers = CheckpointStorage.open(job.run.storage, FIRST_SECONDS).numbers()
         storage = CheckpointStorage.open(job.run.storage)
         owner = Owner(job.run.name, job.digest, max(numbers, default=0) + 1)

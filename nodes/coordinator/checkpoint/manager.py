@@ -272,15 +272,14 @@ class CheckpointManager:
         self._state.checkpointing.end_pause()
 
     async def _end_pause(self, number: int) -> None:
-        """Resume all trainers."""
 
-        def wanted() -> bool:
+        def job_goes_on() -> bool:
             return self._state.lifecycle.stop is None
 
         trainers, go_on = self._state.members.alive("trainer"), PauseTraining(number, False)
         unable = "could not resume after a pause"
         await asyncio.gather(
-            *(self._server.call_until_answered(trainer, go_on, unable, wanted) for trainer in trainers)
+            *(self._server.call_until_answered(trainer, go_on, unable, job_goes_on) for trainer in trainers)
         )
 
     async def _take_and_pin(self, validate: bool, *, yields: bool) -> None:
@@ -367,7 +366,7 @@ class CheckpointManager:
                 further = job.ranking_label
                 metrics |= {f"{name}{further}": of for name, of in score.ranking.metrics().items()}
             metrics |= {} if score.retrieval is None else score.retrieval.metrics()
-            metrics |= score.own
+            metrics |= score.own_metrics
             value = metrics.get(self.validation.settings.metric)
             if value is None:
                 self._fail(_why_undefined(score, job))
@@ -436,7 +435,7 @@ def _why_undefined(score: CheckpointScore, job: Job) -> str:
     if score.ranking is not None and not score.ranking.groups:
         return "no group of the validation part has a positive label, so its metrics are not defined"
     same = "all labels of the validation part are the same"
-    if score.own:
+    if score.own_metrics:
         return f"{same}, or the metric of your own is not defined there"
     remedy = '; validation.metric = "recall@10" needs no other label' if job.model.has_towers else ""
     return f"{same}, so no metric is defined{remedy}"

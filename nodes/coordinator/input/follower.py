@@ -28,7 +28,7 @@ from ..state.outcome import Stop
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Failed looks in a row after which the job says so.
+# After so many failed searches in a row the job says so.
 _TOLD_AFTER: Final = 2
 
 Version = tuple[int | None, int]
@@ -38,14 +38,14 @@ Version = tuple[int | None, int]
 class NewFiles:
     """Detector of new files that are completely written. No I/O.
 
-    A file counts when two looks in a row find it with the same size, not empty, and the same time of change.
+    A file counts once two calls in a row find it with the same size, not empty, and the same time of change.
 
     Args:
         known: identities of the files that are in the input already, see `file_identity`.
     """
 
     def __init__(self, known: Iterable[str]) -> None:
-        # None: not looked at yet.
+        # None until the first call.
         self._known: dict[str, Version | None] = dict.fromkeys(known)
         self._seen: dict[str, Version] = {}
 
@@ -102,7 +102,7 @@ class GrowingInput:
         # Of each partition of a topic, the offset after the last planned one.
         self._planned: dict[str, int] = {}
         self._shorter: set[str] = set()
-        # Looks in a row that failed.
+        # Failed searches in a row.
         self._failures = 0
         for span in spans:
             if span.kind == "offsets":
@@ -129,7 +129,7 @@ class GrowingInput:
         except KafkaRefused:
             raise
         except DataError as error:
-            # What went away, or does not answer, may be there at the next look.
+            # What went away, or does not answer, may be there next time.
             log.warning("new files could not be looked for: %s", error)
             notes += self._not_found(error)
             whole, changed = [], []

@@ -19,7 +19,7 @@ from ....pipeline.text.format import count
 
 RATE_EXAMPLES: Final = 65_536
 RATE_SECONDS: Final = 1.0
-# At a rate of 25% the log-odds of so many are off by 0.04 in the mean, of a random bias by 1.1.
+# At a rate of 25% the log-odds from so many examples are off by 0.04 on average; a random bias is by 1.1.
 LEAST_EXAMPLES: Final = 4_096
 
 log = logging.getLogger(__name__)

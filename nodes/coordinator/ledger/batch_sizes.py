@@ -67,13 +67,11 @@ class BatchSizes:
 
     @classmethod
     def of_saved(cls, saved: list[Any]) -> BatchSizes:
-        """Return the batches from `saved`."""
         starts, stops, sizes = saved
         return cls(starts, stops, sizes, sum(stops) - sum(starts))
 
     @property
     def examples(self) -> int:
-        """Examples of all batches."""
         return sum(
             (stop - start) * size
             for start, stop, size in zip(self._starts, self._stops, self._sizes, strict=True)

@@ -65,7 +65,6 @@ class OwedBatches:
         self._owed, self._handed_out, self._missing_shards = {}, {}, set()
 
     def lose_shard(self, number: int) -> None:
-        """Record the loss of an embedding shard."""
         self._missing_shards.add(number)
 
     def restore_shard(self, number: int, lacking: Iterable[BatchRange]) -> int:
@@ -92,7 +91,6 @@ class OwedBatches:
         return self._next(is_complete) is not None
 
     def has(self, key: SpanKey, number: int) -> bool:
-        """Return whether a batch is owed."""
         return number in self._owed.get(key, ())
 
     def owe(self, key: SpanKey, numbers: Iterable[int]) -> None:

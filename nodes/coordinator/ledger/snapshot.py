@@ -14,11 +14,11 @@ from typing import Final
 from .records import SNAPSHOT_KINDS, SnapshotDamagedError, StoredSnapshot
 
 IN_SNAPSHOT: Final = f"({', '.join(map(repr, SNAPSHOT_KINDS))})"
-# Made with the first snapshot.
+# Tables that the first snapshot makes.
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS snapshot (last_change INTEGER PRIMARY KEY, checksum INTEGER, body BLOB)",
     "CREATE TABLE IF NOT EXISTS snapshot_spans (place INTEGER PRIMARY KEY, checksum INTEGER, body BLOB)",
-    # The other changes are few.
+    # A snapshot has all changes but these, which are few.
     f"CREATE INDEX IF NOT EXISTS not_booked ON journal (id) WHERE kind NOT IN {IN_SNAPSHOT}",
 )
 

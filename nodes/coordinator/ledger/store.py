@@ -143,7 +143,6 @@ class LedgerStore:
         )
 
     def acknowledge(self, rows: Iterable[Acknowledged]) -> None:
-        """Store trained batches."""
         self._write(
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (epoch, span, number)"
             " DO UPDATE SET acknowledgements = acknowledgements + 1",
@@ -151,7 +150,6 @@ class LedgerStore:
         )
 
     def left_out(self, rows: Iterable[LeftOut]) -> None:
-        """Store left-out batches."""
         self._write(
             "INSERT INTO left_out VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(r.id.epoch, r.id.span, r.id.number, r.id.seed, r.examples, r.trainer, r.why) for r in rows],
@@ -166,7 +164,6 @@ class LedgerStore:
         self._write("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", [(name, applied, repeated)])
 
     def event(self, seconds: float, node: str, what: str) -> None:
-        """Store what happened to a node."""
         self._write("INSERT INTO events VALUES (?, ?, ?)", [(seconds, node, what)])
 
     def journal(self, entry: JournalEntry) -> None:
@@ -202,7 +199,6 @@ class LedgerStore:
         return read_snapshot(self._db)
 
     def forget_snapshot(self) -> None:
-        """Remove the snapshot."""
         self._retried(lambda: forget_snapshot(self._db))
 
     def events(self) -> list[tuple[float, str, str]]:

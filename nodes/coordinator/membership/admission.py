@@ -68,7 +68,7 @@ class Admission(ABC):
         """Admit a node once nothing keeps it; return whether it was its turn."""
         await self._await_others(node)
         async with self._admitting:
-            # One that was admitted meanwhile may keep it again.
+            # A node that was admitted meanwhile may be a new reason to wait.
             if self._has_to_wait(node):
                 return False
             await self._take_in(node)

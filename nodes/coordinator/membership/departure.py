@@ -120,9 +120,9 @@ class Departures:
         patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         drained = await server.call(trainer, Drain({}, leaving=True), patience)
         if not self._state.lifecycle.is_training:
-            # The job ended first, and drains it like the others.
+            # The job ended first, and drains this trainer like the others.
             return
-        # If a shard is dead, it may have pushed only part of a batch.
+        # If a shard is dead, this trainer may have pushed only part of a batch.
         if drained is None or not trainer.alive or not self._state.ledger.owed.has_all_shards:
             server.mark_dead(trainer.info.token, "could not leave in time")
             return

@@ -135,11 +135,11 @@ class StartAdmission(TrainerAdmission):
     async def _each(self, nodes: Sequence[Member], step: Callable[[Member], Awaitable[None]]) -> list[Member]:
         """Take a step with all nodes at once; declare those dead with which it fails, return the others."""
 
-        async def one(node: Member) -> None:
+        async def take_step(node: Member) -> None:
             try:
                 await step(node)
             except AdmissionFailed as error:
                 self._server.mark_dead(node.info.token, str(error))
 
-        await asyncio.gather(*map(one, nodes))
+        await asyncio.gather(*map(take_step, nodes))
         return [node for node in nodes if node.alive]

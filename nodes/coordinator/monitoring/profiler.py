@@ -158,7 +158,7 @@ class Profiler:
     async def run(self) -> None:
         """Run until the profile or the training ends."""
         members = self._state.members
-        # Those too that wait for the end of the start.
+        # Includes those that wait until the start of the job is over.
         trainers = [node.info.name for node in (*members.alive("trainer"), *members.joining("trainer"))]
         await self._server.wait_for(lambda: self._over or (self._all_train(trainers) and self._all_begun))
         warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)

@@ -64,7 +64,6 @@ class BadBatchCounter:
         return BadBatchSnapshot(self.count, self.examples, first)
 
     def restore(self, snapshot: BadBatchSnapshot) -> None:
-        """Take over a snapshot."""
         self.count, self.examples = snapshot.count, snapshot.examples
         self.first = [BadBatch.model_validate(batch) for batch in snapshot.first]
 

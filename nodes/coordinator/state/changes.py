@@ -89,7 +89,7 @@ class TrainingEnded:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The job is to stop."""
+    """The job is to stop, for this reason."""
 
     stop: Stop
 
@@ -179,8 +179,6 @@ class BestTakenOver:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointScored:
-    """A checkpoint was validated."""
-
     scored: Scored
 
 
@@ -270,7 +268,7 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
 
 def _require_rows(state: JobState, read: SpanRead) -> None:
     """Raise ValueError for more rows of all kinds than a span has."""
-    # Spans sorted by time are counted when they are planned; the first has the malformed rows of all.
+    # Spans sorted by time are counted when planned; the first of them reports the malformed rows of all.
     is_sorted = state.ledger.queue[read.span].kind == "sorted"
     rows, most = read.examples + read.bad_rows + read.dropped_negatives, _most_rows(state, read.span)
     if rows > most and not is_sorted:

@@ -30,7 +30,6 @@ class CheckpointingState:
         self.best_before = best
 
     def count_written(self) -> None:
-        """Count a checkpoint that was written."""
         self.written += 1
 
     def pause(self) -> int:

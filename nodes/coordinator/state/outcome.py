@@ -72,8 +72,8 @@ class Score:
     """An evaluation: its model, and the sums of each scored replica.
 
     `bad_rows` were malformed, and training has not counted them. `rankings` has the figures within groups of
-    each replica, of a job that has groups; `retrieval` and `own` those of the saved model, of a job with a
-    catalogue, and with `validation.own`.
+    each replica, of a job that has groups. Of the saved model are `retrieval`, in a job with a catalogue, and
+    `own_metrics`, those of `validation.own`.
     """
 
     model: str
@@ -81,7 +81,7 @@ class Score:
     bad_rows: int = 0
     rankings: Sequence[GroupRanking] = ()
     retrieval: RetrievalQuality | None = None
-    own: Mapping[str, float | None] = field(default_factory=dict)
+    own_metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,6 @@ class ValidationState:
         self.best = best
 
     def fail(self) -> None:
-        """Count a validation that failed."""
         self.failed += 1
 
     def skip(self) -> None:

@@ -86,7 +86,6 @@ class TrainingState:
         return rows
 
     def lose_trainer(self, member: Member) -> None:
-        """Record the death of a trainer."""
         self._lose_updates(member.info.name, self.synced_iterations.get(member.info.token, 0))
 
     def trainer_left(self, trainer: str, counts: Counts) -> None:

@@ -12,7 +12,7 @@ from ...control.membership import Member, Membership
 from .outcome import Stop
 from .phases import SCORING, JobPhase
 
-# Of missing nodes in one line.
+# How many missing nodes are named in one line.
 NAMED_PLACES: Final = 8
 
 
@@ -20,7 +20,7 @@ def lost_shard(dead: Member, phase: JobPhase) -> Stop:
     """Return the stop for the death of an embedding node in this phase."""
     text = f"{dead.info.name} died, and its {dead.facts.rows:,} rows are lost"
     if phase in SCORING:
-        # It had nothing left to write.
+        # Its rows were saved before.
         text = f"{dead.info.name} died before the model was scored"
     return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
 

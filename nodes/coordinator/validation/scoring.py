@@ -39,7 +39,7 @@ class CheckpointScore:
 
     `model` describes its model, with the number of trained examples; `first_bad_row` the first malformed row.
     `ranking` has the figures within groups, of a job that has groups; `retrieval` those over a catalogue, of
-    a job that has one; `own` the metrics of `validation.own`.
+    a job that has one; `own_metrics` those of `validation.own`.
     """
 
     model: str
@@ -49,7 +49,7 @@ class CheckpointScore:
     first_bad_row: str = ""
     ranking: GroupRanking | None = None
     retrieval: RetrievalQuality | None = None
-    own: dict[str, float | None] = field(default_factory=dict)
+    own_metrics: dict[str, float | None] = field(default_factory=dict)
 
 
 class CheckpointScorer:
@@ -172,7 +172,7 @@ def _score_of(reply: dict[str, Any]) -> CheckpointScore:
         bad_rows=reply["bad_rows"],
         sums=QualitySums.from_array(np.array(reply["sums"], dtype=np.float64)),
         first_bad_row=reply["first_bad_row"],
-        own=reply["own"],
+        own_metrics=reply["own"],
         ranking=None if reply["ranking"] is None else GroupRanking(**reply["ranking"]),
         retrieval=None if reply["retrieval"] is None else RetrievalQuality(**reply["retrieval"]),
     )
