@@ -123,7 +123,8 @@ def abandon(partial: Path) -> None:
     with contextlib.suppress(OSError):
         partial.rename(gone)
         partial = gone
-    (partial / MANIFEST_NAME).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (partial / MANIFEST_NAME).unlink(missing_ok=True)
     shutil.rmtree(partial, ignore_errors=True)
 
 
