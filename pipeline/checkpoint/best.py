@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from ..atomic_file import atomic_file, sync_directory, unwritable
+from ..atomic_file import atomic_file, sync_directory, sync_file, unwritable
 from .best_note import BestNote
 from .manifest import MANIFEST_NAME, best_folder, put_in_place
 
@@ -109,5 +109,4 @@ def _link(source: Path, target: Path) -> None:
         # Some file systems, of networks or containers, have no hard links.
         shutil.copyfile(source, target)
         # The copy must be on the disk before the old best is removed; a link's content is there already.
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(target)

@@ -16,6 +16,7 @@ from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoi
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.checkpoint.saved import best_note_at
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
+from shadowsync.tests.support.synced import Synced
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 NOTE = BestNote("ne", 0.75, 123, "input")
@@ -149,13 +150,6 @@ def test_a_full_volume_without_links_leaves_no_part_of_a_copy(
 
 @pytest.mark.usefixtures("no_links")
 def test_a_copy_is_synced_before_the_old_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced, fsync = set(), os.fsync
-
-    def noted(descriptor: int) -> None:
-        synced.add(os.fstat(descriptor).st_ino)
-        fsync(descriptor)
-
     checkpoint = save(tmp_path, 1.0)
-    monkeypatch.setattr(os, "fsync", noted)
-    candidate = pin(checkpoint)
-    assert {path.stat().st_ino for path in candidate.iterdir()} <= synced
+    synced = Synced(monkeypatch)
+    assert all(synced.has(path) for path in pin(checkpoint).iterdir())
