@@ -6,11 +6,16 @@ Imports no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ..pipeline.config.job import Job
+from ..pipeline.config.kafka import PATH_SETTINGS
+from ..pipeline.config.storage_url import is_url
 from ..pipeline.errors import JobFileError
+from ..pipeline.jobfile.load import PATHS
 from ..pipeline.performance.plan_basis import files_of_rows, rows_bytes
+from ..pipeline.types import TRAINING_ITEMS
 
 COORDINATOR: Final = "coordinator"
 WITHOUT_TORCH: Final = (COORDINATOR, "reader")
@@ -82,32 +87,45 @@ def nodes_of(job: Job, dense_parameters: int = 0) -> list[RoleNodes]:
     ]
 
 
-def require_paths_below(job: Job, mounts: dict[str, str]) -> None:
-    """Raise JobFileError for a file that the nodes cannot see.
+def require_paths_below(job: Job, mounts: dict[str, str], of_input: dict[str, str]) -> None:
+    """Raise JobFileError for a file that the nodes which read it cannot see.
 
     Args:
         job: the job.
-        mounts: the folders that the nodes see, by the option that gives each.
+        mounts: the folders that all nodes see, by the option that gives each.
+        of_input: those that only the coordinator and the readers see.
     """
-    for key, path in _local_files(job):
-        if not any(path == folder or path.startswith(f"{folder}/") for folder in mounts.values()):
-            seen = ", ".join(f"{folder} ({option})" for option, folder in mounts.items())
+    for nodes, folders, paths in (
+        ("coordinator and readers", mounts | of_input, _input_files(job)),
+        ("nodes", mounts, _files_of_all(job)),
+    ):
+        for key, path in paths:
+            local = path.removeprefix("file://")
+            if not local or is_url(local) or any(Path(local).is_relative_to(f) for f in folders.values()):
+                continue
+            seen = ", ".join(f"{folder} ({option})" for option, folder in folders.items())
             raise JobFileError(
-                f"{path} is a path of this machine; the job's nodes see {seen or 'none of its folders'}",
+                f"{path} is a path of this machine; the job's {nodes} see {seen or 'none of its folders'}",
                 where=key,
-                remedy="give the path as the nodes see it, or a URL",
+                remedy="give the path as they see it, or a URL if the key takes one",
             )
 
 
-def _local_files(job: Job) -> list[tuple[str, str]]:
-    data = job.data
-    code = ("model.name", job.model.name), ("sync.algorithm", job.sync.algorithm)
-    paths = [
-        *(("data.path", path) for path in data.path),
-        *(("data.validation_path", path) for path in data.validation_path),
-        *(("data.eval_path", path) for path in data.eval_path),
+def _input_files(job: Job) -> list[tuple[str, str]]:
+    """Return what the coordinator and the readers read, by its key."""
+    data, items = job.data, job.validation.items
+    return [
+        *((f"data.{key}", path) for key in PATHS for path in getattr(data, key)),
         ("data.prepared", data.prepared),
+        *((f"data.kafka.{key}", getattr(data.kafka, key)) for key in PATH_SETTINGS),
+        ("validation.items", "" if items == TRAINING_ITEMS else items),
+    ]
+
+
+def _files_of_all(job: Job) -> list[tuple[str, str]]:
+    """Return what trainers, embedding or sync nodes read, too."""
+    code = ("model.name", job.model.name), ("sync.algorithm", job.sync.algorithm)
+    return [
         ("start.checkpoint", job.start.checkpoint),
         *((key, name.rpartition(":")[0]) for key, name in code if "/" in name),
     ]
-    return [(key, path) for key, path in paths if path and "://" not in path]

@@ -94,10 +94,8 @@ def in_pods(job: Job, options: KubernetesOptions) -> tuple[Job, Manifest]:
             where="run.storage",
             remedy="give the URL of a bucket, or leave it out and give --runs-claim",
         )
-    mounts = ({"--runs-claim": RUNS} if options.runs_claim and not job.run.storage else {}) | (
-        {"--data-claim": DATA} if options.data_claim else {}
-    )
-    require_paths_below(job, mounts)
+    runs = {"--runs-claim": RUNS} if options.runs_claim and not job.run.storage else {}
+    require_paths_below(job, runs, {"--data-claim": DATA} if options.data_claim else {})
     waiting = {key: value for key, value in _WAITING_SECONDS.items() if key not in job.run.model_fields_set}
     job = job.model_copy(update={"run": job.run.model_copy(update={"directory": RUNS, **waiting})})
     metadata = metadata_of(options, f"{options.name}-job")

@@ -8,12 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pipeline.errors import ClusterError, DataError
+from ..pipeline.errors import ClusterError, DataError, JobFileError
 from ..pipeline.types import Float32Array
 
 Rows = Sequence[Mapping[str, Any]]
@@ -24,14 +24,16 @@ class ScoringClient:
     """Score rows by a server, over one connection. Used by one thread.
 
     Args:
-        url: address of the server, such as "http://127.0.0.1:8080".
+        url: address of the server, such as "http://127.0.0.1:8080", or its place behind a proxy, such as
+            "https://host/clicks". Raises JobFileError for another kind of URL.
         token: token of the server; "" for a server that needs none.
         timeout_seconds: limit for a reply.
     """
 
     def __init__(self, url: str, token: str = "", timeout_seconds: float = 30.0) -> None:
         self.url = url
-        parts = urlsplit(url)
+        parts = _parts_of(url)
+        self._prefix = parts.path.rstrip("/")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname or "", parts.port, timeout=timeout_seconds)
         self._headers = {"Content-Type": "application/json"}
@@ -127,7 +129,7 @@ class ScoringClient:
         return reply
 
     def _exchange(self, method: str, path: str, body: str | None) -> tuple[int, str]:
-        self._connection.request(method, path, body, self._headers)
+        self._connection.request(method, self._prefix + path, body, self._headers)
         response = self._connection.getresponse()
         return response.status, response.read().decode()
 
@@ -135,6 +137,26 @@ class ScoringClient:
         return ClusterError(
             f"does not reply ({error!r})", where=self.url, remedy="check that shadowsync serve runs there"
         )
+
+
+def _parts_of(url: str) -> SplitResult:
+    """Return the parts of a server's URL.
+
+    Raises JobFileError for one that does not say where the server is, or has parts that a client cannot use.
+    """
+    # A port that is no number, or brackets that do not fit, are a ValueError.
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        # Without a host or a scheme the connection would be one to this machine's port 80.
+        is_place = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        if is_place and parts.username is None and not (parts.query or parts.fragment):
+            return parts
+    # The URL may have a password, which is not said.
+    raise JobFileError(
+        "no address of a server given",
+        where="url",
+        remedy="write http://HOST:PORT, or https://HOST/PATH; a token is given as `token`",
+    )
 
 
 def _body(rows: Rows | Columns, context: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ MOST_ANSWERS: Final = 100_000
 """Limit for the items of all queries of a request."""
 DEFAULT_K: Final = 10
 NOT_FINITE: Final = "the query's vector is not finite"
-_KEYS: Final = frozenset({"rows", "columns", "context", "k", "exclude"})
+_FURTHER: Final = frozenset({"k", "exclude"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,7 @@ class Retriever:
         a list of ids. Raises BadRequest as it, and for other keys, types and numbers.
         """
         parsed = decoded(body)
-        rows = columns_of_request(parsed, self.schema, MOST_QUERIES)
-        if unknown := sorted(parsed.keys() - _KEYS):
-            raise BadRequest(f"{unknown[0]!r} is not known here; there are {', '.join(sorted(_KEYS))}")
+        rows = columns_of_request(parsed, self.schema, MOST_QUERIES, _FURTHER)
         return Queries(rows, _k_of(parsed, rows.count), _excluded(parsed, self.items.ids.type))
 
     def retrieve(self, requests: Sequence[Queries]) -> Sequence[Retrieved | BadRequest]:

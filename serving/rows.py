@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from ..pipeline.config.columns import suggest
 from ..pipeline.saved_model.input_rows import InputSchema
+
+_KEYS: Final = frozenset({"rows", "columns", "context"})
 
 
 class BadRequest(ValueError):
@@ -30,16 +32,22 @@ class RowColumns:
     shared: Mapping[str, Any] = field(default_factory=dict)
 
 
-def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowColumns:
+def columns_of_request(
+    body: Any, schema: InputSchema, most_rows: int, further: Set[str] = frozenset()
+) -> RowColumns:
     """Return the rows of a request's JSON body.
 
     The body is {"rows": [{COLUMN: VALUE, ...}, ...]} or {"columns": {COLUMN: [VALUE, ...], ...}}, and may
-    have {"context": {COLUMN: VALUE, ...}} with the columns whose value all rows share. Columns that only
-    training needs, such as the label, may be there. Raises BadRequest for anything else, for unknown and for
-    missing columns, and for more than `most_rows` rows.
+    have {"context": {COLUMN: VALUE, ...}} with the columns whose value all rows share, and `further` keys,
+    which the caller reads. Columns that only training needs, such as the label, may be there. Raises
+    BadRequest for anything else, for unknown and for missing columns, and for more than `most_rows` rows.
     """
     if not isinstance(body, dict) or (("rows" in body) == ("columns" in body)):
         raise BadRequest('give an object with "rows" or "columns"')
+    known = _KEYS | further
+    if unknown := sorted(body.keys() - known):
+        names = f"{', '.join(map(repr, unknown[:5]))} {'is' if len(unknown) == 1 else 'are'}"
+        raise BadRequest(f"{names} not known here; there are {', '.join(sorted(known))}")
     context = body.get("context", {})
     if not isinstance(context, dict):
         raise BadRequest("context: give an object with the value of each column that all rows share")

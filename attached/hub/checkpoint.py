@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import os
+import re
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +17,9 @@ import numpy as np
 from ...nodes.control.divergence import CHUNK_ELEMENTS
 from ...nodes.control.membership import Member
 from ...nodes.control.server import ControlServer
-from ...pipeline.atomic_file import atomic_file
+from ...pipeline.atomic_file import atomic_file, unwritable
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
-from ...pipeline.checkpoint.manifest import has_checkpoint
+from ...pipeline.checkpoint.manifest import check_files, has_checkpoint
 from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.errors import CheckpointError, ShadowSyncError
 from ...pipeline.types import Float32Array
@@ -33,6 +35,7 @@ SINGLE_MODEL: Final = "single model"
 
 _REQUEST_SECONDS = 60.0
 _VERSION: Final = 1
+_MODEL_FILE: Final = re.compile(r"model-(\d+)-\d+\.safetensors")
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +84,7 @@ class HubCheckpoints:
                 return False
             content = {"version": _VERSION, "model": model, "state": saved, "book": asdict(book)}
             try:
-                await asyncio.to_thread(self._write, layout, values, content)
+                await asyncio.to_thread(_write, self._state.folder / FOLDER, layout, values, content)
             except ShadowSyncError as error:
                 log.error("no checkpoint was written: %s", error)
                 return False
@@ -117,20 +120,39 @@ class HubCheckpoints:
             chunks.append(np.frombuffer(reply.values, dtype=np.float32))
         return np.concatenate(chunks) if chunks else None
 
-    def _write(self, layout: Sequence[ParameterShape], values: Float32Array, content: dict[str, Any]) -> None:
-        folder = self._state.folder / FOLDER
+
+def _write(
+    folder: Path, layout: Sequence[ParameterShape], values: Float32Array, content: dict[str, Any]
+) -> None:
+    """Write a checkpoint, and remove the one before it.
+
+    Raises ResourceError if it cannot be written, JobFileError for numbers that are not finite.
+    """
+    tensors = {entry.name: values[place].reshape(entry.shape) for entry, place in places_of(layout)}
+    try:
         folder.mkdir(exist_ok=True)
-        tensors = {entry.name: values[place].reshape(entry.shape) for entry, place in places_of(layout)}
-        before = [int(path.name[6:12]) for path in folder.glob("model-[0-9]*.safetensors")]
-        # Files of the checkpoint before stay until the manifest names the new ones.
-        stem = f"model-{max(before, default=0) + 1:06d}"
-        files = write_tensors(folder, stem, tensors, {"role": "model"}, finite=True)
-        with atomic_file(folder / MANIFEST) as file:
-            file.write(json.dumps(content | {"files": [asdict(entry) for entry in files]}, indent=1).encode())
-        kept = {MANIFEST, *(entry.name for entry in files)}
-        for path in folder.iterdir():
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+        names = (_MODEL_FILE.fullmatch(path.name) for path in folder.iterdir())
+        before = max((int(name[1]) for name in names if name), default=0)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    # Files of the checkpoint before stay until the manifest names the new ones.
+    files = write_tensors(folder, f"model-{before + 1:06d}", tensors, {"role": "model"}, finite=True)
+    with atomic_file(folder / MANIFEST) as file:
+        file.write(json.dumps(content | {"files": [asdict(entry) for entry in files]}, indent=1).encode())
+    _remove_others(folder, {MANIFEST, *(entry.name for entry in files)})
+
+
+def _remove_others(folder: Path, kept: Set[str]) -> None:
+    """Remove the files that a new checkpoint does not name; one that cannot be removed is logged."""
+    for name in os.listdir(folder):
+        path = folder / name
+        # The root of a volume may have a folder of its own.
+        if name in kept or path.is_dir():
+            continue
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s: is of no checkpoint any more, and cannot be removed (%s)", path, error)
 
 
 @dataclass(frozen=True)
@@ -149,7 +171,10 @@ class SavedModel:
 
     @classmethod
     def read(cls, folder: Path) -> SavedModel:
-        """Read the checkpoint of the hub of this folder; raises CheckpointError."""
+        """Read the checkpoint of the hub of this folder.
+
+        Raises CheckpointError for one that is absent, truncated or altered.
+        """
         path = folder / FOLDER / MANIFEST
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -165,6 +190,7 @@ class SavedModel:
                 where=str(folder),
                 remedy="give the folder of a hub that was started with --checkpoint-every",
             ) from error
+        check_files(path.parent, files, verify=True)
         reader = TensorReader(path.parent, files)
         places = places_of(layout)
         values = np.zeros(elements_of(layout), dtype=np.float32)

@@ -148,7 +148,7 @@ def _resume_tables(
     if recover is not None and (saved_tables := SavedTables.find(recover)) is not None:
         # Older hubs did not record their modules, whose passes would be taken for those of others.
         tables.resume(saved_tables.job, saved_tables.settings, saved_tables.folder, goes_on=bool(modules))
-    elif resume is not None and (others := SavedTables.find(resume)) is not None:
+    elif resume is not None and (others := SavedTables.find(resume, verify=True)) is not None:
         tables.resume(others.job, others.settings, others.folder)
     elif recover is not None:
         tables.lose_rows(modules)

@@ -49,12 +49,16 @@ class SavedTables:
         return settings_of(self.job)
 
     @classmethod
-    def find(cls, hub: Path) -> SavedTables | None:
-        """Return the tables that a hub has saved, or None; raises CheckpointError."""
+    def find(cls, hub: Path, *, verify: bool = False) -> SavedTables | None:
+        """Return the tables that a hub has saved, or None.
+
+        `verify` also checks the SHA-256 of every file. Raises CheckpointError.
+        """
         folder = (hub / TABLES).absolute()
         if not has_checkpoint(folder):
             return None
-        return cls(folder, validate_saved_job(open_checkpoint(folder)[1].job, where=str(folder)))
+        _, manifest = open_checkpoint(folder, verify=verify)
+        return cls(folder, validate_saved_job(manifest.job, where=str(folder)))
 
 
 class TableCheckpoints:

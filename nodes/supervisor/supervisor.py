@@ -164,7 +164,7 @@ class Supervisor:
             options += ["--profile-seconds", str(self._profile_seconds)]
         coordinator = self._coordinator = await self._spawn(COORDINATOR, 0, [*options, *more])
         if self._stopping.is_set():
-            coordinator.signal(signal.SIGTERM)
+            self._end(coordinator)
         try:
             return await self._endpoint(coordinator)
         finally:
@@ -359,17 +359,20 @@ class Supervisor:
         The first call allows for a checkpoint and a report; the second ends the job at once.
         """
         self._interrupts += 1
-        if self._interrupts == 1:
-            self._stop()
-        elif self._coordinator is not None:
-            self._coordinator.signal(signal.SIGKILL)
+        self._stop()
 
     def _stop(self) -> None:
-        """Have the coordinator end the job within STOP_SECONDS, with a checkpoint and a report."""
         self._stopping.set()
-        if (coordinator := self._coordinator) is not None:
-            coordinator.signal(signal.SIGTERM)
-            asyncio.get_running_loop().call_later(STOP_SECONDS, coordinator.signal, signal.SIGKILL)
+        if self._coordinator is not None:
+            self._end(self._coordinator)
+
+    def _end(self, coordinator: RunningNode) -> None:
+        """Have a coordinator end the job within STOP_SECONDS, with a checkpoint and a report.
+
+        After a second interrupt it ends at once.
+        """
+        coordinator.signal(signal.SIGKILL if self._interrupts > 1 else signal.SIGTERM)
+        asyncio.get_running_loop().call_later(STOP_SECONDS, coordinator.signal, signal.SIGKILL)
 
     async def _wait_for_others(self) -> None:
         # If the coordinator died, nobody tells the others to end.

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from ..atomic_file import atomic_file, sync_directory, unwritable
+from ..atomic_file import atomic_file, sync_directory, sync_file, unwritable
 from .best_note import BestNote
-from .manifest import MANIFEST_NAME, put_in_place
+from .manifest import MANIFEST_NAME, best_folder, put_in_place
 
 CANDIDATE: Final = "best.candidate"
 BEST: Final = "best"
@@ -60,11 +60,12 @@ def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> Best
     data chose it, because other values cannot be compared. Returns why it is the best, or None if it was not
     taken over. Raises ResourceError.
     """
-    note = read_note(old_run / BEST)
-    if note is None or (note.metric, note.input_digest) != (metric, input_digest):
+    best = best_folder(old_run)
+    note = read_note(best) if best is not None else None
+    if best is None or note is None or (note.metric, note.input_digest) != (metric, input_digest):
         return None
     candidate = run / CANDIDATE
-    copy_checkpoint(old_run / BEST, candidate)
+    copy_checkpoint(best, candidate)
     put_in_place(candidate, run / BEST)
     return note
 
@@ -108,5 +109,4 @@ def _link(source: Path, target: Path) -> None:
         # Some file systems, of networks or containers, have no hard links.
         shutil.copyfile(source, target)
         # The copy must be on the disk before the old best is removed; a link's content is there already.
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(target)

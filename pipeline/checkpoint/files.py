@@ -238,8 +238,8 @@ def _pieces(part: _Part, *, finite: bool) -> Iterator[bytes]:
         if finite and piece.dtype.kind == "f" and not is_finite(piece):
             raise JobFileError(
                 f"tensor {part.name} has numbers that are not finite",
-                where="embedding.lr",
-                remedy="lower embedding.lr or trainer.lr",
+                remedy="lower the learning rates: of a job embedding.lr and trainer.lr, of attached loops and"
+                " shadowsync.Embeddings their own",
             )
         yield piece.tobytes()
 

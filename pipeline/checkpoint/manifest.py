@@ -123,7 +123,8 @@ def abandon(partial: Path) -> None:
     with contextlib.suppress(OSError):
         partial.rename(gone)
         partial = gone
-    (partial / MANIFEST_NAME).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (partial / MANIFEST_NAME).unlink(missing_ok=True)
     shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -273,21 +274,30 @@ def no_such_step(which: Which, steps: Iterable[int], where: str) -> CheckpointEr
 def _locate(path: Path, which: Which) -> Path:
     if which not in ("auto", *_FOLDERS):
         return _locate_step(path, which)
-    if which == "auto":
-        which = "best" if (path / _FOLDERS["best"] / MANIFEST_NAME).is_file() else "last"
-    # While a new checkpoint is being put in place, the old one has another name.
-    name = _FOLDERS[which]
-    candidates = [path, path / name, path / f"{name}{_OLD}"]
-    if path.name in _FOLDERS.values():
-        candidates.append(path.with_name(f"{path.name}{_OLD}"))
-    for folder in candidates:
-        if (folder / MANIFEST_NAME).is_file():
+    if (path / MANIFEST_NAME).is_file():
+        return path
+    for name in ("best", "last") if which == "auto" else (which,):
+        if (folder := _complete(path / _FOLDERS[name])) is not None:
             return folder
+    if path.name in _FOLDERS.values() and (folder := _complete(path)) is not None:
+        return folder
     what = "there is no checkpoint" if path.is_dir() else "there is no such folder"
     remedy = _instead_of(path)
     if which == "best" and path.is_dir():
         what, remedy = "no best checkpoint was kept", 'only runs with [validation] have one; take "last"'
     raise CheckpointError(what, where=str(path), remedy=remedy)
+
+
+def best_folder(run: Path) -> Path | None:
+    """Return the folder of a run's best checkpoint, which may be damaged; None without one."""
+    return _complete(run / _FOLDERS["best"])
+
+
+def _complete(folder: Path) -> Path | None:
+    """Return `folder`, or where its checkpoint is while another one is put in its place; None without one."""
+    # Again at the end: the older one may have gone since.
+    candidates = folder, folder.with_name(f"{folder.name}{_OLD}"), folder
+    return next((place for place in candidates if (place / MANIFEST_NAME).is_file()), None)
 
 
 def _locate_step(path: Path, which: Which) -> Path:

@@ -10,11 +10,12 @@ from typing import Final, TypeAlias, TypeVar
 
 from ..config.storage_url import is_url
 from ..errors import CheckpointError
-from .best import BEST, read_note
+from .best import read_note
 from .best_note import BestNote
 from .manifest import (
     CheckpointManifest,
     Which,
+    best_folder,
     check_files,
     has_checkpoint,
     no_such_step,
@@ -108,7 +109,8 @@ def note_of(place: Place) -> BestNote | None:
 def best_note_at(location: Location) -> BestNote | None:
     """Return why the best checkpoint of a run is that, or None."""
     if not (url := storage_of(location)):
-        return read_note(Path(location) / BEST)
+        folder = best_folder(Path(location))
+        return read_note(folder) if folder is not None else None
     best = CheckpointStorage.open(split_address(url)[0]).best()
     return None if best is None else best[1]
 

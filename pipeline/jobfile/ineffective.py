@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from ..config.job import Job
 from ..config.model import TOWER_MODELS
 from ..config.sections import rows_that_count
+from ..config.tables import TableSettings
 from ..config.trainer import MOST_LOOKUPS_AHEAD
 from ..types import TOPIC_PREFIX
 
@@ -67,7 +68,7 @@ def ineffective_keys(job: Job) -> list[Ineffective]:
             value, default = _value_and_default(job, key)
             if value != default and key not in by_key:
                 by_key[key] = Ineffective(key, value, f"has no effect: {rule.why.format(job=job)}")
-    for other in (*_lookups(job), *_types(job), *_overridden(job)):
+    for other in (*_lookups(job), *_types(job), *_overridden(job), *_folders(job)):
         by_key.setdefault(other.key, other)
     return list(by_key.values())
 
@@ -155,8 +156,13 @@ RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(
         ("embedding.folder",),
-        lambda job: not job.embedding.memory_bytes and not any(table.memory_bytes for table in job.tables),
-        "all rows are in memory: give embedding.memory_bytes, or leave it out",
+        lambda job: (
+            not any(
+                _may_be_on_disk(job, table) and not _states(job, table.name, "folder") for table in job.tables
+            )
+        ),
+        "all rows of tables without a folder of their own are in memory: give embedding.memory_bytes, or"
+        " leave it out",
     ),
     _Rule(
         _keys("data", "header delimiter quote"),
@@ -381,6 +387,20 @@ def _types(job: Job) -> Iterator[Ineffective]:
             yield Ineffective(f"data.columns.{name}.type", column.type, reason)
 
 
+def _folders(job: Job) -> Iterator[Ineffective]:
+    """Yield the folders of tables that have no file."""
+    for table in job.tables:
+        if _states(job, table.name, "folder") and not _may_be_on_disk(job, table):
+            why = "all rows of the table are in memory: give its memory_bytes, or leave it out"
+            yield Ineffective(f"tables.{table.name}.folder", table.folder, f"has no effect: {why}")
+
+
+def _may_be_on_disk(job: Job, table: TableSettings) -> bool:
+    """Return whether the bytes that a table's rows have in memory are limited."""
+    own = table.memory_bytes
+    return bool(job.embedding.memory_bytes if own is None else own)
+
+
 _OF_TABLES: Final[Mapping[str, str]] = {
     "model.embedding_dim": "dim",
     "model.table_rows": "rows",
@@ -389,6 +409,7 @@ _OF_TABLES: Final[Mapping[str, str]] = {
     "embedding.weight_decay": "weight_decay",
     "embedding.init_scale": "init_scale",
     "embedding.storage": "storage",
+    "embedding.memory_bytes": "memory_bytes",
 }
 
 
@@ -408,7 +429,8 @@ def _states(job: Job, name: str, option: str) -> bool:
     fixed = any(column.fixed_rows is not None for column in job.data.table_columns if column.table == name)
     if option == "rows" and fixed:
         return True
-    return getattr(job.table_sections.get(name), option, None) is not None
+    options = ("rows", "max_bytes") if option == "rows" else (option,)
+    return any(getattr(job.table_sections.get(name), one, None) is not None for one in options)
 
 
 def _value_and_default(job: Job, key: str) -> tuple[Any, Any]:

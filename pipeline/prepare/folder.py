@@ -31,7 +31,7 @@ STATISTICS_MARKDOWN: Final = "statistics.md"
 _PART_NAME: Final = re.compile(r"(train|validation|test)-\d+\.parquet")
 _OWNED_NAME: Final = re.compile(
     rf"({_PART_NAME.pattern}|train-\d+{re.escape(VALUES_SUFFIX)}|statistics\.(json|md)|{re.escape(MANIFEST_NAME)}"
-    rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
+    rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}[0-9a-f]+)?"
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from ..atomic_file import UNFINISHED, atomic_file, sha256_of, sync_directory, unwritable
+from ..atomic_file import atomic_file, sha256_of, sync_directory, sync_file, unfinished_path, unwritable
 from ..config.job import Job
 from ..data.bad_rows import BadRows, too_many_bad_rows
 from ..data.prepared.manifest import (
@@ -130,11 +129,11 @@ class PreparationRun:
         """Write one part; return its number of rows."""
         number = sum(part.role == piece.role for part in self._progress.parts)
         path = self._folder / f"{piece.role}-{number:05d}.parquet"
-        unfinished = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
+        unfinished = unfinished_path(path)
         try:
             values = path.with_suffix(VALUES_SUFFIX) if piece.role == "train" else None
             writer, positives = self._write(unfinished, values, rows)
-            _to_disk(unfinished)
+            sync_file(unfinished)
             size, digest = unfinished.stat().st_size, sha256_of(unfinished)
             if not self._progress.parts:
                 # The folder says whose it is before it has a part.
@@ -259,8 +258,3 @@ def _in_parts(rows: Iterator[ObservedRows], at_once: int | None) -> Iterator[Ite
             assert first is not None
             pending.append(first)
         yield part()
-
-
-def _to_disk(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

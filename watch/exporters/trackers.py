@@ -11,6 +11,7 @@ import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -137,10 +138,11 @@ class TrackerThread:
             self._left_out += 1
 
     def close(self) -> None:
-        """Wait until all is written, CLOSE_SECONDS at most."""
+        """Wait until all is written or the tracker fails, CLOSE_SECONDS at most."""
+        latest = time.monotonic() + CLOSE_SECONDS
         with contextlib.suppress(queue.Full):
             self._steps.put(None, timeout=CLOSE_SECONDS)
-            self._thread.join(CLOSE_SECONDS)
+            self._thread.join(max(0.0, latest - time.monotonic()))
         if self._thread.is_alive():
             log.error("%s: does not answer; its last figures are missing", self._name)
         if self._left_out:
@@ -158,6 +160,10 @@ class TrackerThread:
             )
         finally:
             self._ended.set()
+            # Nobody writes them, and without room `close` would wait.
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._steps.get_nowait()
 
 
 def open_scalars(job: Job, folder: Path) -> list[Scalars]:

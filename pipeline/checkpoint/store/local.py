@@ -6,9 +6,8 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
-from ...atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
+from ...atomic_file import UNFINISHED, atomic_file, sync_directory, unfinished_path, unwritable
 from .contract import Hashing, ObjectMissing, StorageError, Store, Stored
 
 _PIECE_BYTES = 4 << 20
@@ -45,7 +44,7 @@ class LocalStore(Store):
         """
         path = self._folder / name
         self._make_parent(name)
-        temporary = path.with_name(f"{path.name}{UNFINISHED}{uuid4().hex[:8]}")
+        temporary = unfinished_path(path)
         try:
             try:
                 with temporary.open("wb") as file:

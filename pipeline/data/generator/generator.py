@@ -18,6 +18,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
+from ...atomic_file import sync_file
 from ...errors import DataError, JobFileError, ResourceError
 from .columns import BLOCK_EXAMPLES, ClickColumns, draw_block
 from .manifest import (
@@ -226,6 +227,8 @@ class _Generation:
                     writer.write(self._tables.table(labels, chunk))
                     tally.add(labels, chances, chunk.ranks)
                     self._report(len(labels))
+            # log.json is on the disk after them, and a later call reuses files by it.
+            sync_file(path)
             written.append(LogFile(name=name, examples=len(rows), bytes=path.stat().st_size))
         return tally.manifest(tuple(written))
 

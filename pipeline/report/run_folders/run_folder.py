@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ...atomic_file import atomic_file, unwritable
+from ...atomic_file import atomic_file, unfinished_path, unwritable
 from ...checkpoint.run_checkpoints import StoredCheckpoints
 from ...checkpoint.saved import open_saved, storage_of
 from ...checkpoint.storage import CheckpointStorage
@@ -78,9 +78,8 @@ def point_latest(directory: Path, folder: Path) -> None:
     if `latest` exists and is not a link.
     """
     link = directory / LATEST
-    temporary = directory / f".{LATEST}-{os.getpid()}"
+    temporary = unfinished_path(directory / f".{LATEST}")
     try:
-        temporary.unlink(missing_ok=True)
         temporary.symlink_to(os.path.relpath(folder, directory), target_is_directory=True)
         try:
             temporary.replace(link)

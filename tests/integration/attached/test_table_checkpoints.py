@@ -72,6 +72,15 @@ def test_rows_and_their_optimizers_go_on_with_another_number_of_nodes(tmp_path: 
     assert 0 < moved[moved > 0].median() < 0.1
     with pytest.raises(CheckpointError, match="there is no checkpoint of a hub"):
         saved_model_of(tmp_path / "whole")
+    (file, *_) = (tmp_path / "b" / TABLES / "checkpoint").glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x40
+    file.write_bytes(content)
+    with (
+        pytest.raises(CheckpointError, match="the file was altered"),
+        hub(None, {"resume": tmp_path / "b"}),
+    ):
+        pass
 
 
 def copied_whole(source: Path, copy: Path, manifest: Path) -> bool:

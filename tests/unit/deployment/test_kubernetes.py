@@ -21,6 +21,7 @@ from shadowsync.deployment.job_nodes import nodes_of
 from shadowsync.deployment.kubernetes import coordinator_host, kubernetes_manifests, require_name
 from shadowsync.deployment.pods import JOB_FILE
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.kafka import PATH_SETTINGS
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
 from shadowsync.tests.support.data.parsed import parsed
@@ -41,6 +42,19 @@ def check_schema(manifest: dict[str, Any]) -> None:
 
     for version in VERSIONS:
         kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def of_towers(items: str) -> dict[str, dict[str, Any]]:
+    columns = {"label": "label", "user": "categorical", "item": "categorical"}
+    model = {"name": "two_tower", "query": ["user"], "item": ["item"]}
+    return {"data": {"columns": columns}, "model": model, "validation": {"items": items}}
+
+
+def of_kafka(**files: str) -> dict[str, dict[str, Any]]:
+    kafka = {"security_protocol": "sasl_ssl", "sasl_mechanism": "PLAIN", "sasl_username": "me"}
+    files = dict.fromkeys(("ssl_certificate_location", "ssl_key_location"), "/runs/pem") | files
+    kafka |= files if "sasl_password_file" in files else {"sasl_password_env": "PASSWORD", **files}
+    return {"data": {"format": "criteo_tsv", "path": ["kafka://host:9092/clicks"], "kafka": kafka}}
 
 
 def checked_jobs(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -190,14 +204,38 @@ def test_a_node_is_started_again_unless_that_would_change_nothing() -> None:
     [
         ({"data": {"path": ["/home/me/day.parquet"]}}, "data.path"),
         ({"data": {"eval_path": ["/database/day.parquet"]}}, "data.eval_path"),
-        ({"start": {"checkpoint": "/tmp/run"}}, "start.checkpoint"),
-        ({"model": {"name": "/home/me/mine.py:Mine"}}, "model.name"),
+        (of_towers("/home/me/items.parquet"), "validation.items"),
+        *((of_kafka(**{key: "/home/me/file"}), f"data.kafka.{key}") for key in PATH_SETTINGS),
     ],
 )
 def test_a_path_that_no_pod_sees_is_refused(sections: dict[str, dict[str, Any]], where: str) -> None:
-    with pytest.raises(JobFileError, match="is a path of this machine; the job's nodes see /runs") as caught:
+    seen = r"coordinator and readers see /runs \(--runs-claim\), /data \(--data-claim\);"
+    with pytest.raises(JobFileError, match=f"^{where}: .* is a path of this machine; the job's {seen}"):
         kubernetes_manifests(job_of(**sections), OPTIONS)
-    assert where in str(caught.value)
+
+
+@pytest.mark.parametrize("folder", ["/data", "/tmp", "file:///tmp"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("start.checkpoint", "/run"), ("model.name", "/mine.py:Mine"), ("sync.algorithm", "/mine.py:Mine")],
+)
+def test_a_path_that_trainers_do_not_see_is_refused(folder: str, key: str, value: str) -> None:
+    """Of the input only the coordinator and the readers have the volume."""
+    section, name = key.split(".")
+    with pytest.raises(JobFileError, match=rf"^{key}: .*; the job's nodes see /runs \(--runs-claim\);"):
+        kubernetes_manifests(job_of(**{section: {name: folder + value}}), OPTIONS)
+
+
+def test_what_the_pods_see_is_taken() -> None:
+    kafka = {key: f"/data/{key}" for key in PATH_SETTINGS}
+    for sections in (
+        of_towers("/data/items.parquet"),
+        of_towers("s3://bucket/items.parquet"),
+        of_towers("training"),
+        of_kafka(**kafka),
+        {"start": {"checkpoint": "/runs/run"}, "model": {"name": "/runs/mine.py:Mine"}},
+    ):
+        assert kubernetes_manifests(job_of(**sections), OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["", "Clicks", "1day", "day-", "a_b", "x" * 41, "täglich"])

@@ -132,6 +132,8 @@ def test_columns_are_read_in_general(readers: Readers) -> None:
         {"rows": rows_of(ALL, 1), "context": {"price": 1}},
         {"rows": rows_of(ALL, 1), "context": {"prize": 1}},
         {"rows": rows_of(ALL, 1), "context": None},
+        {"rows": rows_of(ALL, 1), "contxt": {"price": 1}},
+        {"columns": {name: [1] for name in ALL}, "k": 3},
         {},
         [],
         None,
@@ -142,6 +144,17 @@ def test_what_is_refused_is_refused_in_the_same_words(readers: Readers, body: An
         readers.check({"rows": rows_of(ALL, 3)}, general=not readers.in_general)
         readers.check(body, general=True)
         assert isinstance(Readers._or_why(lambda: columns_of_request(body, readers.schema, MOST_ROWS)), str)
+
+
+def test_keys_of_a_body_that_are_not_known_are_named(schema: InputSchema) -> None:
+    reader = BodyReader(schema, MOST_ROWS)
+    for keys, why in (
+        (["contxt"], "'contxt' is not known here; there are columns, context, rows"),
+        (["k", "exclude"], "'exclude', 'k' are not known here; there are columns, context, rows"),
+    ):
+        with pytest.raises(BadRequest) as refused:
+            reader.read(json.dumps({"rows": rows_of(ALL, 1), **dict.fromkeys(keys, 1)}).encode())
+        assert str(refused.value) == why
 
 
 def test_what_is_no_json_and_integers_beyond_64_bits(schema: InputSchema) -> None:

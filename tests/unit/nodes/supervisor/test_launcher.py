@@ -13,7 +13,7 @@ import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.supervisor.launcher import LocalLauncher, NodeStart, end_all
 from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
-from shadowsync.nodes.supervisor.supervisor import Supervisor
+from shadowsync.nodes.supervisor.supervisor import STOP_SECONDS, Supervisor
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.tests.support.coroutines import run_by
@@ -123,6 +123,64 @@ async def test_a_coordinator_that_takes_over_has_as_long_as_its_nodes_wait_for_i
     assert await supervisor._start_coordinator() == "tcp://x:1"
     engine.seconds = 30.0
     assert await supervisor._start_coordinator("--recover", "/run") == "tcp://x:1"
+
+
+class Deaf(Ended):
+    """A node that only SIGKILL ends."""
+
+    def __init__(self, start: NodeStart) -> None:
+        super().__init__(start, 0)
+        self.ended.clear()
+        self.signals: list[int] = []
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+        if number == signal.SIGKILL:
+            self.ended.set()
+
+
+class Slow(Engine):
+    """An engine that is starting a node until it may end that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starting, self.may_start, self.started = (asyncio.Event() for _ in range(3))
+        self.node: Deaf | None = None
+
+    async def start(self, node: NodeStart) -> Deaf:
+        self.starting.set()
+        await self.may_start.wait()
+        self.node = Deaf(node)
+        self.started.set()
+        return self.node
+
+
+@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize(
+    ("interrupts", "signals", "seconds"),
+    [(1, [signal.SIGTERM, signal.SIGKILL], STOP_SECONDS), (2, [signal.SIGKILL], 0.0)],
+)
+def test_a_coordinator_that_is_being_started_at_an_interrupt_ends_as_one_that_runs(
+    interrupts: int, signals: list[int], seconds: float, started: bool
+) -> None:
+    async def main() -> None:
+        engine, loop = Slow(), asyncio.get_running_loop()
+        supervisor = Supervisor(a_job(), lambda _: None, CheckStarter(), launcher=engine)
+        start = asyncio.create_task(supervisor._start_coordinator())
+        await engine.starting.wait()
+        if started:
+            engine.may_start.set()
+            await engine.started.wait()
+        for _ in range(interrupts):
+            supervisor.interrupt()
+        engine.may_start.set()
+        since = loop.time()
+        assert await start is None
+        assert loop.time() - since == pytest.approx(seconds, abs=0.1)
+        assert engine.node is not None
+        assert engine.node.signals[-len(signals) :] == signals
+
+    run_in_virtual_time(main())
 
 
 def test_a_device_is_looked_for_where_the_trainers_run() -> None:

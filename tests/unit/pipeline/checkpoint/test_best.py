@@ -14,7 +14,9 @@ from shadowsync.pipeline.checkpoint.best_note import BestNote
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.pipeline.checkpoint.saved import best_note_at
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
+from shadowsync.tests.support.synced import Synced
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 
 NOTE = BestNote("ne", 0.75, 123, "input")
@@ -86,6 +88,46 @@ def test_a_run_that_goes_on_begins_with_the_best_of_the_one_before(tmp_path: Pat
     assert adopt_best(old, tmp_path, "ne", "input") is None
 
 
+def between_the_renames(run: Path) -> None:
+    """Leave the run as a process does that is killed while a better checkpoint is put in place."""
+    promote(pin(save(run, 1.0)), NOTE)
+    save(run, 2.0)
+    (run / "best").rename(run / "best.old")
+
+
+def test_the_best_is_found_between_the_two_renames(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    between_the_renames(old)
+    for which in ("auto", "best"):
+        assert open_checkpoint(old, which=which)[0] == old / "best.old"
+    assert best_note_at(old) == NOTE
+    new.mkdir()
+    assert adopt_best(old, new, "ne", "input") == NOTE
+    assert value_of(new, "best") == 1.0
+    # The controls: the last one is another, and without a best one "auto" is that.
+    assert value_of(old, "last") == 2.0
+    shutil.rmtree(old / "best.old")
+    assert open_checkpoint(old, which="auto")[0] == old / "checkpoint"
+    assert best_note_at(old) is None
+
+
+@pytest.mark.parametrize("which", ["auto", "best"])
+def test_the_better_one_comes_while_the_best_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    between_the_renames(tmp_path)
+    is_file = Path.is_file
+
+    def replaced_before_it_is_found(path: Path) -> bool:
+        if path.parent.name == "best.old" and is_file(path):
+            promote(pin(tmp_path / "checkpoint"), NOTE)
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", replaced_before_it_is_found)
+    assert open_checkpoint(tmp_path, which=which)[0] == tmp_path / "best"
+    assert not (tmp_path / "best.old").exists()
+
+
 @pytest.mark.usefixtures("no_links")
 def test_a_full_volume_without_links_leaves_no_part_of_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,13 +150,6 @@ def test_a_full_volume_without_links_leaves_no_part_of_a_copy(
 
 @pytest.mark.usefixtures("no_links")
 def test_a_copy_is_synced_before_the_old_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced, fsync = set(), os.fsync
-
-    def noted(descriptor: int) -> None:
-        synced.add(os.fstat(descriptor).st_ino)
-        fsync(descriptor)
-
     checkpoint = save(tmp_path, 1.0)
-    monkeypatch.setattr(os, "fsync", noted)
-    candidate = pin(checkpoint)
-    assert {path.stat().st_ino for path in candidate.iterdir()} <= synced
+    synced = Synced(monkeypatch)
+    assert all(synced.has(path) for path in pin(checkpoint).iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from shadowsync.pipeline.checkpoint import manifest as manifest_module
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.manifest import (
     FORMAT_VERSION,
+    MANIFEST_NAME,
     CheckpointManifest,
     abandon,
     begin,
@@ -87,6 +89,25 @@ def test_begin_removes_what_an_interrupted_one_left(tmp_path: Path) -> None:
         _written(late, 2.0)
     assert list(partial.iterdir()) == []
     assert _value(tmp_path) == 1.0
+
+
+def test_an_abandoned_one_that_cannot_be_removed_now_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = begin(tmp_path)
+    (partial / MANIFEST_NAME).write_text("{}")
+
+    def refused(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refused)
+        patch.setattr(Path, "unlink", refused)
+        patch.setattr(os, "unlink", refused)
+        abandon(partial)
+    assert partial.exists()
+    begin(tmp_path)
+    assert not partial.exists()
 
 
 def test_commit_removes_what_a_killed_writer_left(tmp_path: Path) -> None:

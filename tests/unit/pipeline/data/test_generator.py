@@ -15,8 +15,10 @@ import pytest
 from shadowsync.pipeline.data.generator import generator
 from shadowsync.pipeline.data.generator.columns import BLOCK_EXAMPLES, COUNT_COLUMNS, ID_COLUMNS, ids_of_ranks
 from shadowsync.pipeline.data.generator.generator import LogManifest, draw_rows, generate_log, read_manifest
+from shadowsync.pipeline.data.generator.manifest import write_manifest
 from shadowsync.pipeline.data.generator.teacher import Teacher
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
+from shadowsync.tests.support.synced import Synced
 
 COUNTS = [f"I{number}" for number in range(1, len(COUNT_COLUMNS) + 1)]
 IDS = [f"C{number}" for number in range(1, len(ID_COLUMNS) + 1)]
@@ -263,6 +265,21 @@ def test_the_click_rate_is_stated_and_changes_labels_alone(tmp_path: Path) -> No
     assert not generate(tmp_path / "b", reuse=True).reused, "another rate is another log"
     with pytest.raises(JobFileError, match=r"click_rate: 0\.9 given; give 0\.0001 to 0\.5"):
         generate(tmp_path / "c", click_rate=0.9)
+
+
+def test_files_are_on_the_disk_before_the_manifest_that_states_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = Synced(monkeypatch)
+    before: dict[str, bool] = {}
+
+    def noted(directory: Path, manifest: LogManifest) -> None:
+        before.update({path.name: synced.has(path) for path in directory.iterdir()})
+        write_manifest(directory, manifest)
+
+    monkeypatch.setattr(generator, "write_manifest", noted)
+    generate(tmp_path, examples=20, files=2)
+    assert before == dict.fromkeys(("train-000.parquet", "train-001.parquet", "eval-000.parquet"), True)
 
 
 def test_a_folder_whose_name_looks_like_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

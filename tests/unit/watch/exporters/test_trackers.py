@@ -78,6 +78,36 @@ def test_one_that_does_not_answer_is_left(
     held.let_go.set()
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_the_end_does_not_wait_for_one_that_has_failed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """It fails before the end, or while that waits, with as many steps queued as there is room for."""
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 1_000 * ENOUGH_SECONDS)
+    may_fail, writing = threading.Event(), threading.Event()
+
+    class Failing(Held):
+        def add(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
+            writing.set()
+            assert may_fail.wait(ENOUGH_SECONDS)
+            raise RuntimeError("no")
+
+    thread = TrackerThread("failing", Failing)
+    thread.add(0, {})
+    assert writing.wait(ENOUGH_SECONDS)
+    for step in range(QUEUED_STEPS):
+        thread.add(step, {})
+    end = threading.Thread(target=thread.close, daemon=True)
+    if before:
+        may_fail.set()
+        wait_until(lambda: "no more is written" in caplog.text, "the failure")
+    end.start()
+    may_fail.set()
+    end.join(ENOUGH_SECONDS)
+    assert not end.is_alive()
+    assert "does not answer" not in caplog.text
+
+
 @pytest.mark.parametrize("where", ["open", "add", "close"])
 def test_a_failure_is_logged_once(caplog: pytest.LogCaptureFixture, where: str) -> None:
     class Broken(Held):

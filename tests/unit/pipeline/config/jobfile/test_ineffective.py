@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from pydantic import BaseModel
+from shadowsync.pipeline.config.columns import ColumnSection
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.tables import TableSection
 from shadowsync.pipeline.jobfile.ineffective import (
     RULES,
     WITH_CENTER,
@@ -25,6 +27,7 @@ BUCKETS = ("data.format=csv", 'data.columns={y="label", x={kind="bucket", bounda
 TOPK = ("codecs.center_up=topk", "sync.algorithm=easgd")
 IN_ORDER = ("run.deterministic=true", "sync.algorithm=none")
 TOPIC = ('data.path="kafka://h:1/t"', "data.header=false", *CSV)
+ON_DISK = "tables.x.memory_bytes=1GiB"
 VALIDATED = "data.validation_path=/some"
 
 # What is set, beside what it has no effect, and beside what it has one.
@@ -35,6 +38,11 @@ CASES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("trainer.lookups_ahead=2", IN_ORDER, ()),
     ("run.background_priority=normal", ("checkpoint.every_seconds=0",), ()),
     ('embedding.folder="/tmp"', (), ("embedding.memory_bytes=4GiB",)),
+    ('embedding.folder="/tmp"', (ON_DISK, 'tables.x.folder="/mnt"', *CSV), (ON_DISK, *CSV)),
+    ('tables.x.folder="/mnt"', CSV, (ON_DISK, *CSV)),
+    ('tables.x.folder="/mnt"', CSV, ("embedding.memory_bytes=4GiB", *CSV)),
+    ("embedding.memory_bytes=4GiB", (ON_DISK, *CSV), CSV),
+    ("embedding.memory_bytes=4GiB", ("tables.x.memory_bytes=0", *CSV), CSV),
     ("data.header=false", (), CSV),
     ('data.delimiter=";"', (), CSV),
     ('data.quote=""', (), CSV),
@@ -87,6 +95,7 @@ CASES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("sync.optimizer_state=synchronized", ("trainer.optimizer=sgd", "trainer.count=2"), ("trainer.count=2",)),
     ("model.table_rows=9", ("tables.x.rows=5", *CSV), CSV),
     ("model.table_rows=9", BUCKETS, CSV),
+    ("model.table_rows=9", ("tables.x.kind=growing", "tables.x.max_bytes=9999", *CSV), CSV),
     (
         'data.columns={y={kind="label", type="text"}, x="categorical"}',
         ("data.format=csv",),
@@ -147,7 +156,7 @@ model: query item negatives options
 trainer: count workers batch optimizer lr weight_decay ema clip_norm precision device max_bad_batches
 trainer: credit
 trainer.schedule: kind warmup_examples
-embedding: nodes warmup_iterations threads memory_fraction memory_bytes
+embedding: nodes warmup_iterations threads memory_fraction
 sync: algorithm
 codecs: vectors gradients
 network: transport shared_memory bind advertise delay bandwidth
@@ -156,12 +165,18 @@ checkpoint: every_examples every_seconds
 validation: group own items exclude_trained
 watch: web tensorboard mlflow wandb metrics_port
 report: pictures
+tables.NAME: rows dim optimizer lr weight_decay init_scale storage memory_bytes pooled_by kind max_bytes
+tables.NAME: admit_after evict evict_after_batches evict_after_seconds
+data.columns.NAME: kind source table threshold positive negative expression loss_weight transform part format
+data.columns.NAME: shift scale boundaries quantiles columns delimiter pooling max_ids keep weights
 """
 # Their rules are about numbers, or about entries with names.
 ELSEWHERE = """
 trainer: lookups_ahead
 model: embedding_dim table_rows
-embedding: optimizer lr weight_decay init_scale storage
+embedding: optimizer lr weight_decay init_scale storage memory_bytes
+tables.NAME: folder
+data.columns.NAME: type
 """
 
 
@@ -183,7 +198,9 @@ def _keys_of(section: type[BaseModel], prefix: str = "") -> set[str]:
 
 def test_every_key_was_looked_at() -> None:
     ruled = {key for rule in RULES for key in rule.keys} | _named(ELSEWHERE)
-    every = _keys_of(Job)
+    every = (
+        _keys_of(Job) | _keys_of(TableSection, "tables.NAME.") | _keys_of(ColumnSection, "data.columns.NAME.")
+    )
     assert len(every) > 120
     assert every - ruled == _named(ALWAYS)
     assert ruled <= every

@@ -154,6 +154,24 @@ def test_latest_follows_the_newest_run_and_survives_a_move(tmp_path: Path) -> No
     assert sorted(path.name for path in (tmp_path / "moved").iterdir()) == ["latest", "one", "two"]
 
 
+def test_latest_is_pointed_by_two_whose_process_ids_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in each of two containers, at once."""
+    one, two = (create_run_folder(tmp_path, name) for name in ("one", "two"))
+    replace, meanwhile = Path.replace, [two]
+
+    def replaced(source: Path, target: Path) -> Path:
+        while meanwhile:
+            point_latest(tmp_path, meanwhile.pop())
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    point_latest(tmp_path, one)
+    assert (tmp_path / "latest").readlink() == Path("one")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "one", "two"]
+
+
 def test_latest_does_not_replace_a_real_folder(tmp_path: Path) -> None:
     (tmp_path / "latest").mkdir()
     folder = create_run_folder(tmp_path, "demo")
