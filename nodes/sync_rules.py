@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..pipeline.codecs.formats import make_codec
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
+from ..pipeline.text.format import duration
 from ..sync_algos.catalog.names import NEEDS_CENTER, require_known
 from ..sync_algos.contract.options import AlgorithmError
 
@@ -77,8 +78,8 @@ def _check_merges(job: Job, algorithm: Algorithm) -> None:
     longest = algorithm.merge_terms(job.trainer.count).longest_wait_seconds
     if longest >= job.sync.timeout_seconds:
         raise JobFileError(
-            f"{longest:g} s, with sync.timeout_seconds = {job.sync.timeout_seconds:g}; a trainer would give"
-            " up before its merge closes",
+            f"{duration(longest)}, with sync.timeout_seconds = {job.sync.timeout_seconds:g}; a trainer would"
+            " give up before its merge closes",
             where="sync.options.longest_wait_seconds",
             remedy="give less than sync.timeout_seconds",
         )
