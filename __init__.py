@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .nodes.supervisor.run import RunFailed, run
     from .pipeline.config.job import Job
     from .pipeline.errors import ShadowSyncError
-    from .pipeline.report.model import Report
+    from .pipeline.report.document import Report
     from .pipeline.report.run_folders.runs_table import list_runs
     from .pipeline.saved_model.model import SavedModel, load
     from .pipeline.wire.frames import PROTOCOL_VERSION
@@ -33,7 +33,7 @@ _PLACES = {
     "Embeddings": "attached.tables.embeddings",
     "PROTOCOL_VERSION": "pipeline.wire.frames",
     "Job": "pipeline.config.job",
-    "Report": "pipeline.report.model",
+    "Report": "pipeline.report.document",
     "RunFailed": "nodes.supervisor.run",
     "SavedModel": "pipeline.saved_model.model",
     "ShadowSyncError": "pipeline.errors",

@@ -15,7 +15,7 @@ from typing import Any
 import shadowsync
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.run_folders.write import read_report
 
 Sections = dict[str, dict[str, Any]]

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from shadowsync.benchmarks.job_runs import job_text, query_ledger
 from shadowsync.benchmarks.pairs import Figures
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.run_folders.write import read_report
 
 END_SECONDS = 0.5

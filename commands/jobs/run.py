@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ...nodes.supervisor.starter import Starter
     from ...pipeline.config.job import Job
     from ...pipeline.errors import ExitCode
-    from ...pipeline.report.model import Report
+    from ...pipeline.report.document import Report
 
 
 @click.command()

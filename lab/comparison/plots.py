@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from ...pipeline.atomic_file import atomic_file
-from ...pipeline.report.model import Report
+from ...pipeline.report.document import Report
 from ...pipeline.report.rendering.curves import legend_below
 from ...pipeline.report.tables.placement import Point
 from .curves import from_start, mean_curve

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.errors import JobFileError
-from ...pipeline.report.model import Hardware, Report
+from ...pipeline.report.document import Hardware, Report
 from ...pipeline.types import first_fault
 
 JSON_NAME: Final = "compare.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.errors import ExitCode
-from ...pipeline.report.model import Report
+from ...pipeline.report.document import Report
 from ...pipeline.report.run_folders.write import JSON_NAME as REPORT_NAME
 from ...pipeline.report.run_folders.write import read_report
 from ...pipeline.text.format import count, duration, number

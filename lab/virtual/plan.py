@@ -13,7 +13,7 @@ from ...pipeline.codecs.formats import Float32
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.jobfile.load import validate_job
-from ...pipeline.report.model import Hardware
+from ...pipeline.report.document import Hardware
 from ...pipeline.report.rendering.wording import emulated_links
 from ...pipeline.report.run_folders.write import describe_hardware, versions
 from ...pipeline.text.wall_clock import timestamp

@@ -18,7 +18,7 @@ from ..runtime.settings import metrics_address
 from .server import ControlServer
 
 if TYPE_CHECKING:
-    from ...pipeline.report.model import Report
+    from ...pipeline.report.document import Report
     from ...watch.exporters.metrics_server import MetricsServer
     from ...watch.exporters.scalars import Scalars
     from ...watch.page.server import PageServer

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...pipeline.report.document import ExampleCounts
 from ...pipeline.report.ledger import Identity, Ledger
 from ...pipeline.report.merged_work import merged_work
-from ...pipeline.report.model import ExampleCounts
 from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
 from ..control.membership import Member

@@ -27,7 +27,7 @@ from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
 from ...pipeline.jobfile.ineffective import job_warnings
 from ...pipeline.jobfile.named_code import code_of, note_named_code
 from ...pipeline.performance.render import write_profile
-from ...pipeline.report.model import Report
+from ...pipeline.report.document import Report
 from ...pipeline.report.run_folders.run_folder import (
     ADDRESS_FILE,
     create_run_folder,

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from ...pipeline.checkpoint.best import BEST
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
-from ...pipeline.report.lateness import Lateness, lateness_of, latest_of
-from ...pipeline.report.ledger import Ledger
-from ...pipeline.report.merged_work import merges_of
-from ...pipeline.report.model import (
+from ...pipeline.report.document import (
     Checkpoints,
     Curves,
     Event,
@@ -23,6 +20,9 @@ from ...pipeline.report.model import (
     Sync,
     Throughput,
 )
+from ...pipeline.report.lateness import Lateness, lateness_of, latest_of
+from ...pipeline.report.ledger import Ledger
+from ...pipeline.report.merged_work import merges_of
 from ...pipeline.report.quality import Train, Validation
 from ...pipeline.report.rendering.quality_warnings import (
     FIRST_ITERATIONS,

@@ -13,7 +13,7 @@ from uuid import uuid4
 from ...pipeline.config.job import Job
 from ...pipeline.config.network import SlowNetwork
 from ...pipeline.errors import ClusterError, ExitCode
-from ...pipeline.report.model import EmulatedNetwork
+from ...pipeline.report.document import EmulatedNetwork
 from ...pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
 from ..runtime.process import RELAY, exit_status_text
 from .child import Child

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...pipeline.errors import ExitCode
-from ...pipeline.report.model import Report
+from ...pipeline.report.document import Report
 from ...pipeline.report.run_folders.run_folder import keep_report, resume_hint
 from ...pipeline.report.run_folders.write import absent_pictures, read_report, rewrite_texts
 from ..runtime.process import exit_status_text

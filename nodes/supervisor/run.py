@@ -19,7 +19,7 @@ from ...pipeline.errors import CheckpointError, ExitCode, ShadowSyncError
 from ...pipeline.jobfile.load import job_of_tree, load_job, with_present_keys, without_one_trainer_sync
 from ...pipeline.jobfile.named_code import code_of, require_trusted
 from ...pipeline.jobfile.tables_in_memory import with_written_tables
-from ...pipeline.report.model import Report
+from ...pipeline.report.document import Report
 from ...pipeline.report.rendering.notebook import FolderReport
 from ...pipeline.wire.tasks import post
 from ...watch.terminal.live import Display, display

@@ -26,7 +26,7 @@ import psutil
 from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
 from shadowsync.lab.chaos.injector import processes_of_role
 from shadowsync.nodes.runtime.process import CLI, python
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.run_folders.write import read_report
 from shadowsync.pipeline.text.markdown import markdown_table
 

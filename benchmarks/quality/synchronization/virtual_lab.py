@@ -21,7 +21,7 @@ from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 
 EVERY_TEN = ("sync.mode=fixed", "sync.every=10")
 SETTINGS: dict[str, tuple[str, ...]] = {

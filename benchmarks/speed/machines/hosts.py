@@ -30,7 +30,7 @@ from typing import Any, Final
 from shadowsync.benchmarks.namespaces import Host, Network, network
 from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, show_ratio, table
 from shadowsync.pipeline.data.generator.generator import generate_log
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.run_folders.write import read_report
 from shadowsync.pipeline.text.markdown import markdown_table
 from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE

@@ -46,7 +46,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job, load_resolved
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.measurements import ProfileMeasurements
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.text.format import count, percent
 from shadowsync.pipeline.text.markdown import markdown_table
 

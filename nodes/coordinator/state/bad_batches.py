@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....pipeline.errors import ExitCode
-from ....pipeline.report.model import BadBatch, BadBatches
+from ....pipeline.report.document import BadBatch, BadBatches
 from ....pipeline.text.format import counted
 from ..ledger.records import LeftOut
 from .outcome import Stop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...text.markdown import markdown_table, plain
-from ..model import Report
+from ..document import Report
 from ..quality import LabelQuality
 from . import wording
 

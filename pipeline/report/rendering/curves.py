@@ -17,7 +17,7 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from ...atomic_file import atomic_file
-from ..model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
+from ..document import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from ..tables.placement import Point
 from .wording import has_log_loss
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from ...text.markdown import markdown_table, plain
-from ..model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
+from ..document import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from ..quality import HourOfLabel, TrainedHour
 from ..tables.disk_rows import disk_section
 from ..tables.growth import growth_section

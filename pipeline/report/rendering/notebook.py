@@ -10,8 +10,8 @@ from typing import Self
 
 from ...jobfile.extras import missing_modules
 from ...text.html import escaped, html_table
+from ..document import SYNC_GAP_PICTURE, Report
 from ..ledger import Identity
-from ..model import SYNC_GAP_PICTURE, Report
 from . import wording
 
 

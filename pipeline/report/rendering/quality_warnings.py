@@ -8,8 +8,8 @@ from typing import Final
 from ...config.job import Job
 from ...config.sections import SyncSection
 from ...text.format import count, counted, number, percent
+from ..document import ExampleCounts
 from ..lateness import Lateness, late_trainers
-from ..model import ExampleCounts
 from ..quality import Evaluation, TrainedHour
 
 FIRST_ITERATIONS: Final = 100

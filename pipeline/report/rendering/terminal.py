@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...text.format import amount, count, percent
-from ..model import LinkTraffic, NodeRecord, Report, Sync
+from ..document import LinkTraffic, NodeRecord, Report, Sync
 from ..tables.disk_rows import DiskRows, share_in_memory
 from ..tables.placement import HOW_IN_WORDS, PlacedNode, PlanRecord
 from ..tables.sharing import SharedRows

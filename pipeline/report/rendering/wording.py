@@ -8,9 +8,9 @@ from typing import Final
 
 from ...config.network import SlowNetwork
 from ...text import format
+from ..document import ExampleCounts, LinkTraffic, Report, Staleness, Sync
 from ..ledger import Identity
 from ..merged_work import MergedWork
-from ..model import ExampleCounts, LinkTraffic, Report, Staleness, Sync
 from ..quality import Evaluation, GroupQuality, RetrievalFigures
 
 NOT_MEASURED = "not measured"

@@ -12,7 +12,7 @@ from typing import Any, Final, overload
 from ...errors import DataError
 from ...text.format import MISSING, count, number
 from ...text.html import html_table
-from ..model import Report
+from ..document import Report
 from ..quality import Evaluation
 from ..rendering.notebook import FolderReport
 from .run_folder import LATEST

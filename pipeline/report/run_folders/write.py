@@ -14,7 +14,7 @@ from typing import Final
 from ...atomic_file import atomic_file
 from ...jobfile.extras import missing_modules
 from ...performance.memory import total_memory_bytes
-from ..model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Hardware, Report
+from ..document import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Hardware, Report
 from ..rendering.markdown import render_markdown
 from ..rendering.wording import has_log_loss
 

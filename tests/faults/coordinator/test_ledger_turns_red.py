@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.ledger import Identity
-from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.node_faults import Fault, discard, double, lose_messages, miscount
 from shadowsync.tests.support.jobs.runs import EXAMPLES

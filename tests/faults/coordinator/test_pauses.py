@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 import pytest
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.tests.support.jobs.cluster import Cluster
 from shadowsync.tests.support.jobs.in_process_cluster import slowed_at
 from shadowsync.tests.support.jobs.processes import Process, wait_until

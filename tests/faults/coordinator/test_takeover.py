@@ -27,7 +27,7 @@ from shadowsync.nodes.coordinator.state.outcome import DrainedCounts
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import ENDLESS, FOLLOWING, AnyCluster, finish_input
 from shadowsync.tests.support.expected import present

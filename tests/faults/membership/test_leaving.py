@@ -11,7 +11,7 @@ from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.coordinator.membership.departure import Departures
 from shadowsync.nodes.embedding.role import EmbeddingRole
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.wire.control.orders import Begin
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, slowed_at
 from shadowsync.tests.support.jobs.node_faults import Slowed

@@ -12,7 +12,7 @@ import pytest
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.pipeline.errors import DataError, ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.jobs.cut_links import COORDINATOR, CutLinks
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished

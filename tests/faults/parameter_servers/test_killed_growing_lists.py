@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.faults.conftest import AnyCluster, replace_embedding_nodes
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run

@@ -18,7 +18,7 @@ import pytest
 from shadowsync.lab.chaos.ledger_check import problems_of
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES
 from shadowsync.tests.support.jobs import self_killed
 from shadowsync.tests.support.jobs.cluster import Cluster

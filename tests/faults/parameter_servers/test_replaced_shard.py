@@ -9,7 +9,7 @@ import pytest
 from shadowsync.nodes.coordinator.ledger.owed_batches import OwedBatches
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.tests.faults.conftest import (
     ENDLESS,
     dead_embedding_nodes,

@@ -10,7 +10,7 @@ import pytest
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.wire.control.messages import Ready
 from shadowsync.pipeline.wire.control.orders import Begin, ConnectPeers
 from shadowsync.tests.faults.conftest import FOLLOWING, finish_input

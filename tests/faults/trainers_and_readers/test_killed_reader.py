@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.tests.faults.conftest import (
     ENDLESS,
     FEW_NODES,

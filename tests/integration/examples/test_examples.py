@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.quality import RetrievalFigures
 from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Starter

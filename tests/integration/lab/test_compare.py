@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shadowsync.lab.comparison.record import Comparison, read_record
 from shadowsync.lab.comparison.variants import REFERENCE
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.run_folders.write import read_report
 from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Process, Starting, wait_until

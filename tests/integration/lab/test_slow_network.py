@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.processes import Starter
 from shadowsync.tests.support.jobs.runs import EXAMPLES, JobMaker, RunFolder

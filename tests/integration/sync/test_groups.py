@@ -9,7 +9,7 @@ import pytest
 from shadowsync.nodes.allreduce.transport import AllReduceGroup, AllReduceTransport
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.tests.support.expected import present
 from shadowsync.tests.support.jobs.evaluate_run import evaluate_run
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished

@@ -16,8 +16,8 @@ from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.report.document import ExampleCounts
 from shadowsync.pipeline.report.ledger import Ledger
-from shadowsync.pipeline.report.model import ExampleCounts
 from shadowsync.pipeline.types import BatchId
 
 BATCH = 10

@@ -25,7 +25,7 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.nodes.sync_rules import check_sync, with_sync_nodes
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
 from shadowsync.pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus, StatusReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS

@@ -27,7 +27,7 @@ from shadowsync.nodes.runtime.process import JsonLines, ProcessHooks
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 
 from .processes import ENOUGH_SECONDS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.quality import Evaluation
 from shadowsync.pipeline.report.run_folders.write import read_report
 

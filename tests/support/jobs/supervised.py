@@ -12,7 +12,7 @@ from typing import TypeAlias
 import psutil
 from shadowsync.nodes.runtime.process import CLI, runs
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 
 from .processes import ENOUGH_SECONDS, Process, wait_until
 from .runs import RunFolder

@@ -11,8 +11,7 @@ from shadowsync.lab.comparison.plan import make_plan
 from shadowsync.lab.comparison.record import Comparison, Figures
 from shadowsync.lab.comparison.variants import parse_variants
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.report.ledger import Identity, Ledger
-from shadowsync.pipeline.report.model import (
+from shadowsync.pipeline.report.document import (
     Curves,
     ExampleCounts,
     Hardware,
@@ -22,6 +21,7 @@ from shadowsync.pipeline.report.model import (
     Sync,
     Throughput,
 )
+from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.quality import Evaluation, Train
 
 SYNC = Sync(algorithm="easgd", mode="shadow", rounds=5, gap_mean=4.0, gap_max=9, bytes=2048, seconds_mean=0.1)

@@ -14,7 +14,7 @@ from shadowsync.lab.comparison.plots import PICTURES, draw, write_pictures
 from shadowsync.lab.comparison.record import Comparison
 from shadowsync.lab.comparison.summary import summarize
 from shadowsync.lab.comparison.variants import REFERENCE
-from shadowsync.pipeline.report.model import Curves, Report
+from shadowsync.pipeline.report.document import Curves, Report
 
 HOSTILE = "x.y:<script>alert(1)</script>&\"'|$_{a}$"
 PNG = b"\x89PNG"

@@ -16,7 +16,7 @@ from shadowsync.lab.job_process import JobProcess, last_line
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.run_folders.run_folder import create_run_folder
 
 Ending = tuple[int, str, Report | None]

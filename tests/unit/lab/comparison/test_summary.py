@@ -11,7 +11,7 @@ from shadowsync.lab.comparison.record import Comparison, Figures, LabelFigures, 
 from shadowsync.lab.comparison.statistics import paired_difference
 from shadowsync.lab.comparison.summary import Quality, Row, summarize
 from shadowsync.lab.comparison.variants import REFERENCE
-from shadowsync.pipeline.report.model import Report, Throughput
+from shadowsync.pipeline.report.document import Report, Throughput
 from shadowsync.pipeline.report.quality import LabelQuality, Train
 
 Compared = Callable[..., Comparison]

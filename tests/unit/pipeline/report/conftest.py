@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from rich.console import Console
-from shadowsync.pipeline.report.ledger import Identity, Ledger
-from shadowsync.pipeline.report.model import (
+from shadowsync.pipeline.report.document import (
     Curves,
     Event,
     ExampleCounts,
@@ -23,6 +22,7 @@ from shadowsync.pipeline.report.model import (
     Sync,
     Throughput,
 )
+from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.quality import Evaluation, GroupQuality, RetrievalFigures, Train
 from shadowsync.pipeline.report.rendering.terminal import print_report
 

@@ -13,7 +13,7 @@ import shadowsync
 from rich.console import Console
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.render import render_profile
-from shadowsync.pipeline.report.model import NodeRecord, Report
+from shadowsync.pipeline.report.document import NodeRecord, Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 from shadowsync.pipeline.text.format import data_size
 from shadowsync.tests.support.coordinator.statuses import a_status

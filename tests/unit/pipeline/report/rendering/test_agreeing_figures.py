@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.pipeline.report.model import LinkTraffic, Report
+from shadowsync.pipeline.report.document import LinkTraffic, Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 
 from ..conftest import altered, on_terminal

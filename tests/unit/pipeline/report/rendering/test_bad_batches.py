@@ -6,7 +6,7 @@ import pytest
 from shadowsync.nodes.coordinator.ledger.records import LeftOut
 from shadowsync.nodes.coordinator.state.bad_batches import LISTED, BadBatchCounter
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 from shadowsync.pipeline.types import BatchId
 

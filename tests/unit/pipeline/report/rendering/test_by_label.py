@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.quality import LabelQuality, Progressive, ProgressiveLabel
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 from shadowsync.pipeline.report.rendering.wording import quality

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import ResourceError
-from shadowsync.pipeline.report.model import Curves, Report
+from shadowsync.pipeline.report.document import Curves, Report
 from shadowsync.pipeline.report.quality import Validation
 from shadowsync.pipeline.report.rendering.curves import draw_curves, readable_top
 from shadowsync.pipeline.report.rendering.markdown import render_markdown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shadowsync.pipeline.report.model import Event, Report
+from shadowsync.pipeline.report.document import Event, Report
 from shadowsync.pipeline.report.quality import CalibrationPart, HourOfLabel, TrainedHour
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.report.model import EmulatedNetwork, Report
+from shadowsync.pipeline.report.document import EmulatedNetwork, Report
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 from shadowsync.pipeline.report.run_folders.write import read_report, rewrite_texts, write_report
 

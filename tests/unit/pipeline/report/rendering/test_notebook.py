@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.rendering import notebook
 from shadowsync.pipeline.report.rendering.notebook import FolderReport
 

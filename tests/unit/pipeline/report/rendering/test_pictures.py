@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from shadowsync.lab.simulation.setting import Setting
 from shadowsync.lab.simulation.sweep import draw_sweep, simulate_all
-from shadowsync.pipeline.report.model import Curves, Report
+from shadowsync.pipeline.report.document import Curves, Report
 from shadowsync.pipeline.report.rendering.curves import draw_curves, with_breaks
 
 from ..conftest import altered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.quality import Progressive
 from shadowsync.pipeline.report.rendering import wording
 from shadowsync.pipeline.report.rendering.markdown import render_markdown

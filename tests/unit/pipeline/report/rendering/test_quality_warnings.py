@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.lateness import Lateness
 from shadowsync.pipeline.report.merged_work import MergedWork, Merges
-from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import TrainedHour
 from shadowsync.pipeline.report.rendering.markdown import render_markdown
 from shadowsync.pipeline.report.rendering.quality_warnings import (

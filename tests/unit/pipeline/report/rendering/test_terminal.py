@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from shadowsync.pipeline.report.document import Event, NodeRecord, Report
 from shadowsync.pipeline.report.ledger import Identity, Ledger
-from shadowsync.pipeline.report.model import Event, NodeRecord, Report
 from shadowsync.pipeline.report.tables.disk_rows import DiskRows
 
 from ..conftest import altered, on_terminal

@@ -12,7 +12,7 @@ from shadowsync.nodes.supervisor.emulation import Emulation
 from shadowsync.nodes.supervisor.job_exit import job_exit
 from shadowsync.pipeline.checkpoint.manifest import begin, commit
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.model import EmulatedNetwork, Report
+from shadowsync.pipeline.report.document import EmulatedNetwork, Report
 from shadowsync.pipeline.report.run_folders.write import JSON_NAME, MARKDOWN_NAME, read_report
 from shadowsync.tests.support.tables.saved_shards import manifest_of_files
 

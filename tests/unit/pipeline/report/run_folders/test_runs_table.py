@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from shadowsync import list_runs
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.run_folders.run_folder import point_latest
 from shadowsync.pipeline.report.run_folders.runs_table import SORTS, rows_beside
 from shadowsync.pipeline.report.run_folders.write import JSON_NAME, rewrite_texts

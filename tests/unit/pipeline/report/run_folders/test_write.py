@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import JobFileError, ResourceError
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 from shadowsync.pipeline.report.rendering import curves
 from shadowsync.pipeline.report.run_folders.run_folder import create_run_folder, point_latest
 from shadowsync.pipeline.report.run_folders.write import (

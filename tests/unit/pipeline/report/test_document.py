@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.document import Report
 
 from .conftest import altered
 
