@@ -23,6 +23,7 @@ from ..config.job import ONE_TRAINER_SYNC, Job
 from ..config.kafka import PATH_SETTINGS
 from ..config.network import REMOVED_CODECS
 from ..config.storage_url import is_url
+from ..data.files.paths import pattern_in
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
@@ -351,7 +352,7 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
     validation = tree.get("validation")
     items = validation.get("items") if isinstance(validation, dict) else None
     if isinstance(validation, dict) and isinstance(items, str) and items and items != TRAINING_ITEMS:
-        validation["items"] = _absolute(base, items)
+        validation["items"] = _absolute_pattern(base, items)
     tables = tree.get("tables")
     for section in (tree.get("embedding"), *(tables.values() if isinstance(tables, dict) else ())):
         if isinstance(section, dict) and isinstance(section.get("folder"), str) and section["folder"]:
@@ -366,7 +367,7 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
         if isinstance(value, str):
             value = [value]
         if isinstance(value, list):
-            data[key] = [_absolute(base, item) if isinstance(item, str) else item for item in value]
+            data[key] = [_absolute_pattern(base, item) if isinstance(item, str) else item for item in value]
     if isinstance(kafka := data.get("kafka"), dict):
         paths = {key: value for key, value in kafka.items() if key in PATH_SETTINGS and value}
         kafka |= {key: str(base / value) for key, value in paths.items() if isinstance(value, str)}
@@ -375,6 +376,10 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
 def _absolute(base: Path, path: str) -> str:
     # A URL is already absolute.
     return path if "://" in path else str(base / path)
+
+
+def _absolute_pattern(base: Path, pattern: str) -> str:
+    return pattern if "://" in pattern else str(Path(pattern_in(str(base), pattern)))
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:

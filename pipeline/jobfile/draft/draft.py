@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ...data.files.paths import is_url
+from ...data.files.paths import is_plain, is_url
 from ...errors import JobFileError, ResourceError
 from ...performance.memory import total_memory_bytes
 from ...text.format import counted, percent
@@ -77,7 +78,7 @@ def _within_machine(
     while True:
         text = text_of(columns, None)
         try:
-            disk = rows_on_disk(job_of_tree(tomllib.loads(text), folder=folder.absolute()), machine_bytes)
+            disk = rows_on_disk(job_of_tree(tomllib.loads(text), folder=folder.resolve()), machine_bytes)
         except ResourceError:
             smaller = with_largest_halved(columns)
             if smaller == columns:
@@ -94,7 +95,9 @@ def _relative(pattern: str, folder: Path) -> str:
     """
     if is_url(pattern):
         return pattern
-    base = str(folder.absolute())
+    base = str(folder.resolve())
+    if not is_plain(pattern, pattern):
+        base = glob.escape(base)
     return pattern if os.path.commonpath([pattern, base]) == os.sep else os.path.relpath(pattern, base)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import re
@@ -123,7 +124,7 @@ def _of_folder(folder: Path) -> str:
             where=str(folder),
             remedy='give the files to train on, as in "folder/*.csv"',
         )
-    return str(folder / f"*{endings.pop()}")
+    return os.path.join(glob.escape(str(folder)), f"*{glob.escape(endings.pop())}")
 
 
 def _kind_of(path: str) -> str:

@@ -82,6 +82,10 @@ def parts(job: Job) -> list[list[int]]:
         (["kafka://h:1/clicks"], "kafka://h:1/clicks/3", "clicks/3"),
         (["kafka://h:1/clicks", "kafka://g:1/clicks"], "kafka://g:1/clicks/3", "g:1/clicks/3"),
         (["/d/*.csv"], "/elsewhere/a.csv", "file/elsewhere/a.csv"),
+        (["/d/run[[]1]/*.csv"], "/d/run[1]/a.csv", "a.csv"),
+        (["/d/run[[]1]/[[]x-z]/*.csv", "/d/run[[]1]/b.csv"], "/d/run[1]/[x-z]/a.csv", "[x-z]/a.csv"),
+        (["/d/run[1]/*.csv"], "/d/run1/a.csv", "run1/a.csv"),
+        (["/d/[[]x-z]*/*.csv"], "/d/[x-z]1/a.csv", "[x-z]1/a.csv"),
         (["/d/*/\udcff.csv"], "/d/1/\udcff.csv", "1/\udcff.csv"),
     ],
 )
