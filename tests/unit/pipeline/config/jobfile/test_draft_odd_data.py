@@ -8,11 +8,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.errors import DataError, JobFileError
+from shadowsync.pipeline.jobfile.draft.draft import draft_job
 from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import draft, read, write
 
 CLICKS: dict[str, Any] = {"click": [at % 2 for at in range(100)], "item": ["a", "b"] * 50}
@@ -205,3 +207,65 @@ def test_a_heavy_tail_is_in_logarithms_also_with_a_code_below_zero(tmp_path: Pat
     assert transform(-1.5) == "log"
     # Large numbers below 0 are no codes: money, for example.
     assert transform(-9_000.5) == "none"
+
+
+RAW = pa.array([b"caf\xe9", b"cafe", b"\xff", b"\xc3("] * 25, pa.binary())
+TEXTS = RAW.view(pa.string())
+BEFORE = np.arange(101, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        TEXTS,
+        TEXTS.cast(pa.string_view()),
+        pa.DictionaryArray.from_arrays(np.arange(100, dtype=np.int32), TEXTS),
+        pa.ListArray.from_arrays(BEFORE, TEXTS),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_texts_that_are_not_utf_8_are_ids(tmp_path: Path, column: pa.Array) -> None:
+    text, job = drafted_parquet(tmp_path, {"place": column})
+    assert job.data.columns["place"].kind == ("multi_hot" if pa.types.is_list(column.type) else "categorical")
+    assert "none of the 4 values shares its row" in text
+    texts = pa.DictionaryArray.from_arrays(np.arange(100, dtype=np.int32), pa.array(["a", "b"] * 50))
+    pq.write_table(pa.table(CLICKS | {"place": texts}), tmp_path / "more.parquet")
+    if not pa.types.is_list(column.type):
+        _, job = draft(tmp_path / "*.parquet", "click")
+        assert read(job) == 200
+
+
+def test_bytes_of_texts_are_texts(tmp_path: Path) -> None:
+    label = pa.array([b"no", b"yes"] * 50, pa.binary())
+    numbers = pa.array([str(at / 7).encode() for at in range(100)], pa.binary())
+    _, job = drafted_parquet(tmp_path, {"click": label, "x": numbers})
+    assert (job.data.columns["click"].positive, job.data.columns["x"].kind) == (["yes"], "dense")
+
+
+def test_a_label_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
+    log, test = tmp_path / "log.parquet", tmp_path / "test.parquet"
+    pq.write_table(pa.table(CLICKS | {"click": TEXTS}), test)
+    for positive in ([], ["cafe"]):
+        with pytest.raises(JobFileError, match="the label 'click' has texts that are not UTF-8; write them"):
+            draft(test, "click", positive)
+    pq.write_table(pa.table(CLICKS | {"click": ["no", "cafe"] * 50}), log)
+    with pytest.raises(JobFileError, match=r"test\.parquet: the label 'click' has texts that are not UTF-8"):
+        draft_job(str(log), tmp_path, name="job", eval_source=str(test))
+
+
+@pytest.mark.parametrize("first", [-62_200_000_000, 253_402_300_800, 1_577_836_800])
+def test_times_that_python_does_not_know(tmp_path: Path, first: int) -> None:
+    kind = pa.timestamp("s", "Mars/Olympus")
+    times = pa.array([first + at for at in range(100)], pa.int64()).view(kind)
+    more = {
+        "at": times,
+        "several": pa.ListArray.from_arrays(BEFORE, times),
+        "within": pa.StructArray.from_arrays([times], ["a"]),
+    }
+    pq.write_table(pa.table(CLICKS | more), tmp_path / "log.parquet")
+    _, job = draft(tmp_path / "log.parquet", "click")
+    assert {name: column.kind for name, column in job.data.columns.items()} == {
+        "click": "label",
+        "item": "categorical",
+        "at": "timestamp",
+    }
