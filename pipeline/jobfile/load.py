@@ -11,6 +11,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import date, time
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
 
@@ -174,7 +175,7 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
 
     Raises JobFileError with the first few mistakes.
     """
-    _require_unicode(tree, "", where)
+    _require_plain(tree, "", where)
     try:
         return Job.model_validate(tree)
     except ValidationError as error:
@@ -185,26 +186,29 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
         raise JobFileError(text, where=where) from error
 
 
-def _require_unicode(value: Any, key: str, where: str) -> None:
-    """Raise JobFileError for a text that no message can hold."""
+def _require_plain(value: Any, key: str, where: str) -> None:
+    """Raise JobFileError for a text that no message can hold, and for a date or time, which no key takes."""
     if isinstance(value, dict | list):
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _require_unicode(item, f"{key}.{name}".removeprefix("."), where)
+            _require_plain(item, f"{key}.{name}".removeprefix("."), where)
     elif isinstance(value, str) and not is_unicode(value):
         remedy = "rename the file or its folder; in an ASCII locale set LC_ALL=C.UTF-8"
         raise JobFileError(f"{key}: {value!r} given, which is not UTF-8", where=where, remedy=remedy)
+    elif isinstance(value, date | time):
+        raise JobFileError(f"{key}: {value} given", where=where, remedy="write it as text, in quotes")
 
 
 def override_value(raw: str) -> Any:
     """Parse the value of an override as TOML.
 
-    Anything else is text, and so are several lines.
+    Anything else is text, and so are several lines, and dates and times.
     """
     try:
         tree = tomllib.loads(f"value = {raw}")
     except tomllib.TOMLDecodeError:
         return raw
-    return tree["value"] if len(tree) == 1 else raw
+    value = tree["value"]
+    return raw if len(tree) > 1 or isinstance(value, date | time) else value
 
 
 def fill_from_prepared(tree: dict[str, Any], where: str) -> PreparedManifest | None:
@@ -324,7 +328,7 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
             f"--set {text!r} cannot be used", remedy="write section.key=value, for example trainer.workers=2"
         )
     value = override_value(raw)
-    # A file name that looks like a number or a date must stay text.
+    # A file name that looks like a number must stay text.
     if len(parts) == 2 and parts[0] == "data" and parts[1] in PATHS and not isinstance(value, str | list):
         value = raw
     node = changed
