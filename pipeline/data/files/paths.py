@@ -56,6 +56,16 @@ def file_identity(path: str) -> str:
     return path if is_url(path) else os.path.realpath(path)
 
 
+def linked_identity(path: str) -> str:
+    """Return a text that is the same for every name of a file now, also of hard links; see `file_identity`.
+
+    It changes with the first link. A file that is gone has that of its path.
+    """
+    if not is_url(path) and os.path.exists(path) and (found := os.stat(path)).st_nlink > 1:
+        return f"{found.st_dev}:{found.st_ino}"
+    return file_identity(path)
+
+
 def suffix_of(path: str) -> str:
     """Return a file's last suffix in lower case, such as ".gz"."""
     name = urlsplit(path).path if is_url(path) else path
