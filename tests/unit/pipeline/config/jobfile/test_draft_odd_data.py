@@ -165,6 +165,11 @@ def test_numbers_alone_get_a_table(tmp_path: Path) -> None:
         (b"click,item\r0,a\r1,b\r", r"carriage returns within its first line; if lines end with these alone"),
         (b'click,item\n0,a\n0,"a\n1,b\n0,c\n', "cannot be read as rows of fields .*; correct its quotes"),
         (b'click,item\n0,a\n0,"x" y\n1,b\n0,c\n', "cannot be read as rows of fields .*; correct its quotes"),
+        (
+            b'click,"it""em,x\n0,a,b\n1,b,a\n',
+            "its first line has quotes that do not match; correct its quotes",
+        ),
+        (b'click,"item" x\n0,a\n1,b\n', "its first line has quotes that do not match; correct its quotes"),
         (b"", "has no rows"),
         (b"click,item\n", "has no rows besides its header"),
         (b"click\n0\n1\n", "no delimiter splits its lines alike"),
@@ -189,6 +194,35 @@ def test_a_name_that_is_there_twice_is_named(tmp_path: Path) -> None:
     text, job = draft(tmp_path / "log.csv", "column_1")
     assert "header = false  # the first line has 'm' more than once" in text
     assert read(job) == 41
+
+
+@pytest.mark.parametrize(
+    ("ending", "written", "name"),
+    [
+        ("csv", '"the ""item"""', 'the "item"'),
+        ("csv", '"the """"item"', 'the ""item'),
+        ("csv", 'item"', 'item"'),
+        ("csv", 'the "item"', 'the "item"'),
+        ("csv", '"item, shown"', "item, shown"),
+        ("tsv", '5" pipe', '5" pipe'),
+        ("tsv", '"item\tshown"', "item\tshown"),
+    ],
+)
+def test_names_with_quotes_are_those_of_a_job(tmp_path: Path, ending: str, written: str, name: str) -> None:
+    delimiter = {"csv": ",", "tsv": "\t"}[ending]
+    lines = [f"click{delimiter}{written}", *(f"{at % 2}{delimiter}i{at % 3}" for at in range(100))]
+    for number in range(2):
+        (tmp_path / f"log{number}.{ending}").write_text("".join(f"{line}\n" for line in lines))
+    _, job = draft(tmp_path / f"*.{ending}", "click")
+    assert list(job.data.columns) == ["click", name]
+    assert read(job) == 200
+
+
+def test_a_name_that_is_twice_in_a_later_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("click,item\n" + "0,a\n1,b\n" * 20)
+    (tmp_path / "b.csv").write_text('click,item,"item"\n' + "0,a,b\n1,b,a\n" * 20)
+    with pytest.raises(DataError, match=r"b\.csv: its header has column 'item' 2 times; give each column"):
+        draft(tmp_path / "*.csv", "click")
 
 
 def test_a_label_without_a_value_is_told(tmp_path: Path) -> None:
