@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ _SMALL_ROWS: Final = 100_000
 _LARGE_ROWS: Final = 2_000_000
 _MOST_EPOCHS: Final = 10
 _SORT_LIMIT_BYTES: Final = 256 << 20
+# TOML refuses them also in comments.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def draft_job(
@@ -61,8 +64,13 @@ def draft_job(
     return _within_machine(
         columns,
         folder,
-        lambda some, disk: "\n".join(_lines(source, name, sample, some, eval_path, disk)) + "\n",
+        lambda some, disk: "".join(map(_one_line, _lines(source, name, sample, some, eval_path, disk))),
     )
+
+
+def _one_line(line: str) -> str:
+    """Return a line of the draft with its end; a comment may have names and values of the data."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], line) + "\n"
 
 
 def _within_machine(

@@ -218,6 +218,20 @@ def test_names_with_quotes_are_those_of_a_job(tmp_path: Path, ending: str, writt
     assert read(job) == 200
 
 
+def test_names_and_values_with_line_breaks(tmp_path: Path) -> None:
+    log = {
+        "cl\nick": ["ye\ns", "no\r", "no\r", "ye\ns"] * 25,
+        "it\nem": ["a\x00", "b\x7f", "c"] * 33 + ["c"],
+        "al\nways": [1] * 100,
+        "fl\nag": [0, 1] * 50,
+    }
+    pq.write_table(pa.table(log), tmp_path / "log.parquet")
+    text, job = draft(tmp_path / "log.parquet", "cl\nick")
+    assert list(job.data.columns) == ["cl\nick", "it\nem", "fl\nag"]
+    assert "# QUESTION: cl\\nick: is " in text
+    assert read(job) == 100
+
+
 def test_a_name_that_is_twice_in_a_later_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("click,item\n" + "0,a\n1,b\n" * 20)
     (tmp_path / "b.csv").write_text('click,item,"item"\n' + "0,a,b\n1,b,a\n" * 20)
