@@ -133,16 +133,21 @@ def _lines(
     yield from _data(sample, time, eval_path, by_time=by_time)
     yield from _without_label(sample, columns)
     yield ""
-    yield "[data.split]"
-    yield f'by = "{"time" if by_time else "fraction"}"'
-    yield "validation = 0.1  # scored while and after training; the best model is kept"
-    if not eval_path:
-        yield "test = 0.1  # scored once, at the end"
+    # One pass over few rows is scored at its end alone.
+    during = sample.rows >= _SMALL_ROWS or not by_time
+    yield from _split(eval_path, by_time=by_time, during=during)
     yield ""
     yield "[data.columns]"
     yield from _columns(sample, columns)
     yield ""
-    yield from _model(sample, columns, disk)
+    yield from _model(sample, columns)
+    if disk is not None:
+        yield ""
+        yield from disk.lines()
+    if during:
+        yield ""
+        yield from _validation(sample)
+    yield from _tables(columns)
 
 
 def _data(sample: InputSample, time: DraftColumn | None, eval_path: str, *, by_time: bool) -> Iterator[str]:
@@ -177,6 +182,15 @@ def _data(sample: InputSample, time: DraftColumn | None, eval_path: str, *, by_t
         yield f"epochs = {_MOST_EPOCHS}  # at most: validation stops it, and the best model is kept"
     else:
         yield "epochs = 1"
+
+
+def _split(eval_path: str, *, by_time: bool, during: bool) -> Iterator[str]:
+    yield "[data.split]"
+    yield f'by = "{"time" if by_time else "fraction"}"'
+    when = "while and after training; the best model is kept" if during else "after training"
+    yield f"validation = 0.1  # scored {when}"
+    if not eval_path:
+        yield "test = 0.1  # scored once, at the end"
 
 
 def _without_label(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
@@ -220,7 +234,7 @@ def _parts_of_time(column: DraftColumn) -> Iterator[str]:
         yield f'# {key} = {{ kind = "categorical", {of} }}  # its {part}, in UTC'
 
 
-def _model(sample: InputSample, columns: list[DraftColumn], disk: RowsOnDisk | None) -> Iterator[str]:
+def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     small, large = sample.rows < _SMALL_ROWS, sample.rows > _LARGE_ROWS
     dim = 8 if small else 16
     top = 32 if small else 128
@@ -242,15 +256,18 @@ def _model(sample: InputSample, columns: list[DraftColumn], disk: RowsOnDisk | N
     yield f"batch = {64 if small else 256 if not large else 512}"
     if not large:
         yield "lookups_ahead = 0  # small tables: vectors requested ahead of time would be outdated"
-    yield ""
-    if disk is not None:
-        yield from disk.lines()
-        yield ""
+
+
+def _validation(sample: InputSample) -> Iterator[str]:
+    small = sample.rows < _SMALL_ROWS
     yield "[validation]"
     yield "every_epochs = 1" if small else f"every_examples = {max(10_000, sample.rows // 10)}"
     yield f"patience = {2 if small else 3}  # stops after so many validations without a better one"
     if small:
         yield "wait = true  # training waits for a validation, which takes longer than an epoch"
+
+
+def _tables(columns: list[DraftColumn]) -> Iterator[str]:
     for column in columns:
         if column.table is not None:
             yield ""
