@@ -153,7 +153,8 @@ def plan_files(
     validation, test = (
         source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
     )
-    _check_disjoint({"path": files, "validation_path": validation, "eval_path": test})
+    parts = {"path": files, "validation_path": validation, "eval_path": test}
+    check_disjoint({key: [span.path for span in spans] for key, spans in parts.items()})
     if (data.split.by or data.split.progressive) and not job.start.resume:
         _require_own_files(files)
     return files, validation, test
@@ -191,9 +192,11 @@ def require_ne(job: Job) -> None:
         )
 
 
-def _check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
-    """Raise DataError for a file that two keys of [data] name."""
-    files = {key: {linked_identity(span.path): span.path for span in spans} for key, spans in parts.items()}
+def check_disjoint(parts: Mapping[str, Sequence[str]]) -> None:
+    """Raise DataError for a file that two keys of [data] name; `parts` has the paths of each."""
+    files = {
+        key: {linked_identity(path): path for path in dict.fromkeys(paths)} for key, paths in parts.items()
+    }
     for (first_key, mine), (other_key, yours) in combinations(files.items(), 2):
         for name in sorted(mine.keys() & yours.keys())[:1]:
             raise DataError(

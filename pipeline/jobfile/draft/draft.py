@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ...data.files.paths import is_plain, is_url
+from ...data.files.paths import is_plain, is_url, match_files
 from ...errors import JobFileError, ResourceError
+from ...input.plan import check_disjoint
 from ...performance.memory import total_memory_bytes
 from ...text.format import counted, percent
 from ..load import job_of_tree
@@ -53,6 +54,7 @@ def draft_job(
     eval_path = ""
     if eval_source:
         tested = read_sample(eval_source, like=sample)
+        check_disjoint({"path": match_files([sample.pattern]), "eval_path": match_files([tested.pattern])})
         columns = with_test_labels(columns, tested)
         eval_path = _relative(tested.pattern, folder)
     sample = replace(sample, pattern=_relative(sample.pattern, folder))

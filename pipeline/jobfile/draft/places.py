@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -172,8 +173,17 @@ def other_columns(path: str, names: Sequence[str], first: str, needed: Sequence[
     )
 
 
+def require_own_names(path: str, names: Sequence[str]) -> None:
+    """Raise DataError for a name that a file has twice."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise DataError(
+            f"has column {twice[0]!r} more than once", where=path, remedy="give each column a name of its own"
+        )
+
+
 def _parquet_rows(path: str) -> int:
     with open_parquet(path) as file:
+        require_own_names(path, file.schema_arrow.names)
         return int(file.metadata.num_rows)
 
 

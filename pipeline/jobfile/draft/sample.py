@@ -13,7 +13,6 @@ from typing import Final, Literal
 
 import polars as pl
 
-from ...config.columns import column_fault
 from ...data.files.kafka_client import is_topic
 from ...data.files.paths import (
     absolute_path,
@@ -27,7 +26,7 @@ from ...data.formats.line_parser import LineParser
 from ...errors import DataError, JobFileError
 from ...text.format import counted
 from .missing import numbers_of
-from .places import SAMPLE_ROWS, TextFile, other_columns, read_parquet, read_text
+from .places import SAMPLE_ROWS, TextFile, other_columns, read_parquet, read_text, require_own_names
 
 _TEXT_SUFFIXES: Final = (".csv", ".tsv", ".txt", ".tab")
 _PARQUET_SUFFIXES: Final = (".parquet", ".pq")
@@ -272,8 +271,7 @@ def _fields_of(line: str, delimiter: str, path: str) -> list[str]:
 def _names_of(line: str, delimiter: str, path: str) -> list[str]:
     """Return the names in a header; raises DataError as `_fields_of`, and for a name that is there twice."""
     names = _fields_of(line, delimiter, path)
-    if fault := next(filter(None, (column_fault(name, names) for name in names)), ""):
-        raise DataError(f"its header has {fault}", where=path, remedy="give each column a name of its own")
+    require_own_names(path, names)
     return names
 
 

@@ -232,11 +232,15 @@ def test_names_and_values_with_line_breaks(tmp_path: Path) -> None:
     assert read(job) == 100
 
 
-def test_a_name_that_is_twice_in_a_later_file_is_told(tmp_path: Path) -> None:
+def test_a_name_that_is_twice_in_a_later_file_or_of_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("click,item\n" + "0,a\n1,b\n" * 20)
     (tmp_path / "b.csv").write_text('click,item,"item"\n' + "0,a,b\n1,b,a\n" * 20)
-    with pytest.raises(DataError, match=r"b\.csv: its header has column 'item' 2 times; give each column"):
+    with pytest.raises(DataError, match=r"b\.csv: has column 'item' more than once; give each column"):
         draft(tmp_path / "*.csv", "click")
+    columns = [pa.array([0, 1] * 20), *[pa.array(["a", "b"] * 20)] * 2]
+    pq.write_table(pa.Table.from_arrays(columns, ["click", "item", "item"]), tmp_path / "log.parquet")
+    with pytest.raises(DataError, match=r"log\.parquet: has column 'item' more than once; give each column"):
+        draft(tmp_path / "log.parquet", "click")
 
 
 def test_a_label_without_a_value_is_told(tmp_path: Path) -> None:

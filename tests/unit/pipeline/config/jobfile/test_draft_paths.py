@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.data.files.paths import match_files
+from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.jobfile.draft.draft import draft_job
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import clicks, read, write
 
@@ -47,3 +50,11 @@ def test_a_draft_in_a_linked_folder(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert match_files(load_job(tmp_path / "jobs" / "job.toml").data.path)[0].endswith("/../../log.csv")
     assert read(load_job(tmp_path / "jobs" / "job.toml")) == ROWS
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_test_file_is_none_of_those_to_train_on(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    log = write(tmp_path / "log.csv", clicks())
+    link(tmp_path / "test.csv", log)
+    with pytest.raises(DataError, match=r"\.csv: is in data\.path and in data\.eval_path"):
+        draft_job(str(log), tmp_path, name="job", eval_source=str(tmp_path / "test.csv"))
