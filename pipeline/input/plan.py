@@ -17,7 +17,7 @@ from ..config.data import DataSection, seconds_of
 from ..config.job import Job
 from ..data.bad_rows import BadRows, UnreportedBadRows
 from ..data.batches.shuffle import chunk_bytes, too_large_to_sort
-from ..data.files.paths import file_identity
+from ..data.files.paths import linked_identity
 from ..data.formats.parquet import IdClass
 from ..data.span import PartName, Span
 from ..errors import DataError, JobFileError
@@ -121,11 +121,7 @@ def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
     ids are texts in one file and integers in another; JobFileError for a schema that cannot be used.
     """
     source, data = JobInput(job), job.data
-    files = source.plan(data.path) if known is None else _after(known, source, data.path)
-    validation, test = (
-        source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
-    )
-    check_disjoint({"path": files, "validation_path": validation, "eval_path": test})
+    files, validation, test = plan_files(source, job, known)
     plan = InputPlan([], validation, test, id_classes=source.ids.by_column)
     if data.order == "time":
         return _by_time(source, job, files, plan)
@@ -142,6 +138,26 @@ def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
         return plan
     count = count_rows(source, train, BadRows(data.max_bad_rows))
     return _with_progressive(train, count.of_span, count.rows, job, plan)
+
+
+def plan_files(
+    source: JobInput, job: Job, known: KnownInput | None = None
+) -> tuple[list[Span], list[Span], list[Span]]:
+    """Return the spans of the files to train on, to validate on and to test on; `known` ones come first.
+
+    Raises DataError as `JobInput.plan`, for a file that two keys name, and unless the job resumes a run for
+    one under two names whose rows are split.
+    """
+    data = job.data
+    files = source.plan(data.path) if known is None else _after(known, source, data.path)
+    validation, test = (
+        source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
+    )
+    parts = {"path": files, "validation_path": validation, "eval_path": test}
+    check_disjoint({key: [span.path for span in spans] for key, spans in parts.items()})
+    if (data.split.by or data.split.progressive) and not job.start.resume:
+        _require_own_files(files)
+    return files, validation, test
 
 
 def _after(known: KnownInput, source: JobInput, patterns: Sequence[str]) -> list[Span]:
@@ -176,9 +192,11 @@ def require_ne(job: Job) -> None:
         )
 
 
-def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
-    """Raise DataError for a file that two keys of [data] name."""
-    files = {key: {file_identity(span.path): span.path for span in spans} for key, spans in parts.items()}
+def check_disjoint(parts: Mapping[str, Sequence[str]]) -> None:
+    """Raise DataError for a file that two keys of [data] name; `parts` has the paths of each."""
+    files = {
+        key: {linked_identity(path): path for path in dict.fromkeys(paths)} for key, paths in parts.items()
+    }
     for (first_key, mine), (other_key, yours) in combinations(files.items(), 2):
         for name in sorted(mine.keys() & yours.keys())[:1]:
             raise DataError(
@@ -226,7 +244,6 @@ def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, 
         part: [replace(span, part=part) for span in files] for part, needed in is_drawn.items() if needed
     }
     if not job.start.resume:
-        require_own_files(files)
         require_rows(source, {_TO[part]: spans for part, spans in parts.items()}, job.data.path)
     return parts
 
@@ -343,14 +360,11 @@ def no_rows(part: str, patterns: Sequence[str]) -> DataError:
     )
 
 
-def require_own_files(spans: Sequence[Span]) -> None:
-    """Raise DataError for a file under two names.
-
-    Its rows would be drawn twice, into several parts.
-    """
+def _require_own_files(spans: Sequence[Span]) -> None:
+    """Raise DataError for a file under two names, whose rows would be twice in what is split."""
     names: dict[str, str] = {}
     for path in dict.fromkeys(span.path for span in spans):
-        other = names.setdefault(file_identity(path), path)
+        other = names.setdefault(linked_identity(path), path)
         if other != path:
             raise DataError(
                 f"is the same file as {other}, so its rows would be in several parts of data.split",

@@ -18,6 +18,7 @@ from ..data.schema import ColumnObserver
 from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
+from ..input.plan import plan_files
 from ..types import Uint64Array
 from .check_rows import ShownRow, first_rows
 from .ineffective import job_warnings
@@ -94,10 +95,7 @@ def check_job(job: Job) -> JobCheck:
     the files are read. Raises DataError and JobFileError as a job's start does.
     """
     source = JobInput(job, observer := ColumnObserver())
-    spans = source.plan(job.data.path)
-    for paths in (job.data.validation_path, job.data.eval_path):
-        if paths:
-            source.plan(paths)
+    spans, _, _ = plan_files(source, job)
     names = [column.name for column in job.embedded_columns]
     hashes: dict[str, list[Uint64Array]] = {name: [] for name in names}
     bad, rows, labels = _BadRows(), 0, []

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..config.job import Job
 from ..data.bad_rows import UnreportedBadRows, printable
+from ..data.columns.fields import display_bytes
 from ..data.columns.record_schema import Records, RecordSchema
-from ..data.files.paths import open_for_arrow, read_errors
 from ..data.files.text import line_blocks
 from ..data.formats.line_parser import LineParser
+from ..data.formats.parquet import open_parquet
 from ..data.formats.schema_check import columns_of, delimiter_of
 from ..data.schema import Examples
 from ..data.span import Span
@@ -78,7 +78,7 @@ def _text(span: Span, schema: RecordSchema) -> _Raw:
 
 
 def _parquet(span: Span, schema: RecordSchema) -> _Raw:
-    with read_errors(span.path), open_for_arrow(span.path) as source, pq.ParquetFile(source) as file:
+    with open_parquet(span.path) as file:
         batch = next(file.iter_batches(SHOWN_ROWS, columns=schema.sources, use_threads=False), None)
     return ({} if batch is None else {name: batch.column(name) for name in schema.sources}), None
 
@@ -104,7 +104,7 @@ def _trained(
     values = {}
     for name, column in job.data.columns.items():
         source = column.source or name
-        value = _shown(raw[source][row].as_py()) if source in raw and column.of_kind.in_file else ""
+        value = _shown(raw[source][row]) if source in raw and column.of_kind.in_file else ""
         if name in seen:
             values[name] = (value, seen[name])
     return values or {name: ("", text) for name, text in seen.items()}
@@ -159,8 +159,5 @@ def _time(seconds: float) -> str:
         return f"{seconds:g}"
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    text = value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
-    return printable(text, _SHOWN_CHARACTERS)
+def _shown(value: pa.Scalar) -> str:
+    return printable(display_bytes(value), _SHOWN_CHARACTERS) if value.is_valid else "none"

@@ -11,6 +11,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import date, time
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
 
@@ -23,6 +24,7 @@ from ..config.job import ONE_TRAINER_SYNC, Job
 from ..config.kafka import PATH_SETTINGS
 from ..config.network import REMOVED_CODECS
 from ..config.storage_url import is_url
+from ..data.files.paths import pattern_in
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
@@ -173,7 +175,7 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
 
     Raises JobFileError with the first few mistakes.
     """
-    _require_unicode(tree, "", where)
+    _require_plain(tree, "", where)
     try:
         return Job.model_validate(tree)
     except ValidationError as error:
@@ -184,26 +186,29 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
         raise JobFileError(text, where=where) from error
 
 
-def _require_unicode(value: Any, key: str, where: str) -> None:
-    """Raise JobFileError for a text that no message can hold."""
+def _require_plain(value: Any, key: str, where: str) -> None:
+    """Raise JobFileError for a text that no message can hold, and for a date or time, which no key takes."""
     if isinstance(value, dict | list):
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _require_unicode(item, f"{key}.{name}".removeprefix("."), where)
+            _require_plain(item, f"{key}.{name}".removeprefix("."), where)
     elif isinstance(value, str) and not is_unicode(value):
         remedy = "rename the file or its folder; in an ASCII locale set LC_ALL=C.UTF-8"
         raise JobFileError(f"{key}: {value!r} given, which is not UTF-8", where=where, remedy=remedy)
+    elif isinstance(value, date | time):
+        raise JobFileError(f"{key}: {value} given", where=where, remedy="write it as text, in quotes")
 
 
 def override_value(raw: str) -> Any:
     """Parse the value of an override as TOML.
 
-    Anything else is text, and so are several lines.
+    Anything else is text, and so are several lines, and dates and times.
     """
     try:
         tree = tomllib.loads(f"value = {raw}")
     except tomllib.TOMLDecodeError:
         return raw
-    return tree["value"] if len(tree) == 1 else raw
+    value = tree["value"]
+    return raw if len(tree) > 1 or isinstance(value, date | time) else value
 
 
 def fill_from_prepared(tree: dict[str, Any], where: str) -> PreparedManifest | None:
@@ -323,7 +328,7 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
             f"--set {text!r} cannot be used", remedy="write section.key=value, for example trainer.workers=2"
         )
     value = override_value(raw)
-    # A file name that looks like a number or a date must stay text.
+    # A file name that looks like a number must stay text.
     if len(parts) == 2 and parts[0] == "data" and parts[1] in PATHS and not isinstance(value, str | list):
         value = raw
     node = changed
@@ -351,7 +356,7 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
     validation = tree.get("validation")
     items = validation.get("items") if isinstance(validation, dict) else None
     if isinstance(validation, dict) and isinstance(items, str) and items and items != TRAINING_ITEMS:
-        validation["items"] = _absolute(base, items)
+        validation["items"] = _absolute_pattern(base, items)
     tables = tree.get("tables")
     for section in (tree.get("embedding"), *(tables.values() if isinstance(tables, dict) else ())):
         if isinstance(section, dict) and isinstance(section.get("folder"), str) and section["folder"]:
@@ -366,7 +371,7 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
         if isinstance(value, str):
             value = [value]
         if isinstance(value, list):
-            data[key] = [_absolute(base, item) if isinstance(item, str) else item for item in value]
+            data[key] = [_absolute_pattern(base, item) if isinstance(item, str) else item for item in value]
     if isinstance(kafka := data.get("kafka"), dict):
         paths = {key: value for key, value in kafka.items() if key in PATH_SETTINGS and value}
         kafka |= {key: str(base / value) for key, value in paths.items() if isinstance(value, str)}
@@ -375,6 +380,10 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
 def _absolute(base: Path, path: str) -> str:
     # A URL is already absolute.
     return path if "://" in path else str(base / path)
+
+
+def _absolute_pattern(base: Path, pattern: str) -> str:
+    return pattern if "://" in pattern else str(Path(pattern_in(str(base), pattern)))
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:

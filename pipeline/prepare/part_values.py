@@ -113,7 +113,7 @@ def statistics_of(job: Job, files: Sequence[Path]) -> Statistics:
 class _Values:
     def __init__(self, job: Job, files: Sequence[Path]) -> None:
         self._job, self._files = job, files
-        self._frame = pl.scan_parquet(list(files))
+        self._frame = pl.scan_parquet(list(files), glob=False)
         self._names = job.data.label_names
         self._labels = [pl.col(f"label {number}") for number in range(len(self._names))]
 
@@ -153,8 +153,8 @@ class _Values:
 
     def _sum(self, name: str) -> float:
         """Return a sum, the same to the bit with any number of threads."""
-        parts = (pl.read_parquet(file, columns=[name])[name].drop_nulls().to_numpy() for file in self._files)
-        return float(sum(part.sum(dtype=np.float64) for part in parts))
+        columns = (pl.read_parquet(file, columns=[name], glob=False)[name] for file in self._files)
+        return float(sum(column.drop_nulls().to_numpy().sum(dtype=np.float64) for column in columns))
 
     def _stated(self, missing: pl.Expr) -> dict[str, Any]:
         """Return the fields of a `ColumnStatistics`, except the name."""

@@ -24,7 +24,7 @@ from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, Prepa
 from ..data.schema import LABEL, ColumnObserver
 from ..data.span import Span
 from ..input.job_input import JobInput
-from ..input.plan import check_disjoint
+from ..input.plan import plan_files
 from ..types import Mask, Uint64Array
 
 
@@ -39,20 +39,10 @@ class SourcePiece:
 def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
     """Return all spans of the job's input, those of training first.
 
-    The files are checked as at the start of a job. Raises DataError as `JobInput.plan` does, and for a file
-    that is in two roles.
+    The files are checked as at the start of a job. Raises DataError as `plan_files` does.
     """
-    data = job.data
-    paths: dict[DataRole, list[str]] = {
-        "train": data.path,
-        "validation": data.validation_path,
-        "test": data.eval_path,
-    }
-    spans = {role: source.plan(paths[role]) if paths[role] else [] for role in ROLES}
-    check_disjoint(
-        {"path": spans["train"], "validation_path": spans["validation"], "eval_path": spans["test"]}
-    )
-    return [SourcePiece(role, span) for role in ROLES for span in spans[role]]
+    parts = zip(ROLES, plan_files(source, job), strict=True)
+    return [SourcePiece(role, span) for role, spans in parts for span in spans]
 
 
 def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSettings:

@@ -154,7 +154,11 @@ class _Places:
 
     def require_new(self, column: pa.Array, rows: InputRows) -> None:
         """Note the ids of rows; raises DataError for one that was there before."""
-        for place, value in enumerate(column.to_pylist()):
+        for place, scalar in enumerate(column):
+            try:
+                value = scalar.as_py()
+            except UnicodeDecodeError as error:
+                raise _refused(rows, place, "its id is not UTF-8, so no answer can have it") from error
             where = (rows.path, int(rows.numbers[place]))
             path, number = self._ids.setdefault(value, where)
             if (path, number) != where:

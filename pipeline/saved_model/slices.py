@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ..data.columns.fields import is_text
+from ..data.columns.fields import as_unicode, is_text, plain_times
 from ..errors import DataError
 from ..metrics.quality import entropy
 from ..metrics.top_k import GroupRanking, TopKSums
@@ -112,16 +113,18 @@ def _ranking(frame: pl.DataFrame, k: int) -> GroupRanking:
 def _as_text(values: pa.Array) -> pl.Series:
     """Return values as texts.
 
-    Bytes that are not UTF-8 become escapes, so that different ones stay apart.
+    Bytes that are not UTF-8 become escapes, so that different ones stay apart. Times are in UTC, and
+    durations numbers in the column's unit.
     """
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if is_text(values.type) or pa.types.is_fixed_size_binary(values.type):
-        raw = values.cast(pa.large_binary()).to_pylist()
-        texts = [None if value is None else value.decode(errors="backslashreplace") for value in raw]
-        return pl.Series(texts, dtype=pl.String)
+        return pl.Series(pl.from_arrow(as_unicode(values)))
+    if pa.types.is_temporal(values.type):
+        texts = plain_times(values).cast(pa.large_string())
+        return pl.Series(pl.from_arrow(pc.replace_substring_regex(texts, r"\.0+$", "")))
     return pl.Series(values.to_pylist(), dtype=pl.String, strict=False)
 
 

@@ -76,9 +76,32 @@ def display_bytes(value: pa.Scalar) -> bytes:
         return bytes(value.as_buffer())
     try:
         return str(value).encode("utf-8", "replace")
-    except UnicodeDecodeError:
-        # A list with a text that is not UTF-8.
-        return b"[" + b", ".join(display_bytes(item) for item in value) + b"]"
+    except (ValueError, OverflowError):
+        if pa.types.is_list(value.type) or pa.types.is_large_list(value.type):
+            # A list with a text that is not UTF-8.
+            return b"[" + b", ".join(display_bytes(item) for item in value) + b"]"
+        return bytes(plain_times(value).cast(pa.string()).as_buffer())
+
+
+def plain_times(values: Any) -> Any:
+    """Return times without a zone, whose name may be unknown to this machine; an array or a scalar.
+
+    Arrow makes texts of them also where Python has no such date: before year 1, after 9999, of nanoseconds.
+    """
+    return values.cast(pa.timestamp(values.type.unit)) if pa.types.is_timestamp(values.type) else values
+
+
+def as_unicode(column: pa.Array) -> pa.Array:
+    """Return texts or bytes as texts for polars, which does not check them and ends the process.
+
+    What is not UTF-8 becomes escapes, so that different values stay apart.
+    """
+    column = column.cast(pa.large_binary())
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        texts = [None if raw is None else raw.decode(errors="backslashreplace") for raw in column.to_pylist()]
+        return pa.array(texts, pa.large_string())
 
 
 def without_nan(column: pa.Array) -> pa.Array:
@@ -292,7 +315,7 @@ def compared(column: pa.Array, values: Sequence[Any], rules: TextRules) -> tuple
     if numbers:
         seen = rules.numbers(column)
         if is_text(column.type) and any(isinstance(value, bool) for value in values):
-            lower = pc.utf8_lower(column)
+            lower = pc.ascii_lower(column)
             for word, number in words.items():
                 seen[_true(pc.equal(lower, word))] = number
         equal |= np.isin(seen, _as_carried(numbers, column.type))

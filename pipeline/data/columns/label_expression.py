@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .fields import as_unicode, is_text
+
 # Everything else, such as a comment, a semicolon, a dollar, a back quote or an escape, is refused.
 _TOKEN: Final = re.compile(
     r"\s+|(?P<text>'(?:[^'\\]|'')*')|(?P<quoted>\"(?:[^\"]|\"\")*\")|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)"
@@ -59,7 +61,8 @@ class LabelExpression:
         """
         import polars as pl
 
-        frame = pl.DataFrame({self._name: pl.Series(pl.from_arrow(column))})
+        seen = as_unicode(column) if is_text(column.type) else column
+        frame = pl.DataFrame({self._name: pl.Series(pl.from_arrow(seen))})
         try:
             (result,) = frame.select(self._expression.alias("label")).get_columns()
         except pl.exceptions.PolarsError as error:

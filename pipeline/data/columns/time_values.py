@@ -23,7 +23,7 @@ from ...config.date_digits import (
     may_be_seconds,
 )
 from ...types import Float64Array, IndexArray, Mask
-from .fields import is_number, is_text, null_mask, parse_number_column
+from .fields import display_bytes, is_number, is_text, null_mask, parse_number_column
 
 _TICKS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """Ticks of each unit in a second."""
@@ -67,12 +67,8 @@ def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
 
 def formats_of(value: pa.Scalar) -> tuple[str, ...]:
     """Return the formats of a value that is not clearly in seconds."""
-    plain = value.as_py()
-    if isinstance(plain, bytes):
-        plain = plain.decode("ascii", "replace")
-    if isinstance(plain, str):
-        return formats_of_digits(plain) if plain.isascii() and plain.isdigit() else _of_number(plain)
-    return _of_number(plain)
+    plain = display_bytes(value).decode("ascii", "replace")
+    return formats_of_digits(plain) if plain.isascii() and plain.isdigit() else _of_number(plain)
 
 
 def formats_of_all(column: pa.Array, *, of_calendar: bool) -> tuple[str, ...]:
@@ -95,9 +91,9 @@ def _of_unit(numbers: Float64Array, unit: str) -> Float64Array:
     return np.round((numbers - _FIRST_DAY[unit]) * _DAY_SECONDS, 3)
 
 
-def _of_number(value: object) -> tuple[str, ...]:
+def _of_number(value: str) -> tuple[str, ...]:
     try:
-        number = float(str(value))
+        number = float(value)
     except ValueError:
         return ()
     return formats_of_digits(number) if np.isfinite(number) else ()

@@ -31,7 +31,21 @@ def is_url(path: str) -> bool:
 
 def absolute_path(pattern: str) -> str:
     """Return the pattern as an absolute path; a URL as it is."""
-    return pattern if is_url(pattern) else os.path.abspath(pattern)
+    return pattern if is_url(pattern) else os.path.abspath(pattern_in(os.getcwd(), pattern))
+
+
+def pattern_in(folder: str, pattern: str) -> str:
+    """Return a pattern that is relative to a folder as one path.
+
+    Characters of a pattern in the name of the folder are escaped, unless the path is a plain one.
+    """
+    path = os.path.join(folder, pattern)
+    return path if is_plain(path, pattern) else os.path.join(glob.escape(folder), pattern)
+
+
+def is_plain(path: str, pattern: str) -> bool:
+    """Return whether the end of a path is no pattern: without wildcards, or the name of what is there."""
+    return not glob.has_magic(pattern) or os.path.exists(path)
 
 
 def file_identity(path: str) -> str:
@@ -40,6 +54,16 @@ def file_identity(path: str) -> str:
     The text is the path with links resolved, or the URL as it is.
     """
     return path if is_url(path) else os.path.realpath(path)
+
+
+def linked_identity(path: str) -> str:
+    """Return a text that is the same for every name of a file now, also of hard links; see `file_identity`.
+
+    It changes with the first link. A file that is gone has that of its path.
+    """
+    if not is_url(path) and os.path.exists(path) and (found := os.stat(path)).st_nlink > 1:
+        return f"{found.st_dev}:{found.st_ino}"
+    return file_identity(path)
 
 
 def suffix_of(path: str) -> str:

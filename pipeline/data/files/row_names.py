@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,6 +12,8 @@ from ...types import TOPIC_PREFIX
 from .kafka_client import is_topic
 from .paths import absolute_path, is_url
 
+_ESCAPED: Final = re.compile(r"\[([*?[])\]")
+"""What `glob.escape` makes of a character of a pattern."""
 _SCHEMES: Final = {"s3a": "s3", "gcs": "gs"}
 """Other names of a file system, which fsspec gives back as its own."""
 
@@ -66,11 +69,18 @@ def _place(path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _fixed(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders of a pattern before its first wildcard."""
-    folders = parts[:-1]
-    return folders[
-        : next((number for number, part in enumerate(folders) if glob.has_magic(part)), len(folders))
-    ]
+    """Return the names of a pattern's folders before its first wildcard.
+
+    One with a bracket that is not escaped counts as a wildcard even if a folder has that name: rows of runs
+    that are resumed would be drawn anew.
+    """
+    names = []
+    for part in parts[:-1]:
+        name = _ESCAPED.sub(r"\1", part)
+        if part != glob.escape(name):
+            break
+        names.append(name)
+    return tuple(names)
 
 
 def _common(folders: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -143,8 +143,6 @@ def _column(name: str, values: pl.Series, sample: InputSample, labels: Labels) -
 
 def _text(name: str, known: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
     """Guess a column of texts, or of ids."""
-    if isinstance(known.dtype, pl.Categorical | pl.Enum):
-        known = known.cast(pl.String)
     if _is_decimal_comma(known):
         return DraftColumn(name, "", "", "numbers with a decimal comma; other columns have a decimal point")
     single = _single(name, known, distinct, sample)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ...data.files.paths import is_url
+from ...data.files.paths import is_plain, is_url, match_files
 from ...errors import JobFileError, ResourceError
+from ...input.plan import check_disjoint
 from ...performance.memory import total_memory_bytes
 from ...text.format import counted, percent
 from ..load import job_of_tree
@@ -26,6 +29,8 @@ _SMALL_ROWS: Final = 100_000
 _LARGE_ROWS: Final = 2_000_000
 _MOST_EPOCHS: Final = 10
 _SORT_LIMIT_BYTES: Final = 256 << 20
+# TOML refuses them also in comments.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def draft_job(
@@ -49,6 +54,7 @@ def draft_job(
     eval_path = ""
     if eval_source:
         tested = read_sample(eval_source, like=sample)
+        check_disjoint({"path": match_files([sample.pattern]), "eval_path": match_files([tested.pattern])})
         columns = with_test_labels(columns, tested)
         eval_path = _relative(tested.pattern, folder)
     sample = replace(sample, pattern=_relative(sample.pattern, folder))
@@ -60,8 +66,13 @@ def draft_job(
     return _within_machine(
         columns,
         folder,
-        lambda some, disk: "\n".join(_lines(source, name, sample, some, eval_path, disk)) + "\n",
+        lambda some, disk: "".join(map(_one_line, _lines(source, name, sample, some, eval_path, disk))),
     )
+
+
+def _one_line(line: str) -> str:
+    """Return a line of the draft with its end; a comment may have names and values of the data."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], line) + "\n"
 
 
 def _within_machine(
@@ -77,7 +88,7 @@ def _within_machine(
     while True:
         text = text_of(columns, None)
         try:
-            disk = rows_on_disk(job_of_tree(tomllib.loads(text), folder=folder.absolute()), machine_bytes)
+            disk = rows_on_disk(job_of_tree(tomllib.loads(text), folder=folder.resolve()), machine_bytes)
         except ResourceError:
             smaller = with_largest_halved(columns)
             if smaller == columns:
@@ -94,7 +105,9 @@ def _relative(pattern: str, folder: Path) -> str:
     """
     if is_url(pattern):
         return pattern
-    base = str(folder.absolute())
+    base = str(folder.resolve())
+    if not is_plain(pattern, pattern):
+        base = glob.escape(base)
     return pattern if os.path.commonpath([pattern, base]) == os.sep else os.path.relpath(pattern, base)
 
 
@@ -122,16 +135,21 @@ def _lines(
     yield from _data(sample, time, eval_path, by_time=by_time)
     yield from _without_label(sample, columns)
     yield ""
-    yield "[data.split]"
-    yield f'by = "{"time" if by_time else "fraction"}"'
-    yield "validation = 0.1  # scored while and after training; the best model is kept"
-    if not eval_path:
-        yield "test = 0.1  # scored once, at the end"
+    # One pass over few rows is scored at its end alone.
+    during = sample.rows >= _SMALL_ROWS or not by_time
+    yield from _split(eval_path, by_time=by_time, during=during)
     yield ""
     yield "[data.columns]"
     yield from _columns(sample, columns)
     yield ""
-    yield from _model(sample, columns, disk)
+    yield from _model(sample, columns)
+    if disk is not None:
+        yield ""
+        yield from disk.lines()
+    if during:
+        yield ""
+        yield from _validation(sample)
+    yield from _tables(columns)
 
 
 def _data(sample: InputSample, time: DraftColumn | None, eval_path: str, *, by_time: bool) -> Iterator[str]:
@@ -166,6 +184,15 @@ def _data(sample: InputSample, time: DraftColumn | None, eval_path: str, *, by_t
         yield f"epochs = {_MOST_EPOCHS}  # at most: validation stops it, and the best model is kept"
     else:
         yield "epochs = 1"
+
+
+def _split(eval_path: str, *, by_time: bool, during: bool) -> Iterator[str]:
+    yield "[data.split]"
+    yield f'by = "{"time" if by_time else "fraction"}"'
+    when = "while and after training; the best model is kept" if during else "after training"
+    yield f"validation = 0.1  # scored {when}"
+    if not eval_path:
+        yield "test = 0.1  # scored once, at the end"
 
 
 def _without_label(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
@@ -209,7 +236,7 @@ def _parts_of_time(column: DraftColumn) -> Iterator[str]:
         yield f'# {key} = {{ kind = "categorical", {of} }}  # its {part}, in UTC'
 
 
-def _model(sample: InputSample, columns: list[DraftColumn], disk: RowsOnDisk | None) -> Iterator[str]:
+def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     small, large = sample.rows < _SMALL_ROWS, sample.rows > _LARGE_ROWS
     dim = 8 if small else 16
     top = 32 if small else 128
@@ -231,15 +258,18 @@ def _model(sample: InputSample, columns: list[DraftColumn], disk: RowsOnDisk | N
     yield f"batch = {64 if small else 256 if not large else 512}"
     if not large:
         yield "lookups_ahead = 0  # small tables: vectors requested ahead of time would be outdated"
-    yield ""
-    if disk is not None:
-        yield from disk.lines()
-        yield ""
+
+
+def _validation(sample: InputSample) -> Iterator[str]:
+    small = sample.rows < _SMALL_ROWS
     yield "[validation]"
     yield "every_epochs = 1" if small else f"every_examples = {max(10_000, sample.rows // 10)}"
     yield f"patience = {2 if small else 3}  # stops after so many validations without a better one"
     if small:
         yield "wait = true  # training waits for a validation, which takes longer than an epoch"
+
+
+def _tables(columns: list[DraftColumn]) -> Iterator[str]:
     for column in columns:
         if column.table is not None:
             yield ""

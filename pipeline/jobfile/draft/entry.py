@@ -109,7 +109,7 @@ def is_flat(values: pl.Series) -> bool:
 
 def is_text(kind: pl.DataType) -> bool:
     """Return whether values of this type are texts or bytes."""
-    return isinstance(kind, pl.String | pl.Categorical | pl.Enum | pl.Binary)
+    return isinstance(kind, pl.String | pl.Binary)
 
 
 def share_missing(values: pl.Series) -> float:

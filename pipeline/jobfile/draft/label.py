@@ -111,6 +111,7 @@ def label_column(values: pl.Series, positive: Sequence[str]) -> DraftColumn:
 
     `positive` are the texts that do, or empty. Raises JobFileError if that is not clear.
     """
+    _require_unicode(values)
     if isinstance(values.dtype, pl.Decimal):
         values = values.cast(pl.Float64)
     if values.null_count() == len(values):
@@ -121,6 +122,16 @@ def label_column(values: pl.Series, positive: Sequence[str]) -> DraftColumn:
         return column
     why = f"{column.why}; {percent(share, 1)} of the rows have none"
     return replace(column, why=why, missing_share=share)
+
+
+def _require_unicode(values: pl.Series, path: str = "") -> None:
+    """Raise JobFileError for texts that no job file can have."""
+    if values.dtype == pl.Binary:
+        raise JobFileError(
+            f"the label {values.name!r} has texts that are not UTF-8",
+            where=path,
+            remedy="write them as UTF-8, or name another: --label COLUMN",
+        )
 
 
 def with_test_labels(columns: Sequence[DraftColumn], tested: InputSample) -> list[DraftColumn]:
@@ -136,6 +147,7 @@ def _tested_label(column: DraftColumn, tested: InputSample) -> DraftColumn:
     rule = tomllib.loads(f"rule = {column.setting}")["rule"]
     if not isinstance(rule, dict) or not rule.get("negative"):
         return column
+    _require_unicode(tested.frame[column.name], tested.pattern)
     values = tested.frame[column.name].drop_nulls().cast(pl.String).str.strip_chars().unique().sort()
     rules = {key: list(rule[key]) for key in ("positive", "negative")}
     known = {str(value) for side in rules.values() for value in side}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...data.files.paths import can_seek, file_size_bytes, open_for_arrow, read_errors
+from ...data.columns.fields import is_text, plain_type
+from ...data.files.paths import can_seek, file_size_bytes, read_errors
 from ...data.files.text import compression_of, line_blocks
-from ...data.formats.parquet import BATCH_ROWS
+from ...data.formats.parquet import BATCH_ROWS, open_parquet
 from ...data.span import Span
 from ...errors import DataError
 
@@ -170,17 +173,26 @@ def other_columns(path: str, names: Sequence[str], first: str, needed: Sequence[
     )
 
 
+def require_own_names(path: str, names: Sequence[str]) -> None:
+    """Raise DataError for a name that a file has twice."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise DataError(
+            f"has column {twice[0]!r} more than once", where=path, remedy="give each column a name of its own"
+        )
+
+
 def _parquet_rows(path: str) -> int:
-    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
+    with open_parquet(path) as file:
+        require_own_names(path, file.schema_arrow.names)
         return int(file.metadata.num_rows)
 
 
 def _parquet_frames(path: str, rows: int, total: int, until: float) -> Iterator[pl.DataFrame]:
     """Yield runs of rows of a file: its share of the sample."""
     sample_rows = max(1, min(rows, SAMPLE_ROWS * rows // total))
-    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
+    with open_parquet(path) as file:
         if sample_rows == rows:
-            yield pl.DataFrame(pl.from_arrow(file.read()))
+            yield _frame(file.read())
             return
         each = max(1, sample_rows // _PLACES)
         starts = [number * (rows - each) // (_PLACES - 1) for number in range(_PLACES)]
@@ -199,7 +211,36 @@ def _runs(file: pq.ParquetFile, group: int, starts: Sequence[int], each: int) ->
     for batch in file.iter_batches(BATCH_ROWS, row_groups=[group]):
         end = begin + len(batch)
         while left and left[0] < end:
-            yield pl.DataFrame(pl.from_arrow(batch.slice(left.pop(0) - begin, each)))
+            yield _frame(batch.slice(left.pop(0) - begin, each))
         begin = end
         if not left:
             return
+
+
+def _frame(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+    """Return rows for polars, which ends the process at a text that is not UTF-8, and knows fewer zones.
+
+    A column of texts or bytes has texts if all are UTF-8, else bytes: training reads both alike. Times have
+    no zone.
+    """
+    columns = []
+    for column in rows.columns:
+        raw = column.cast(_plain(column.type, pa.large_binary()))
+        try:
+            columns.append(raw.cast(_plain(column.type, pa.large_string())))
+        except pa.ArrowInvalid:
+            columns.append(raw)
+    return pl.DataFrame(pl.from_arrow(pa.Table.from_arrays(columns, names=rows.schema.names)))
+
+
+def _plain(kind: pa.DataType, text: pa.DataType) -> pa.DataType:
+    """Return a type with texts of type `text` and times without a zone, also within lists and structs."""
+    if is_text(plain_type(kind)):
+        return text
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(kind.unit)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.large_list(_plain(kind.value_type, text))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type, text)) for field in kind.fields])
+    return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import re
@@ -21,16 +22,18 @@ from ...data.files.paths import (
     suffix_of,
     without_marks,
 )
+from ...data.formats.line_parser import LineParser
 from ...errors import DataError, JobFileError
 from ...text.format import counted
 from .missing import numbers_of
-from .places import SAMPLE_ROWS, TextFile, other_columns, read_parquet, read_text
+from .places import SAMPLE_ROWS, TextFile, other_columns, read_parquet, read_text, require_own_names
 
 _TEXT_SUFFIXES: Final = (".csv", ".tsv", ".txt", ".tab")
 _PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 _COMPRESSED: Final = (".gz", ".zst", ".zstd")
 _DELIMITERS: Final = (",", "\t", ";", "|")
 _NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_OF_QUOTES: Final = 'correct its quotes, or write [data] by hand, with data.quote = "" if it has none'
 Encoding = Literal["utf-8", "cp1252"]
 
 
@@ -123,7 +126,7 @@ def _of_folder(folder: Path) -> str:
             where=str(folder),
             remedy='give the files to train on, as in "folder/*.csv"',
         )
-    return str(folder / f"*{endings.pop()}")
+    return os.path.join(glob.escape(str(folder)), f"*{glob.escape(endings.pop())}")
 
 
 def _kind_of(path: str) -> str:
@@ -166,8 +169,9 @@ def _of_text(
         delimiter = _delimiter_of(lines, paths[0])
     else:
         delimiter = like.delimiter or {"csv": ",", "tsv": "\t"}[like.format]
-    fields = lines[0].split(delimiter)
-    named = not any(_NUMBER.fullmatch(field) for field in fields)
+    fields = _fields_of(lines[0], delimiter, paths[0])
+    # A number in quotes may be a name.
+    named = not any(_NUMBER.fullmatch(field) for field in lines[0].split(delimiter))
     repeated = tuple(name for name, times in Counter(fields).items() if named and times > 1)
     header = named and not repeated if like is None else like.header
     width = 0 if like is None or header else like.frame.width
@@ -222,26 +226,30 @@ def _rows_of_file(
     `width` is the number of fields, or 0 if the first line has it. Raises DataError for what are no rows of
     fields.
     """
-    text = "".join(_decoded(piece, encoding) for piece in file.pieces)
+    text, names = "".join(_decoded(piece, encoding) for piece in file.pieces), []
+    if header:
+        # By polars a doubled quote would stay doubled.
+        line, _, text = text.partition("\n")
+        names = _names_of(line, delimiter, file.path)
+        width = len(names)
     try:
         frame = pl.read_csv(
             io.StringIO(text),
             separator=delimiter,
-            has_header=header,
+            has_header=False,
             schema={f"column_{number}": pl.String for number in range(1, width + 1)} if width else None,
             infer_schema=False,
             truncate_ragged_lines=True,
         )
     except pl.exceptions.NoDataError:
-        return pl.DataFrame()
+        return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
     except pl.exceptions.PolarsError as error:
         raise DataError(
             f"cannot be read as rows of fields ({str(error).splitlines()[0]})",
             where=file.path,
-            remedy='correct its quotes, or write [data] by hand, with data.quote = "" if it has none',
+            remedy=_OF_QUOTES,
         ) from error
-    if not header:
-        frame.columns = [f"column_{number}" for number in range(1, frame.width + 1)]
+    frame.columns = names or [f"column_{number}" for number in range(1, frame.width + 1)]
     for name in frame.columns:
         if broken := int(frame[name].str.contains("\n", literal=True).sum()):
             raise DataError(
@@ -250,6 +258,21 @@ def _rows_of_file(
                 remedy="remove the line breaks, or convert the file to Parquet",
             )
     return frame
+
+
+def _fields_of(line: str, delimiter: str, path: str) -> list[str]:
+    """Return the fields of a first line as a job reads them; DataError for quotes that do not match."""
+    try:
+        return LineParser(["a"], ["a"], delimiter, '"', path).split_line(line.encode())
+    except ValueError as error:
+        raise DataError(f"its first line has {error}", where=path, remedy=_OF_QUOTES) from error
+
+
+def _names_of(line: str, delimiter: str, path: str) -> list[str]:
+    """Return the names in a header; raises DataError as `_fields_of`, and for a name that is there twice."""
+    names = _fields_of(line, delimiter, path)
+    require_own_names(path, names)
+    return names
 
 
 def _one_frame(frames: list[pl.DataFrame], files: list[TextFile]) -> pl.DataFrame:
@@ -278,7 +301,7 @@ def _delimiter_of(lines: list[str], path: str) -> str:
     Every line must have at least as many as the first one. Raises JobFileError if no delimiter fits.
     """
     some = [line for line in _rows_of(lines[:20]) if line]
-    counts = {delimiter: some[0].count(delimiter) for delimiter in _DELIMITERS} if some else {}
+    counts = {delimiter: _count(some[0], delimiter) for delimiter in _DELIMITERS} if some else {}
     # A delimiter within quotes makes a line longer, never shorter.
     fitting = {
         delimiter: n
@@ -291,6 +314,14 @@ def _delimiter_of(lines: list[str], path: str) -> str:
             remedy="write [data] by hand: data.delimiter, and [data.columns]",
         )
     return max(fitting, key=lambda delimiter: fitting[delimiter])
+
+
+def _count(line: str, delimiter: str) -> int:
+    """Return how often a delimiter is in a line, outside of quotes if those of the line match."""
+    try:
+        return len(_fields_of(line, delimiter, "")) - 1
+    except DataError:
+        return line.count(delimiter)
 
 
 def _rows_of(lines: list[str]) -> list[str]:

@@ -53,15 +53,15 @@ def _has_many_ids(column: DraftColumn) -> bool:
 
 
 def _ids_of(column: DraftColumn, frame: pl.DataFrame) -> pl.Series:
-    """Return the ids of a column, those of lists one after the other, as texts or as integers."""
+    """Return the ids of a column, those of lists one after the other, as bytes or as integers."""
     values = frame[column.name].drop_nulls()
     if isinstance(values.dtype, pl.List):
         values = values.explode()
     elif column.kind == "multi_hot":
         section = tomllib.loads(f"column = {column.setting}")["column"]
         values = values.cast(pl.String).str.split(section.get("delimiter", "|")).explode()
-    values = values.cast(pl.String if is_text(values.dtype) else pl.Int64, strict=False).drop_nulls()
-    return values.filter(values != "") if values.dtype == pl.String else values
+    values = values.cast(pl.Binary if is_text(values.dtype) else pl.Int64, strict=False).drop_nulls()
+    return values.filter(values.bin.size() > 0) if values.dtype == pl.Binary else values
 
 
 def _overlap(first: pl.Series, second: pl.Series) -> tuple[float, float]:

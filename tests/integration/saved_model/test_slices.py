@@ -116,6 +116,19 @@ def test_bytes_are_values_too(model: SavedModel, files: str, slices: Slices, tmp
         assert {one.value for one in found.slices} == {r"\xff", r"\xfe", "c", None, "rare", "clicked"}
 
 
+def test_times_are_values_too(model: SavedModel, files: str, tmp_path: Path) -> None:
+    """In UTC, also those that Python does not know."""
+    frame, file = pq.read_table(files), tmp_path / "times.parquet"
+    seconds = {"a": 0, "b": -62_167_219_200, "c": 253_402_300_800}
+    ticks = pa.array([seconds.get(one, one and 5) for one in frame["site"].to_pylist()])
+    texts = ["1970-01-01 00:00:00", "0000-01-01 00:00:00", "10000-01-01 00:00:00", "1970-01-01 00:00:05"]
+    for zone in (None, "Europe/Paris", "Mars/Olympus"):
+        times = ticks.view(pa.timestamp("s", zone))
+        pq.write_table(frame.set_column(frame.column_names.index("site"), "site", times), file)
+        found = score_slices(model, [str(file)], "site").slices
+        assert {one.value for one in found} == {*texts, None}
+
+
 def test_gauc_is_the_mean_of_those_with_both_labels(slices: Slices, predicted: pl.DataFrame) -> None:
     both = [one for one in slices.slices if one.auc is not None]
     assert {one.value for one in both} == {"a", "b", "c", None}

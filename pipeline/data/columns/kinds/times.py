@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
 from ....config.columns import ColumnSection
 from ....types import Mask
@@ -33,11 +34,14 @@ class TimestampValues(ColumnValues):
 
 def add_time_faults(chunk: ColumnChunk, name: str, section: ColumnSection, rows: Mask) -> None:
     """Note rows whose values are no times, and say in which format they may be."""
+    column, unclear = chunk.column(name), np.zeros_like(rows)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        chunk.fault(name, "not a time in the years 1 to 9999", rows)
+        return
     state = f"state the format of the times: {name} = {{ ..., format ="
     if section.format:
         chunk.fault(name, f"not in the format {section.format}", rows, f'{state} "%d/%m/%Y %H:%M" }}')
         return
-    column, unclear = chunk.column(name), np.zeros_like(rows)
     formats: tuple[str, ...] = ()
     for row in np.flatnonzero(rows).tolist():
         possible = formats_of(column[row])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +105,29 @@ def test_wrong_value(refusal: Refusal, key: str, given: str, said: str) -> None:
     assert refusal(DATA, f"{section}.{name}={given}").startswith(f"{key}: {said}")
     if section != "data":
         assert refusal(f"{DATA}[{section}]\n{name} = {given}\n").startswith(f"{key}: {said}")
+
+
+@pytest.mark.parametrize(
+    "given", ["2024-01-01", "2024-01-01T07:30:00", "2024-01-01 07:30:00.5+02:00", "07:30:00"]
+)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "run.name",
+        "trainer.batch",
+        "trainer.credit",
+        "data.split.validation_from",
+        "sync.options.since",
+        "none.at",
+    ],
+)
+def test_dates_are_texts(refusal: Refusal, key: str, given: str) -> None:
+    """TOML has dates, and no key takes one."""
+    section, _, name = key.rpartition(".")
+    said = f"{key}: {tomllib.loads(f'at = {given}')['at']} given; write it as text, in quotes"
+    assert refusal(f"{DATA}[{section}]\n{name} = {given}\n") == said
+    listed = said.replace(f"{key}:", f"{key}.1:")
+    assert refusal(f"{DATA}[{section}]\n{name} = [1, {given}]\n") == listed
 
 
 @pytest.mark.parametrize("given", ["0", '"many"', "[1, 0]", '["a", 1]', "true", "1.5"])

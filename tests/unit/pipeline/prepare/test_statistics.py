@@ -114,6 +114,12 @@ def test_figures_are_the_same_to_the_bit_each_time(tmp_path: Path) -> None:
     assert len(set(written)) == 1
 
 
+def test_a_folder_with_the_name_of_a_pattern(source: Tree, prepared: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "day=*" / "p[1]"
+    prepare_folder(job_of_tree(source), folder)
+    assert _statistics(folder) == _statistics(prepared[0])
+
+
 def test_shared_rows_against_a_draw() -> None:
     rng = np.random.default_rng(2)
     for distinct, table_rows in ((10, 1000), (1000, 1000), (5000, 1000)):

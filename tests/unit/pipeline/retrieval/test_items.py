@@ -161,3 +161,12 @@ def test_a_set_of_identities_says_which_are_new() -> None:
         assert firsts == np.flatnonzero(new).tolist()
         known |= set(values.tolist())
     assert len(known) > 500, "the control"
+
+
+def test_an_id_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "items.parquet"
+    ids = pa.array([b"f1", b"caf\xe9"], pa.binary()).view(pa.string())
+    table = {"film_id": ids, "tags": ["", ""], "strengths": ["", ""], "price": [1.0, 2.0]}
+    pq.write_table(pa.table(table), file)
+    with pytest.raises(DataError, match=r"items\.parquet:2: its id is not UTF-8"):
+        items_of_files(job_of(file, format="parquet"), {}, [str(file)])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.jobfile import check as checking
 from shadowsync.pipeline.jobfile.check import check_job
-from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.jobfile.load import job_of_tree, load_job
 
 ROWS = 2000
 
@@ -189,3 +192,36 @@ def test_neither_torch_nor_a_process(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "the first 3 rows" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml", "log.csv"]
+
+
+def test_the_first_rows_of_texts_and_times_that_python_does_not_know(tmp_path: Path) -> None:
+    texts = pa.array([b"a\xff", b"b", b"c", b"d"], pa.binary()).view(pa.string())
+    table = {
+        "click": [0, 1, 0, 1],
+        "item": texts,
+        "category": texts.dictionary_encode(),
+        "tags": pa.ListArray.from_arrays([0, 2, 3, 3, 4], texts),
+        "at": pa.array([1, 1000, None, 0]).view(pa.timestamp("ns", "Mars/Olympus")),
+        "until": pa.array([0, 4_000_000, 0, 0], pa.int32()).view(pa.date32()),
+    }
+    pq.write_table(pa.table(table), tmp_path / "log.parquet")
+    kinds = {"click": "label", "item": "categorical", "category": "categorical", "tags": "multi_hot"}
+    kinds |= {"at": "timestamp"}
+    until = {"kind": "categorical", "part": "day"}
+    data = {"format": "parquet", "path": str(tmp_path / "log.parquet"), "columns": kinds | {"until": until}}
+    found = check_job(job_of_tree({"data": data, "model": {"table_rows": 50}}))
+    first, second, third = ({name: seen for name, (seen, _) in row.values.items()} for row in found.rows)
+    assert (first["item"], first["category"], first["tags"]) == (r"a\\xff", r"a\\xff", r"[a\\xff, b]")
+    assert (first["at"], third["at"]) == ("1970-01-01 00:00:00.0...", "none")
+    assert (first["until"], second["until"]) == ("1970-01-01", "12921-08-18")
+    assert [row.fault for row in found.rows] == ["", "until is not a time in the years 1 to 9999", ""]
+
+
+def test_times_of_96_bits_are_shown_as_they_are_trained(tmp_path: Path) -> None:
+    moments = pa.array([datetime(2300, 1, 1)] * 4, pa.timestamp("us"))
+    columns = {"click": [0, 1, 0, 1], "item": ["a", "b"] * 2, "at": moments}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet", use_deprecated_int96_timestamps=True)
+    kinds = {"click": "label", "item": "categorical", "at": "timestamp"}
+    data = {"format": "parquet", "path": str(tmp_path / "log.parquet"), "columns": kinds}
+    found = check_job(job_of_tree({"data": data, "model": {"table_rows": 50}}))
+    assert found.rows[0].values["at"] == ("2300-01-01 00:00:00", "Mon 2300-01-01 00:00")

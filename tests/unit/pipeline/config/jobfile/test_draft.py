@@ -17,8 +17,10 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.jobfile.draft import draft as drafts
 from shadowsync.pipeline.jobfile.draft.draft import draft_job
 from shadowsync.pipeline.jobfile.draft.sample import read_sample
+from shadowsync.pipeline.jobfile.ineffective import job_warnings
 from shadowsync.pipeline.jobfile.load import load_job
 
 ROWS = 2000
@@ -336,3 +338,17 @@ def test_a_draft_for_small_data_has_one_trainer_that_waits_for_its_validations(t
     assert job.trainer.count == 1
     assert (job.validation.wait, job.validation.patience) == (True, 2)
     assert (job.model.name, job.data.epochs) == ("wide_deep", 10)
+
+
+@pytest.mark.parametrize("small_rows", [100, 100_000])
+@pytest.mark.parametrize("timed", [False, True])
+def test_every_key_of_a_draft_has_an_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool, small_rows: int
+) -> None:
+    """Rows in the order of time are read once, so that no epoch ends before the last one."""
+    monkeypatch.setattr(drafts, "_SMALL_ROWS", small_rows)
+    columns = {name: values for name, values in clicks().items() if timed or name != "at"}
+    text, job = draft(write(tmp_path / "log.csv", columns))
+    assert (job.data.order == "time", "scored while and after" in text) == (timed, job.validation.enabled)
+    assert job.validation.enabled == (not timed or small_rows == 100)
+    assert job_warnings(job) == []

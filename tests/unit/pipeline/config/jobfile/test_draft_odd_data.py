@@ -8,11 +8,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.errors import DataError, JobFileError
+from shadowsync.pipeline.jobfile.draft.draft import draft_job
 from shadowsync.tests.unit.pipeline.config.jobfile.test_draft import draft, read, write
 
 CLICKS: dict[str, Any] = {"click": [at % 2 for at in range(100)], "item": ["a", "b"] * 50}
@@ -163,6 +165,11 @@ def test_numbers_alone_get_a_table(tmp_path: Path) -> None:
         (b"click,item\r0,a\r1,b\r", r"carriage returns within its first line; if lines end with these alone"),
         (b'click,item\n0,a\n0,"a\n1,b\n0,c\n', "cannot be read as rows of fields .*; correct its quotes"),
         (b'click,item\n0,a\n0,"x" y\n1,b\n0,c\n', "cannot be read as rows of fields .*; correct its quotes"),
+        (
+            b'click,"it""em,x\n0,a,b\n1,b,a\n',
+            "its first line has quotes that do not match; correct its quotes",
+        ),
+        (b'click,"item" x\n0,a\n1,b\n', "its first line has quotes that do not match; correct its quotes"),
         (b"", "has no rows"),
         (b"click,item\n", "has no rows besides its header"),
         (b"click\n0\n1\n", "no delimiter splits its lines alike"),
@@ -189,6 +196,53 @@ def test_a_name_that_is_there_twice_is_named(tmp_path: Path) -> None:
     assert read(job) == 41
 
 
+@pytest.mark.parametrize(
+    ("ending", "written", "name"),
+    [
+        ("csv", '"the ""item"""', 'the "item"'),
+        ("csv", '"the """"item"', 'the ""item'),
+        ("csv", 'item"', 'item"'),
+        ("csv", 'the "item"', 'the "item"'),
+        ("csv", '"item, shown"', "item, shown"),
+        ("tsv", '5" pipe', '5" pipe'),
+        ("tsv", '"item\tshown"', "item\tshown"),
+    ],
+)
+def test_names_with_quotes_are_those_of_a_job(tmp_path: Path, ending: str, written: str, name: str) -> None:
+    delimiter = {"csv": ",", "tsv": "\t"}[ending]
+    lines = [f"click{delimiter}{written}", *(f"{at % 2}{delimiter}i{at % 3}" for at in range(100))]
+    for number in range(2):
+        (tmp_path / f"log{number}.{ending}").write_text("".join(f"{line}\n" for line in lines))
+    _, job = draft(tmp_path / f"*.{ending}", "click")
+    assert list(job.data.columns) == ["click", name]
+    assert read(job) == 200
+
+
+def test_names_and_values_with_line_breaks(tmp_path: Path) -> None:
+    log = {
+        "cl\nick": ["ye\ns", "no\r", "no\r", "ye\ns"] * 25,
+        "it\nem": ["a\x00", "b\x7f", "c"] * 33 + ["c"],
+        "al\nways": [1] * 100,
+        "fl\nag": [0, 1] * 50,
+    }
+    pq.write_table(pa.table(log), tmp_path / "log.parquet")
+    text, job = draft(tmp_path / "log.parquet", "cl\nick")
+    assert list(job.data.columns) == ["cl\nick", "it\nem", "fl\nag"]
+    assert "# QUESTION: cl\\nick: is " in text
+    assert read(job) == 100
+
+
+def test_a_name_that_is_twice_in_a_later_file_or_of_parquet_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("click,item\n" + "0,a\n1,b\n" * 20)
+    (tmp_path / "b.csv").write_text('click,item,"item"\n' + "0,a,b\n1,b,a\n" * 20)
+    with pytest.raises(DataError, match=r"b\.csv: has column 'item' more than once; give each column"):
+        draft(tmp_path / "*.csv", "click")
+    columns = [pa.array([0, 1] * 20), *[pa.array(["a", "b"] * 20)] * 2]
+    pq.write_table(pa.Table.from_arrays(columns, ["click", "item", "item"]), tmp_path / "log.parquet")
+    with pytest.raises(DataError, match=r"log\.parquet: has column 'item' more than once; give each column"):
+        draft(tmp_path / "log.parquet", "click")
+
+
 def test_a_label_without_a_value_is_told(tmp_path: Path) -> None:
     file = write(tmp_path / "log.csv", CLICKS | {"end": [""] * 100})
     with pytest.raises(JobFileError, match="the label 'end' has no value; name another"):
@@ -205,3 +259,65 @@ def test_a_heavy_tail_is_in_logarithms_also_with_a_code_below_zero(tmp_path: Pat
     assert transform(-1.5) == "log"
     # Large numbers below 0 are no codes: money, for example.
     assert transform(-9_000.5) == "none"
+
+
+RAW = pa.array([b"caf\xe9", b"cafe", b"\xff", b"\xc3("] * 25, pa.binary())
+TEXTS = RAW.view(pa.string())
+BEFORE = np.arange(101, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        TEXTS,
+        TEXTS.cast(pa.string_view()),
+        pa.DictionaryArray.from_arrays(np.arange(100, dtype=np.int32), TEXTS),
+        pa.ListArray.from_arrays(BEFORE, TEXTS),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_texts_that_are_not_utf_8_are_ids(tmp_path: Path, column: pa.Array) -> None:
+    text, job = drafted_parquet(tmp_path, {"place": column})
+    assert job.data.columns["place"].kind == ("multi_hot" if pa.types.is_list(column.type) else "categorical")
+    assert "none of the 4 values shares its row" in text
+    texts = pa.DictionaryArray.from_arrays(np.arange(100, dtype=np.int32), pa.array(["a", "b"] * 50))
+    pq.write_table(pa.table(CLICKS | {"place": texts}), tmp_path / "more.parquet")
+    if not pa.types.is_list(column.type):
+        _, job = draft(tmp_path / "*.parquet", "click")
+        assert read(job) == 200
+
+
+def test_bytes_of_texts_are_texts(tmp_path: Path) -> None:
+    label = pa.array([b"no", b"yes"] * 50, pa.binary())
+    numbers = pa.array([str(at / 7).encode() for at in range(100)], pa.binary())
+    _, job = drafted_parquet(tmp_path, {"click": label, "x": numbers})
+    assert (job.data.columns["click"].positive, job.data.columns["x"].kind) == (["yes"], "dense")
+
+
+def test_a_label_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
+    log, test = tmp_path / "log.parquet", tmp_path / "test.parquet"
+    pq.write_table(pa.table(CLICKS | {"click": TEXTS}), test)
+    for positive in ([], ["cafe"]):
+        with pytest.raises(JobFileError, match="the label 'click' has texts that are not UTF-8; write them"):
+            draft(test, "click", positive)
+    pq.write_table(pa.table(CLICKS | {"click": ["no", "cafe"] * 50}), log)
+    with pytest.raises(JobFileError, match=r"test\.parquet: the label 'click' has texts that are not UTF-8"):
+        draft_job(str(log), tmp_path, name="job", eval_source=str(test))
+
+
+@pytest.mark.parametrize("first", [-62_200_000_000, 253_402_300_800, 1_577_836_800])
+def test_times_that_python_does_not_know(tmp_path: Path, first: int) -> None:
+    kind = pa.timestamp("s", "Mars/Olympus")
+    times = pa.array([first + at for at in range(100)], pa.int64()).view(kind)
+    more = {
+        "at": times,
+        "several": pa.ListArray.from_arrays(BEFORE, times),
+        "within": pa.StructArray.from_arrays([times], ["a"]),
+    }
+    pq.write_table(pa.table(CLICKS | more), tmp_path / "log.parquet")
+    _, job = draft(tmp_path / "log.parquet", "click")
+    assert {name: column.kind for name, column in job.data.columns.items()} == {
+        "click": "label",
+        "item": "categorical",
+        "at": "timestamp",
+    }

@@ -97,3 +97,12 @@ def test_texts_and_integers_cannot_share_a_table(tmp_path: Path) -> None:
     # In a text file both are texts.
     text, _ = drafted(tmp_path, numbers)
     assert "should share" in text
+
+
+def test_ids_that_are_not_utf_8_may_share_a_table(tmp_path: Path) -> None:
+    def raw(draw: random.Random) -> bytes:
+        return b"\xff%d" % (int(draw.paretovariate(0.7)) % 400)
+
+    text, file = drafted(tmp_path, {"item": raw, "other": raw}, parquet=True)
+    assert "QUESTION: other: 9" in text
+    assert [table.name for table in answered(text, file).tables] == ["item"]

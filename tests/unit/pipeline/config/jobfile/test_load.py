@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.files.paths import absolute_path, match_files
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import (
     REMOVED_KEYS,
@@ -78,6 +79,34 @@ def test_globs_of_an_override_lie_in_the_working_directory(load: Load, tmp_path:
     assert load("", "data.path=/abs/x.parquet").data.path == ["/abs/x.parquet"]
 
 
+def test_the_folder_of_the_job_file_is_no_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, sibling = tmp_path / "run[1]*", tmp_path / "run1*"
+    for folder in (here, sibling):
+        folder.mkdir()
+        for name in ("a.parquet", "b[1].parquet", "held.parquet", "items.parquet"):
+            (folder / name).touch()
+    file = here / "job.toml"
+    towers = '[model]\nname = "two_tower"\nquery = ["user"]\nitem = ["item"]\n'
+    columns = '[data.columns]\ny = "label"\nuser = "categorical"\nitem = "categorical"\n'
+    paths = 'path = ["[ab]*.parquet", "b[1].parquet"]\neval_path = "../run[[]1]*/held.parquet"\n'
+    file.write_text(
+        f'[data]\nformat = "parquet"\n{paths}{columns}{towers}[validation]\nitems = "item?.parquet"\n'
+    )
+    # A shell in a folder of such a name gives patterns, too.
+    monkeypatch.chdir(here)
+    job = load_job(file, ["data.validation_path=[h]eld.parquet"])
+    data, items = job.data, job.validation.items
+    found = [match_files(patterns) for patterns in (data.path, data.validation_path, [items])]
+    assert found == [
+        [str(here / "a.parquet"), str(here / "b[1].parquet")],
+        [str(here / "held.parquet")],
+        [str(here / "items.parquet")],
+    ]
+    assert data.path[1] == str(here / "b[1].parquet"), "a file, under its own name"
+    assert load_job(file, ["data.path=a.parquet"]).data.path == [str(here / "a.parquet")], "no pattern at all"
+    assert match_files([absolute_path("*.parquet")])[0] == str(here / "a.parquet"), "as eval --data"
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -104,6 +133,9 @@ def test_file_names_in_an_override(load: Load, tmp_path: Path, text: str, names:
         ("trainer.optimizer=adam", "trainer", "optimizer", "adam"),
         ('trainer.optimizer="adam"', "trainer", "optimizer", "adam"),
         ("run.name='7'", "run", "name", "7"),
+        ("run.name=2024-01-01", "run", "name", "2024-01-01"),
+        ("sync.options.at=07:30:00", "sync", "options", {"at": "07:30:00"}),
+        ("sync.options.since=2024-01-01T07:30:00Z", "sync", "options", {"since": "2024-01-01T07:30:00Z"}),
         ("run.deterministic=false", "run", "deterministic", False),
         ("model.bottom=[32, 16]", "model", "bottom", [32, 16]),
         ("model.top=[]", "model", "top", []),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import InputPlan, cut_rows, plan_input
+from shadowsync.pipeline.jobfile.check import check_job
 from shadowsync.tests.support.data.schemas import schema_job, write_lines
 
 # The weight is the row's number in the order of time, so that rows can be told apart.
@@ -210,30 +211,42 @@ def test_parts_by_file(tmp_path: Path) -> None:
     assert plan_input(_job(f"{here}/a.csv")).validation == []
 
 
+@pytest.mark.parametrize("look", [plan_input, check_job])
 @pytest.mark.parametrize(
     ("path", "others", "one", "other"),
     [
         ("*.csv", {"eval_path": ["b.csv"]}, "path", "eval_path"),
         ("a.csv", {"validation_path": ["../here/a.csv"]}, "path", "validation_path"),
         ("a.csv", {"validation_path": ["b.csv"], "eval_path": ["link.csv"]}, "validation_path", "eval_path"),
+        ("a.csv", {"validation_path": ["b.csv"], "eval_path": ["same.csv"]}, "validation_path", "eval_path"),
+        ("*.csv", {"eval_path": ["kept/same.csv"]}, "path", "eval_path"),
     ],
 )
 def test_a_file_that_is_in_two_parts_is_refused(
-    tmp_path: Path, path: str, others: dict[str, list[str]], one: str, other: str
+    tmp_path: Path,
+    look: Callable[[Job], object],
+    path: str,
+    others: dict[str, list[str]],
+    one: str,
+    other: str,
 ) -> None:
     here = tmp_path / "here"
     here.mkdir()
     for name in ("a", "b"):
         _log(here / f"{name}.csv", [1, 2, 3])
+    (here / "kept").mkdir()
     if "link.csv" in others.get("eval_path", []):
         (here / "link.csv").symlink_to(here / "b.csv")
+    for name in others.get("eval_path", []):
+        if name.endswith("same.csv"):
+            (here / name).hardlink_to(here / "b.csv")
     files = {key: [f"{here}/{name}" for name in names] for key, names in others.items()}
     with pytest.raises(
         DataError,
         match=rf"\.csv: is in data\.{one} and in data\.{other}, so its rows would be in two parts; "
         r"remove it from data",
     ):
-        plan_input(_job(f"{here}/{path}", **files))
+        look(_job(f"{here}/{path}", **files))
     assert plan_input(_job(f"{here}/a.csv", eval_path=[f"{here}/b.csv"])).test, "the control"
 
 

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.columns.fields import (
     TextRules,
+    display_bytes,
     equals_any,
     hash_ids,
     parse_number,
@@ -153,3 +154,30 @@ def test_missing_texts_of_a_slice_are_null_and_no_others() -> None:
         assert clean.null_count == 4
         assert parse_number_column(clean).tolist() == [1.0, 0.0, 0.0, 0.0, 2.0, 0.0]
         assert hash_ids(clean, 3).tolist() == [hash_bytes(3, t) for t in (b"1", b"", b"", b"", b"2", b"")]
+
+
+def _time(ticks: int, kind: pa.DataType) -> pa.Scalar:
+    return pa.array([ticks], pa.int64()).view(kind)[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (_time(0, pa.timestamp("us")), b"1970-01-01 00:00:00"),
+        (_time(0, pa.timestamp("us", "Europe/Paris")), b"1970-01-01 01:00:00+01:00"),
+        (_time(0, pa.timestamp("us", "Mars/Olympus")), b"1970-01-01 00:00:00.000000"),
+        (_time(1, pa.timestamp("ns", "Mars/Olympus")), b"1970-01-01 00:00:00.000000001"),
+        (_time(-62_167_219_200, pa.timestamp("s")), b"0000-01-01 00:00:00"),
+        (_time(253_402_300_800, pa.timestamp("s", "UTC")), b"10000-01-01 00:00:00"),
+        (_time(2**62, pa.timestamp("us")), b"<value out of range: 4611686018427387904>"),
+        (pa.array([4_000_000], pa.int32()).view(pa.date32())[0], b"12921-08-18"),
+        (pa.scalar([_time(253_402_300_800, pa.timestamp("s"))]), b"[10000-01-01 00:00:00]"),
+        (pa.array([b"a\xff"]).view(pa.string())[0], b"a\xff"),
+        (pa.ListArray.from_arrays([0, 2], pa.array([b"a\xff", None]).view(pa.string()))[0], b"[a\xff, None]"),
+        (pa.DictionaryArray.from_arrays([0], pa.array([b"a\xff"]).view(pa.string()))[0], b"a\xff"),
+        (pa.scalar(None, pa.timestamp("ns")), b"None"),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Scalar) else "",
+)
+def test_every_value_can_be_shown(value: pa.Scalar, shown: bytes) -> None:
+    assert display_bytes(value) == shown

@@ -97,3 +97,11 @@ def test_what_gives_no_truth_value() -> None:
         LabelExpression("upper(stars)", "stars").labels(pa.array(["a"]))
     with pytest.raises(ValueError, match=r"cannot be computed"):
         LabelExpression("upper(stars) = 'A'", "stars").labels(pa.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    "text", ["upper(stars) = 'A'", "stars = 'a'", "length(stars) = 1 and stars like 'a%'"]
+)
+def test_texts_that_are_not_utf_8(text: str) -> None:
+    column = pa.array([b"a\xff", b"a", b"\xc3("] * 500, pa.binary()).view(pa.string())
+    assert LabelExpression(text, "stars").labels(column).tolist() == [0, 1, 0] * 500

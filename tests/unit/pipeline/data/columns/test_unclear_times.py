@@ -288,3 +288,22 @@ def test_a_zone_with_an_offset_is_not_utc() -> None:
     found = times([f"2024-01-02 00:30 {zone}" for zone in texts], "%Y-%m-%d %H:%M %Z")
     assert [not math.isnan(one) for one in found] == [False, False, False, True, True, True]
     assert found[3] == at(2024, 1, 2, 0, 30)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([253_402_300_800] * 4).view(pa.timestamp("s", "Mars/Olympus")),
+        pa.array([-62_167_219_200] * 4).view(pa.timestamp("s")),
+        pa.array([2**62] * 4).view(pa.timestamp("us")),
+        pa.array([4_000_000] * 4, pa.int32()).view(pa.date32()),
+        pa.array([2**62] * 4).view(pa.date64()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_times_that_are_out_of_years(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"y": [0, 1, 0, 1], "x": ["a"] * 4, "t": column}), tmp_path / "log.parquet")
+    for kind in ("timestamp", COLUMNS["day"]):
+        columns = {"y": "label", "x": "categorical", "t": kind}
+        with pytest.raises(DataError, match="are not a time in the years 1 to 9999; change"):
+            read_all(schema_job(tmp_path / "log.parquet", "parquet", columns))

@@ -51,6 +51,8 @@ def test_true_and_false_as_texts(tmp_path: Path) -> None:
     assert labels(tmp_path, ["true"], pa.array([True, False])) == [1, 0]
     assert labels(tmp_path, ["true"], pa.array(["true", "yes"])) == [1, 0]
     assert labels(tmp_path, [False], words) == [0, 1, 0, 1]
+    raw = pa.array([b"true", b"\xff", b"False"], pa.binary()).view(pa.string())
+    assert labels(tmp_path, [True], raw) == [1, 0], "the row in between is malformed"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import sample_batches
+from shadowsync.pipeline.jobfile.check import check_job
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_resolved, validate_saved_job
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.tests.support.data.schemas import schema_job, write_lines
@@ -82,6 +84,10 @@ def parts(job: Job) -> list[list[int]]:
         (["kafka://h:1/clicks"], "kafka://h:1/clicks/3", "clicks/3"),
         (["kafka://h:1/clicks", "kafka://g:1/clicks"], "kafka://g:1/clicks/3", "g:1/clicks/3"),
         (["/d/*.csv"], "/elsewhere/a.csv", "file/elsewhere/a.csv"),
+        (["/d/run[[]1]/*.csv"], "/d/run[1]/a.csv", "a.csv"),
+        (["/d/run[[]1]/[[]x-z]/*.csv", "/d/run[[]1]/b.csv"], "/d/run[1]/[x-z]/a.csv", "[x-z]/a.csv"),
+        (["/d/run[1]/*.csv"], "/d/run1/a.csv", "run1/a.csv"),
+        (["/d/[[]x-z]*/*.csv"], "/d/[x-z]1/a.csv", "[x-z]1/a.csv"),
         (["/d/*/\udcff.csv"], "/d/1/\udcff.csv", "1/\udcff.csv"),
     ],
 )
@@ -158,14 +164,18 @@ def test_a_sample_has_as_many_examples_as_wanted_from_small_files(tmp_path: Path
     assert seen == list(range(1, DAYS * ROWS + 1))
 
 
-def test_one_file_under_two_names_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("look", [plan_input, check_job])
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_one_file_under_two_names_is_refused(
+    tmp_path: Path, link: Callable[[Path, Path], None], look: Callable[[Job], object]
+) -> None:
     path = write_lines(tmp_path / "a.csv", *["1,u,1"] * 50, header="y,x,w")
-    (tmp_path / "b.csv").symlink_to(path)
-    job = job_of(str(tmp_path / "*.csv"), split=FRACTIONS)
-    with pytest.raises(
-        DataError, match=r"b\.csv: is the same file as .*a\.csv, so its rows would be in several"
-    ):
-        plan_input(job)
+    link(tmp_path / "b.csv", path)
+    for split in (FRACTIONS, {"by": "order", "test": 0.1}, {"progressive": 0.1}):
+        with pytest.raises(
+            DataError, match=r"b\.csv: is the same file as .*a\.csv, so its rows would be in several"
+        ):
+            look(job_of(str(tmp_path / "*.csv"), split=split, shuffle_window=0))
     assert len(plan_input(job_of(str(tmp_path / "*.csv"))).train) == 2
 
 
