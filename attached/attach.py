@@ -17,7 +17,7 @@ from ..nodes.runtime.settings import NodeSettings
 from ..pipeline.errors import ClusterError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.endpoints import AUTO, host_of, is_loopback_host
-from .checks import check_model
+from .checks import check_choice, check_model, plain, plain_mapping
 from .hub.members import LOOP
 from .job import loop_job
 from .joining import await_begun, begin_or_end, find_hub, hub_address
@@ -85,18 +85,18 @@ def attach(
         ClusterError: there is no such hub, or the other loops have another model; nothing was changed.
     """
     optimizers = check_model(module, optimizer)
-    if options is not None:
-        options = dict(options)
+    check_choice(start, ("cluster", "mine"), "start")
+    check_choice(on_lost, ("go_on", "raise"), "on_lost")
     of_sync = {
         "algorithm": algorithm,
-        "options": options,
+        "options": None if options is None else plain_mapping(options, "options"),
         "mode": mode,
         "every": every,
         "gap": gap,
         "duty": duty,
     }
-    sync = {f"sync.{name}": value for name, value in of_sync.items() if value is not None}
-    sync |= {f"codecs.{name}": value for name, value in (codecs or {}).items()}
+    sync = {f"sync.{name}": plain(value, name) for name, value in of_sync.items() if value is not None}
+    sync |= {f"codecs.{name}": value for name, value in plain_mapping(codecs or {}, "codecs").items()}
     address = hub_address(join, key)
     parameters = LoopParameters(module)
     with contextlib.ExitStack() as undoing:

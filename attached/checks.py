@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -13,6 +15,38 @@ from .errors import AttachError
 
 _DEVICES = ("cpu", "cuda")
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
+
+
+def plain_mapping(value: object, where: str) -> dict[str, Any]:
+    """Return a mapping by name as a hub takes it: as `plain`.
+
+    Raises AttachError, as it, and for what is no mapping by texts.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise AttachError(f"{value!r} given", where=where, remedy="give a dict whose keys are names")
+    return {name: plain(each, f"{where}.{name}") for name, each in value.items()}
+
+
+def plain(value: object, where: str) -> Any:
+    """Return a setting as a hub takes it: numbers of numpy and torch become Python's.
+
+    Raises AttachError, which names the setting `where`, for what has no form in a message.
+    """
+    if isinstance(value, np.generic | np.ndarray | torch.Tensor) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, Mapping):
+        return plain_mapping(value, where)
+    if isinstance(value, list | tuple):
+        return [plain(each, where) for each in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise AttachError(f"{value!r} given", where=where, remedy="give a number or a text")
+
+
+def check_choice(value: object, choices: Sequence[str], where: str) -> None:
+    """Raise AttachError, which names the argument `where`, for a value that is none of the choices."""
+    if value not in choices:
+        raise AttachError(f"{value!r} given", where=where, remedy=f"give one of {', '.join(choices)}")
 
 
 def check_model(module: object, optimizer: object) -> list[torch.optim.Optimizer]:

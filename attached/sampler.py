@@ -11,6 +11,7 @@ from torch.utils.data import Sampler
 
 from ..pipeline.errors import ShadowSyncError
 from ..pipeline.wire.control.loops import EndSamples, SamplesReply, TakeSamples
+from .checks import plain
 from .errors import AttachError
 from .hub.state import FINISHED_PREFIX
 
@@ -52,6 +53,8 @@ class SharedSampler(Sampler[int]):
         span: int = 0,
         name: str = "train",
     ) -> None:
+        numbers = (size, examples_per_step, epochs, span, seed)
+        size, examples_per_step, epochs, span, seed = (plain(number, "sampler") for number in numbers)
         if size < 1 or examples_per_step < 1 or epochs < 0 or span < 0:
             raise AttachError(
                 f"{size} examples, examples_per_step={examples_per_step}, epochs={epochs}, span={span} given;"

@@ -157,6 +157,7 @@ def _serve(options: HubOptions) -> None:
     from ..attached.hub.serve import serve_hub
     from ..nodes.runtime.main_loop import run_interruptible
     from ..nodes.runtime.process import log_to_stderr
+    from ..pipeline.atomic_file import unwritable
 
     settings, resume = options.settings()
     _check(options, settings, resume)
@@ -175,7 +176,10 @@ def _serve(options: HubOptions) -> None:
     )
     click.echo(_text(loops))
     if options.book is not None:
-        options.book.write_text(json.dumps(_json(loops), indent=1) + "\n", encoding="utf-8")
+        try:
+            options.book.write_text(json.dumps(_json(loops), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise unwritable(options.book, error) from error
 
 
 def _check(options: HubOptions, settings: NodeSettings, resume: Path | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
@@ -58,7 +58,7 @@ class ScoringClient:
 
         Raises DataError for rows that the server cannot score, ClusterError if it does not reply.
         """
-        reply = self._request("POST", "/score", self._encoded(_body(rows, context)))
+        reply = self._request("POST", "/score", self._encoded(_body(rows, context)), {"faults"})
         probabilities = reply["probabilities" if "probabilities" in reply else "scores"]
         if isinstance(probabilities, dict):
             return np.stack([_array(values) for values in probabilities.values()], axis=1)
@@ -77,7 +77,7 @@ class ScoringClient:
         to leave out. Raises as `score`, and ClusterError if the server has no items.
         """
         body = _body(queries, context) | {"k": k, "exclude": list(exclude)}
-        reply = self._request("POST", "/retrieve", self._encoded(body))
+        reply = self._request("POST", "/retrieve", self._encoded(body), {"items", "scores"})
         return [
             [] if items is None else list(zip(items, scores, strict=True))
             for items, scores in zip(reply["items"], reply["scores"], strict=True)
@@ -105,7 +105,10 @@ class ScoringClient:
                 remedy="give texts, finite numbers, booleans and lists, and None where a value is missing",
             ) from error
 
-    def _request(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
+    def _request(
+        self, method: str, path: str, body: str | None = None, fields: Set[str] = frozenset()
+    ) -> dict[str, Any]:
+        """Return a reply that has the fields; raises as `score`."""
         # A server closes a connection that is idle, and when it ends; a new one finds it started again.
         known = self._connection.sock is not None
         try:
@@ -114,24 +117,35 @@ class ScoringClient:
             self._connection.close()
             if not known:
                 raise self._no_reply(error) from error
-            return self._request(method, path, body)
+            return self._request(method, path, body, fields)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise self._no_reply(error) from error
-        if status == 400:
-            raise DataError(json.loads(text)["error"], where=self.url)
-        if status != 200:
-            why = text.strip()[:200]
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                why = json.loads(text)["error"]
-            raise ClusterError(f"replied {status}: {why}", where=self.url)
-        reply: dict[str, Any] = json.loads(text)
-        return reply
+        return self._read(status, text, fields)
 
-    def _exchange(self, method: str, path: str, body: str | None) -> tuple[int, str]:
+    def _read(self, status: int, text: bytes, fields: Set[str]) -> dict[str, Any]:
+        """Return a reply with these fields; raises as `score` for what a proxy or another server replies."""
+        reply: Any = None
+        with contextlib.suppress(ValueError, RecursionError):
+            reply = json.loads(text)
+        if isinstance(reply, dict):
+            if status == 200 and reply.keys() >= fields:
+                return reply
+            if "error" in reply:
+                why = str(reply["error"])
+                if status == 400:
+                    raise DataError(why, where=self.url)
+                raise ClusterError(f"replied {status}: {why}", where=self.url)
+        raise ClusterError(
+            f"replied {status}: {text.decode(errors='replace').strip()[:200]}",
+            where=self.url,
+            remedy="check that shadowsync serve runs there",
+        )
+
+    def _exchange(self, method: str, path: str, body: str | None) -> tuple[int, bytes]:
         self._connection.request(method, self._prefix + path, body, self._headers)
         response = self._connection.getresponse()
-        return response.status, response.read().decode()
+        return response.status, response.read()
 
     def _no_reply(self, error: Exception) -> ClusterError:
         return ClusterError(

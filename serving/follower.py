@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which
 from ..pipeline.checkpoint.saved import Location, open_saved
-from ..pipeline.errors import CheckpointError, DataError, JobFileError, ShadowSyncError
+from ..pipeline.checkpoint.store.contract import StorageError
+from ..pipeline.errors import ResourceError, ShadowSyncError, describe
 from ..pipeline.models.precision import Precision
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.text.format import counted, data_size, duration
@@ -75,8 +76,8 @@ class FollowedModel:
 
         `between` does what it is given while no request is answered.
 
-        A checkpoint that cannot be opened is logged, and the old model is served. A damaged one, or one whose
-        items cannot be had, is not tried again.
+        A checkpoint that cannot be opened, whatever the reason, is logged, and the old model is served. It is
+        tried again if a storage, memory or the disk may be the reason.
         """
         while True:
             await asyncio.sleep(every_seconds)
@@ -86,10 +87,11 @@ class FollowedModel:
                     self.fault = ""
                 elif newest != self._damaged:
                     await self._switch(newest, between)
-            except ShadowSyncError as error:
-                if str(error) != self.fault:
-                    log.warning("the previous model is still served: %s", error)
-                self.fault = str(error)
+            except Exception as error:
+                if (fault := describe(error)) != self.fault:
+                    unforeseen = not isinstance(error, ShadowSyncError | MemoryError)
+                    log.warning("the previous model is still served: %s", fault, exc_info=unforeseen)
+                self.fault = fault
 
     def _newest_manifest(self) -> CheckpointManifest:
         return open_saved(self._path, which=self._which)[1]
@@ -99,9 +101,10 @@ class FollowedModel:
         switch = self._with_rows if self._items is None else partial(self._with_items, self._items)
         try:
             apply, how = await asyncio.to_thread(switch)
-        except (CheckpointError, DataError, JobFileError):
+        except Exception as error:
             # Also where its items cannot be had: they are not computed again and again.
-            self._damaged = newest
+            if not isinstance(error, StorageError | ResourceError | MemoryError):
+                self._damaged = newest
             raise
         await between(apply)
         self.fault = ""

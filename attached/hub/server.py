@@ -101,8 +101,11 @@ class HubServer(ControlServer):
         self._plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
         if saved:
             self.state.restore(saved)
-        # Called before the last loop ends, which alone may have the model.
+        # Called before the last loops end, which alone may have the model.
         self.checkpoint: Callable[[], Awaitable[object]] | None = None
+        self._last_saving = asyncio.Lock()
+        # The tokens of the loops that left as the last such checkpoint was begun.
+        self._saved_with: set[str] = set()
         self._sampling: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
 
@@ -131,7 +134,8 @@ class HubServer(ControlServer):
 
     async def end_all(self) -> None:
         """Tell every member to end, and take the last counts."""
-        if self.checkpoint is not None and self.state.loops:
+        # A center outlives loops that died.
+        if self.checkpoint is not None and not all(m.left for m in self.state.members.everyone(LOOP)):
             await self.checkpoint()
         members = self.state.members.living()
         # Modules wait for a hub that takes the place of one that failed.
@@ -272,14 +276,23 @@ class HubServer(ControlServer):
 
     async def _dismiss(self, member: Member) -> None:
         """End a loop that leaves, with its last counts."""
-        if self.checkpoint is not None and self.state.loops == [member]:
-            await self.checkpoint()
+        await self._save_last(member)
         if (reply := await self.finish(member, FINISH_SECONDS)) is not None:
             self.state.heartbeat(member, reply.counts)
         if member.alive:
             self.event(member.info.name, "left", logging.INFO)
             self.tell_loss(member, self.state.lose(member, ""))
         self.sessions.end(member.info.token.encode(), "left")
+
+    async def _save_last(self, member: Member) -> None:
+        """Take a checkpoint if this loop leaves, and no other stays; those that leave together share it."""
+        loops = self.state.loops
+        if self.checkpoint is None or member not in loops or not all(loop.leaves for loop in loops):
+            return
+        async with self._last_saving:
+            if member.info.token not in self._saved_with:
+                self._saved_with = {loop.info.token for loop in self.state.loops if loop.leaves}
+                await self.checkpoint()
 
     async def _node_failed(self, member: Member, request: NodeFailed) -> Done:
         self.fail_soon(member, request.what)

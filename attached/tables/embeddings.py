@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from ...pipeline.embedding.lookup.router import ShardRouter
+from ...pipeline.embedding.storage.store import LARGEST_LR_SCALE
 from ...pipeline.types import Float32Array, Int32Array
+from ..checks import plain, plain_mapping
 from ..errors import AttachError
 from ..hub.members import CLIENT
 from ..joining import find_hub, hub_address
@@ -99,7 +101,7 @@ class Embeddings(nn.Module):
         }
         settings_of_tables = None if tables is None else _settings_by_table(tables, dim, options)
         self._pooling, self._padding_idx, self._scaler = pooling, padding_idx, scaler
-        self.lr_scale = 1.0
+        self._lr_scale = 1.0
         self._pid, self._is_over = os.getpid(), False
         self._dropped = 0
         # Not a parameter: nobody steps it. It makes autograd come to the rows.
@@ -123,6 +125,23 @@ class Embeddings(nn.Module):
         assert plan is not None
         self._router = ShardRouter(plan)
         self._tables = {table.name: table for table in plan.tables}
+
+    @property
+    def lr_scale(self) -> float:
+        """Factor of the learning rates, as it was set."""
+        return self._lr_scale
+
+    @lr_scale.setter
+    def lr_scale(self, scale: float) -> None:
+        # Here: nodes refuse another one, and with it a backward pass that is already made.
+        value = plain(scale, "Embeddings.lr_scale")
+        if not isinstance(value, int | float) or not 0.0 <= value <= LARGEST_LR_SCALE:
+            raise AttachError(
+                f"{value!r} given",
+                where="Embeddings.lr_scale",
+                remedy=f"give a number from 0 to {LARGEST_LR_SCALE:g}",
+            )
+        self._lr_scale = float(value)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -340,11 +359,12 @@ def _settings_by_table(
 ) -> dict[str, dict[str, object]]:
     """Return the settings that the hub must have, by table."""
     given_options = {key: value for key, value in options.items() if value is not None}
-    if isinstance(dim, Mapping) and set(dim) != set(tables):
+    rows, given_options = plain_mapping(tables, "tables"), plain_mapping(given_options, "Embeddings")
+    dims = plain_mapping(dim if isinstance(dim, Mapping) else dict.fromkeys(rows, dim), "dim")
+    if set(dims) != set(rows):
         raise AttachError(
-            f"dims of {', '.join(sorted(dim))} given, and tables {', '.join(sorted(tables))}",
+            f"dims of {', '.join(sorted(dims))} given, and tables {', '.join(sorted(rows))}",
             where="dim",
             remedy="give one number, or one for each table",
         )
-    dims = dim if isinstance(dim, Mapping) else dict.fromkeys(tables, dim)
-    return {name: {"rows": rows, "dim": dims[name], **given_options} for name, rows in tables.items()}
+    return {name: {"rows": rows[name], "dim": dims[name], **given_options} for name in rows}

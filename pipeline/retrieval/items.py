@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from ..config.job import Job
 from ..data.bad_rows import UnreportedBadRows
 from ..data.batches.split_by_id import IdReader
 from ..data.columns.fields import TextRules, null_mask
-from ..data.formats.parquet import IdClass
+from ..data.formats.parquet import IdClass, id_class
 from ..data.schema import Examples
 from ..data.span import Span
 from ..errors import DataError
@@ -89,8 +90,29 @@ def items_of_files(job: Job, id_classes: Mapping[str, IdClass], patterns: Sequen
         examples.append(rows.examples)
     if not seen.count:
         raise DataError("has no items", where=", ".join(patterns), remedy=_REMEDY)
-    whole = pa.concat_arrays([each.cast(ids[0].type) for each in ids])
+    whole = _joined(ids, source, patterns)
     return Items(whole, np.concatenate(identities), examples)
+
+
+def _joined(ids: Sequence[pa.Array], source: str, patterns: Sequence[str]) -> pa.Array:
+    """Return the ids of all files as one array.
+
+    Raises DataError unless all are texts, or integers that fit one type: 7 and "7" may be one item.
+    """
+    kinds = {each.type for each in ids}
+    common: list[pa.DataType] = [ids[0].type]
+    if len(kinds) > 1:
+        wide = {"text": [pa.large_string()], "integer": [pa.int64(), pa.uint64()], None: []}
+        classes = {id_class(kind) for kind in kinds}
+        common = wide[classes.pop()] if len(classes) == 1 else []
+    for kind in common:
+        with suppress(pa.ArrowInvalid):
+            return pa.concat_arrays([each.cast(kind) for each in ids])
+    raise DataError(
+        f"the ids ({source}) do not fit one type: they are {', '.join(sorted(map(str, kinds)))}",
+        where=", ".join(patterns),
+        remedy="write them in one type in all files",
+    )
 
 
 def items_of_rows(job: Job, spans: Iterable[Span]) -> Items:

@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from ..config.towers import has_made_label
 from ..data.batches.span_plan import plan_spans
+from ..data.columns.fields import decoded
 from ..data.span import Span
 from ..errors import DataError
 from ..metrics.importance import ColumnImportance, Importance
 from ..metrics.quality import QualitySums
 from ..types import Float32Array
-from .input_rows import InputSchema, input_schema, read_input, rows_of_columns
+from .input_rows import InputSchema, as_trained, input_schema, read_input, rows_of_columns
 from .prediction import ScoringModel, has_scores, label_number, logits_of
 
 _SPANS: Final = 16
@@ -147,7 +148,14 @@ def _sample(
         raise DataError(
             "no row has a label and a score", where=", ".join(patterns), remedy="give files with labels"
         )
-    table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+    try:
+        table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+    except pa.ArrowException as error:
+        raise DataError(
+            f"have a column of several types, which cannot be exchanged between rows ({error})",
+            where=", ".join(patterns),
+            remedy="give files whose columns have the same types",
+        ) from error
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     return _Sample(columns, np.concatenate(labels))
 
@@ -159,7 +167,12 @@ def _labelled(
     for rows in read_input(span, schema, schema.read.sources):
         usable = has_scores(logits_of(model, rows)) & np.isfinite(rows.labels[label])
         if usable.any():
-            yield pa.table(rows.kept).filter(pa.array(usable)), rows.labels[label][usable]
+            # Another file may have integers where this one has texts or categories, if training read texts.
+            columns = {
+                name: decoded(as_trained(column, name, schema, rows.path))
+                for name, column in rows.kept.items()
+            }
+            yield pa.table(columns).filter(pa.array(usable)), rows.labels[label][usable]
 
 
 def _scores(

@@ -58,9 +58,7 @@ def tables_at(export: Export) -> dict[str, TableRows]:
     """
     chain = [export]
     while (before := chain[-1].since) is not None:
-        if any(before == later.version for later in chain):
-            raise DataError("depends on itself", where=str(chain[-1].folder))
-        chain.append(_open_version(export.folder, before, chain[-1]))
+        chain.append(_before(chain, before))
     return merged_tables(chain[::-1])
 
 
@@ -115,16 +113,30 @@ def _of_another(base: Export, how: str, folder: Place) -> JobFileError:
     )
 
 
-def _open_version(folder: Path, version: str, increment: Export) -> Export:
-    for path in sorted(folder.absolute().parent.glob(f"*/{EXPORT_MANIFEST}")):
+def _before(chain: Sequence[Export], version: str) -> Export:
+    """Open the export of this version that the last of a chain is since.
+
+    Several folders may have the version. An increment of a model that had not changed has the one that it is
+    since, so what is in the chain is passed over. So is what is damaged, or has no tables, if another has it.
+    """
+    found, fault = list[tuple[bool, Path]](), None
+    passed = {each.folder.resolve() for each in chain}
+    for path in chain[0].folder.absolute().parent.glob(f"*/{EXPORT_MANIFEST}"):
         try:
             manifest = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(manifest, dict) and manifest.get("version") == version:
-            return Export.open(path.parent)
-    raise DataError(
+        # An export of items has no tables, and the version of the model.
+        is_model = isinstance(manifest, dict) and "tables" in manifest
+        if is_model and manifest.get("version") == version and path.parent.resolve() not in passed:
+            found.append(("since" in manifest, path.parent))
+    for _, folder in sorted(found):
+        try:
+            return Export.open(folder)
+        except DataError as error:
+            fault = fault or error
+    raise fault or DataError(
         f"is an increment since version {version}, which is not beside it",
-        where=str(increment.folder),
+        where=str(chain[-1].folder),
         remedy="put that export into the same parent folder, or export the whole model",
     )

@@ -157,7 +157,7 @@ def rows_of_columns(
 
     Raises DataError for texts in a column where the model was trained on integers.
     """
-    raw = {name: _as_trained(columns[name], name, schema, path) for name in schema.read.sources}
+    raw = {name: as_trained(columns[name], name, schema, path) for name in schema.read.sources}
     absent = dict.fromkeys(schema.inputs.sources, pa.nulls(len(numbers)))
     records = schema.inputs.records(absent | raw)
     return InputRows(
@@ -312,8 +312,11 @@ def _faults(records: Records, columns: Columns) -> dict[int, str]:
     return why
 
 
-def _as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -> pa.Array:
-    """Convert integer ids to texts if training read texts."""
+def as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -> pa.Array:
+    """Convert integer ids to texts if training read texts.
+
+    Raises DataError for texts if it read integers; `path` is the file.
+    """
     trained, in_file = schema.id_classes.get(source), id_class(column.type)
     if trained == "text" and in_file == "integer":
         return _integers_as_text(column)

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import shadowsync
 import torch
+from shadowsync.attached.errors import AttachError
 from shadowsync.attached.hub.hosted import hosted_node
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.attached.job import loop_job
@@ -51,6 +53,47 @@ def score(vectors: dict[str, torch.Tensor]) -> torch.Tensor:
 def loss_of(vectors: dict[str, torch.Tensor], ids: dict[str, torch.Tensor]) -> torch.Tensor:
     wanted = torch.sign((ids["user"] % 3 - ids["item"] % 2).float() - 0.5)
     return nn.functional.mse_loss(score(vectors), wanted, reduction="sum") / 4
+
+
+def test_numbers_of_numpy_and_torch_are_taken() -> None:
+    """As of `ids.max() + 1`, and of a scheduler's rate."""
+    numbers: dict[str, Any] = {"lr": np.float32(0.5), "init_scale": torch.tensor(0.25)}
+    with hub(sync__gap=3) as own:
+        model = small_model()
+        with (
+            shadowsync.Embeddings(
+                {"user": np.int64(ROWS)},  # type: ignore[dict-item]
+                np.int64(DIM),  # type: ignore[arg-type]
+                join=own.endpoint,
+                optimizer="sgd",
+                **numbers,
+            ) as tables,
+            shadowsync.attach(model, sgd(model), join=own.endpoint, gap=np.int64(3)) as sync,  # type: ignore[arg-type]
+        ):
+            assert (tables.rows, tables.dims) == ({"user": ROWS}, {"user": DIM})
+            before = tables.vectors("user")
+            for scale in (torch.tensor(0.5), np.float32(0.5), 0.5):
+                tables.lr_scale = scale  # type: ignore[assignment]
+                tables(torch.tensor([3])).sum().backward()
+            assert torch.allclose(before[3] - tables.vectors("user")[3], torch.full((DIM,), 0.75))
+            two: Any = np.int64(2)
+            assert sorted(sync.sampler(range(9), examples_per_step=two, span=two, seed=two, epochs=two)) == [
+                *range(9)
+            ]
+
+
+def test_a_scale_that_nodes_would_refuse_costs_no_pass(tables_hub: HubThread) -> None:
+    with joined(tables_hub) as own:
+        before = own.state()
+        for scale in (float("nan"), -0.1, 1001.0, float("inf"), "0.5", None, torch.zeros(2)):
+            with pytest.raises(AttachError, match=r"Embeddings\.lr_scale: .* given; give a number"):
+                own.lr_scale = scale  # type: ignore[assignment]
+        assert own.lr_scale == 1.0
+        own.lr_scale = 0.0
+        own({"user": torch.tensor([1])})["user"].sum().backward()
+        own.flush()
+        assert own.metrics()["lost_pushes"] == 0
+        assert all(torch.equal(rows, before[name]) for name, rows in own.state().items())
 
 
 def test_rows_are_stepped_as_those_of_torch(tables_hub: HubThread) -> None:

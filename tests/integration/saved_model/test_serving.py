@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, DataError, JobFileError
-from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.pipeline.saved_model.model import ModelUpdate, SavedModel
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE
@@ -269,6 +269,16 @@ def test_what_is_no_request_gets_an_error_and_the_next_one_its_scores(
     with_client(model_of(saved_run), work)
 
 
+def replace_checkpoint(saved_run: Path, run: Path, examples: int, *, damaged: bool = False) -> None:
+    """As a job does, with a checkpoint after so many examples."""
+    folder, manifest = open_checkpoint(saved_run)
+    partial = begin(run)
+    for entry in manifest.files:
+        data = (folder / entry.name).read_bytes()
+        (partial / entry.name).write_bytes(data[:-1] + bytes([data[-1] ^ damaged]))
+    commit(partial, manifest.model_copy(update={"examples_trained": examples}))
+
+
 def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
     saved_run: Path, rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,13 +299,7 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
     monkeypatch.setattr(SavedModel, "open", count_opened)
 
     def replace(examples: int, *, damaged: bool = False) -> None:
-        """As a job does, with a checkpoint after so many examples."""
-        folder, manifest = open_checkpoint(saved_run)
-        partial = begin(run)
-        for entry in manifest.files:
-            data = (folder / entry.name).read_bytes()
-            (partial / entry.name).write_bytes(data[:-1] + bytes([data[-1] ^ damaged]))
-        commit(partial, manifest.model_copy(update={"examples_trained": examples}))
+        replace_checkpoint(saved_run, run, examples, damaged=damaged)
 
     async def body() -> None:
         model = model_of(run)
@@ -317,6 +321,40 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
                 assert model.fault
                 replace(111)
                 await until(lambda: model.manifest.examples_trained == 111, "it goes on")
+
+    asyncio.run(asyncio.wait_for(body(), 60.0))
+
+
+def test_no_error_of_a_new_checkpoint_ends_the_look_for_others(
+    saved_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(saved_run / "checkpoint", run / "checkpoint")
+    update, errors, tried = SavedModel.update, list[Exception](), list[int]()
+
+    def fail(model: SavedModel, *given: Any) -> ModelUpdate:
+        tried.append(len(errors))
+        if errors:
+            raise errors.pop(0)
+        return update(model, *given)
+
+    monkeypatch.setattr(SavedModel, "update", fail)
+
+    async def body() -> None:
+        model = model_of(run)
+        async with served(model, look_seconds=0.02) as server:
+            with client_of(server) as client:
+                errors[:] = [RuntimeError("nobody foresaw it")]
+                replace_checkpoint(saved_run, run, 77)
+                await until(lambda: model.fault, "the error is shown")
+                assert model.fault == "RuntimeError: nobody foresaw it"
+                stats = await asyncio.to_thread(client.stats)
+                assert stats["model"]["fault"] == model.fault
+                # Memory may be there at the next look, and then the same checkpoint is served.
+                errors[:] = [MemoryError("none for two models"), MemoryError("none for two models")]
+                replace_checkpoint(saved_run, run, 99)
+                await until(lambda: model.opened == 2, "it is tried again")
+                assert (model.manifest.examples_trained, model.fault, tried) == (99, "", [1, 2, 1, 0])
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
 

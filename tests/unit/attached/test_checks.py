@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import shadowsync
 import torch
-from shadowsync.attached.checks import check_model
+from shadowsync.attached.checks import check_model, plain
 from shadowsync.attached.errors import AttachError
 from torch import nn
 from torch.nn.parallel import DataParallel
@@ -135,3 +137,42 @@ def test_one_optimizer_several_and_wrappers_are_taken() -> None:
     wrapper = type("Wrapper", (), {"optimizer": own})()
     for given in (own, [own], (own,), iter([own]), wrapper, [wrapper]):
         assert check_model(model, given) == [own]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"start": "Cluster"}, "start: 'Cluster' given; give one of cluster, mine"),
+        ({"on_lost": "Raise"}, "on_lost: 'Raise' given; give one of go_on, raise"),
+        ({"gap": np.zeros(2)}, r"gap: array\(.*given; give a number or a text"),
+        ({"options": {1: 2}}, r"options: \{1: 2\} given; give a dict whose keys are names"),
+        ({"options": {"rate": {"a": object}}}, r"options\.rate\.a: <class 'object'> given"),
+        ({"options": 5}, "options: 5 given; give a dict"),
+        ({"codecs": ["int8"]}, r"codecs: \['int8'\] given; give a dict"),
+    ],
+)
+def test_arguments_that_no_hub_could_be_told_are_refused(given: dict[str, Any], message: str) -> None:
+    model = _line()
+    with pytest.raises(AttachError, match=message):
+        shadowsync.attach(model, _sgd(model), join="tcp://127.0.0.1:1", timeout_seconds=0.1, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tables": [("user", 10)]}, "tables: .* given; give a dict"),
+        ({"tables": {1: 10}}, r"tables: \{1: 10\} given; give a dict whose keys are names"),
+        ({"tables": {"user": 10}, "dim": {1: 3}}, r"dim: \{1: 3\} given; give a dict"),
+        ({"tables": {"user": 10}, "lr": object}, r"Embeddings\.lr: <class 'object'> given"),
+    ],
+)
+def test_tables_that_no_hub_could_be_told_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(AttachError, match=message):
+        shadowsync.Embeddings(join="tcp://127.0.0.1:1", timeout_seconds=0.1, **given)
+
+
+def test_numbers_of_numpy_and_torch_become_those_of_python() -> None:
+    given = {"a": np.int64(3), "b": [np.float32(0.5), torch.tensor(2)], "c": {"d": np.bool_(True)}, "e": None}
+    found = plain(given, "options")
+    assert found == {"a": 3, "b": [0.5, 2], "c": {"d": True}, "e": None}
+    assert [type(each) for each in (found["a"], *found["b"], found["c"]["d"])] == [int, float, int, bool]

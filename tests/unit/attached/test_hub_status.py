@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,12 +16,14 @@ from shadowsync.attached.job import loop_job
 from shadowsync.nodes.clients.watched_job import address_of
 from shadowsync.nodes.control.membership import Member
 from shadowsync.nodes.control.monitoring import flat_figures
+from shadowsync.nodes.runtime import main_loop
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, JobFileError
-from shadowsync.pipeline.wire.control.loops import TakeSamples
+from shadowsync.pipeline.wire.control.loops import LoopsReply, TakeSamples
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
 from shadowsync.tests.support.coordinator.every_metric import EVERY_METRIC, full_name
 from shadowsync.tests.support.coordinator.statuses import a_status
+from shadowsync.tests.support.jobs.commands import said
 from shadowsync.watch.exporters.metric_names import BY_LABEL, BY_ROLE
 from shadowsync.watch.exporters.scalars import scalars_of
 from shadowsync.watch.status import Status, read_status
@@ -151,3 +155,21 @@ def test_the_folder_of_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not (tmp_path / "a" / "latest").exists()
     with pytest.raises(JobFileError, match=r"b: is a folder with files in it; give a new or empty one"):
         make_hub_folder(settings, given)
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its folder is made, and as the book is written, once all have left."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(main_loop, "run_interruptible", lambda _: LoopsReply(()))
+    assert "full: cannot be written (No space left on device); free space" in said(
+        "hub", "--book", "/dev/full", code=8
+    )
+    opened = Path.open
+
+    def full(path: Path, *given: Any, **named: Any) -> Any:
+        if path.name.startswith("hub.json"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return opened(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", full)
+    assert "hub.json: cannot be written (No space left on device); free space" in said("hub", code=8)

@@ -108,6 +108,37 @@ def test_parquet_keeps_the_type_of_ids(tmp_path: Path) -> None:
         items_of_files(job_of(file, format="parquet"), {"film": "integer"}, [str(file)])
 
 
+HIGH = 2**63 + 5
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ids"),
+    [
+        (pa.array([5], pa.int32()), pa.array([2**40], pa.int64()), pa.array([5, 2**40])),
+        (pa.array([5], pa.int64()), pa.array([HIGH], pa.uint64()), pa.array([5, HIGH], pa.uint64())),
+        (pa.array(["a"]), pa.array(["b"], pa.large_string()), pa.array(["a", "b"], pa.large_string())),
+        (pa.array(["a"]).dictionary_encode(), pa.array([b"b"]), pa.array(["a", "b"], pa.large_string())),
+        (pa.array([-5], pa.int64()), pa.array([HIGH], pa.uint64()), None),
+        (pa.array([7]), pa.array(["a"]), None),
+        # These two are the same id, if training read texts.
+        (pa.array([7]), pa.array(["7"]), None),
+    ],
+)
+def test_files_with_other_types_of_ids(
+    tmp_path: Path, first: pa.Array, second: pa.Array, ids: pa.Array | None
+) -> None:
+    files = [str(tmp_path / name) for name in ("a.parquet", "b.parquet")]
+    for file, column in zip(files, (first, second), strict=True):
+        more = {"tags": [["t"]], "strengths": [[1.0]], "price": [1.0]}
+        pq.write_table(pa.table({"film_id": column} | more), file)
+    job = job_of(tmp_path / "a.parquet", format="parquet")
+    if ids is not None:
+        assert items_of_files(job, {"film": "text"}, files).ids == ids
+        return
+    with pytest.raises(DataError, match=r"the ids \(film_id\) do not fit one type: they are "):
+        items_of_files(job, {"film": "text"}, files)
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

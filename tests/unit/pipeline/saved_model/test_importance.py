@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -131,6 +132,33 @@ def test_a_sample_is_of_all_parts_of_the_files(path: Path, model: CrossModel, tm
     write_rows(other, model)
     assert permutation_importance(model, [str(path), str(other)], rows=1_000, repeats=1).rows == 1_000
     assert permutation_importance(model, [str(path), str(other)], rows=10**6, repeats=1).rows == 2 * ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("a", lambda a: pa.array(np.zeros(len(a), np.int64))),
+        ("a", lambda a: a.combine_chunks().dictionary_encode()),
+        ("a", lambda a: a.cast(pa.large_binary())),
+        ("tags", lambda tags: pa.array([[1] * len(ids) for ids in tags.to_pylist()])),
+        ("x", lambda x: x.cast(pa.float32())),
+    ],
+)
+def test_files_of_other_types_are_read_as_predict_reads_them(
+    path: Path, model: CrossModel, tmp_path: Path, name: str, other: Callable[[Any], Any]
+) -> None:
+    table, file = pq.read_table(path), tmp_path / "other.parquet"
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, other(table[name])), file)
+    found = permutation_importance(model, [str(path), str(file)], rows=1_000, repeats=1)
+    assert (found.rows, found.left_out) == (1_000, [])
+
+
+def test_types_that_cannot_be_joined_are_refused(path: Path, model: CrossModel, tmp_path: Path) -> None:
+    model.id_classes = {}
+    table, file = pq.read_table(path), tmp_path / "other.parquet"
+    pq.write_table(table.set_column(0, "a", pa.array(np.zeros(ROWS, np.int64))), file)
+    with pytest.raises(DataError, match=r"have a column of several types, .* Field a has incompatible types"):
+        permutation_importance(model, [str(path), str(file)], rows=1_000, repeats=1)
 
 
 def test_no_exchange_begins_after_the_time(path: Path, model: CrossModel) -> None:

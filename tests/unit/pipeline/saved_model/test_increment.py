@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -162,6 +163,43 @@ def test_a_link_that_is_missing_is_named(chain: list[Path], tmp_path: Path) -> N
     assert not out.exists()
 
 
+def test_an_increment_of_a_model_that_has_not_changed_is_a_link_as_others_are(tmp_path: Path) -> None:
+    """As of a job that exports every hour, and had no new checkpoint for two of them."""
+    states = [first_tables()]
+    for seed in (1, 2):
+        states.append(changed(states[-1], seed, 5))
+    # By their names they come before what they are since.
+    last = Export.open(write_export(tmp_path / "z", "v0", states[0], "parquet"))
+    for name, version, state in (
+        ("y", "v0", 0),
+        ("x", "v0", 0),
+        ("w", "v1", 1),
+        ("v", "v1", 1),
+        ("u", "v2", 2),
+    ):
+        last = Export.open(write_export(tmp_path / name, version, states[state], "parquet", last))
+    found = tables_at(last)
+    for name, values in states[2].items():
+        assert found[name].vectors.tobytes() == values.tobytes()
+
+
+def test_other_folders_of_a_version_are_passed_over(chain: list[Path], tmp_path: Path) -> None:
+    expected = tables_at(Export.open(chain[3]))
+    # All come before the one that is wanted, by their names.
+    items = tmp_path / "items"
+    items.mkdir()
+    (items / EXPORT_MANIFEST).write_text('{"version": "v0", "items": {}, "files": []}')
+    write_export(tmp_path / "a", "v0", first_tables(), "none")
+    damaged = write_export(tmp_path / "b", "v0", first_tables(), "parquet")
+    next(damaged.glob("*.parquet")).write_bytes(b"")
+    found = tables_at(Export.open(chain[3]))
+    assert all(found[name].vectors.tobytes() == table.vectors.tobytes() for name, table in expected.items())
+    # The control: without it each is refused by its name.
+    shutil.rmtree(chain[0])
+    with pytest.raises(DataError, match=r"a: has no tables"):
+        tables_at(Export.open(chain[3]))
+
+
 def test_a_damaged_export_is_refused(chain: list[Path], tmp_path: Path) -> None:
     table = next(chain[1].glob("*.parquet"))
     whole = table.read_bytes()
@@ -212,5 +250,5 @@ def test_nothing_is_overwritten_and_no_circle_is_followed(chain: list[Path]) -> 
     manifest = json.loads((chain[1] / EXPORT_MANIFEST).read_text())
     manifest["since"]["version"] = "v2"
     (chain[1] / EXPORT_MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="depends on itself"):
+    with pytest.raises(DataError, match=r"v1: is an increment since version v2, which is not beside it"):
         tables_at(Export.open(chain[2]))
