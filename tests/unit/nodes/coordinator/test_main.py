@@ -6,14 +6,17 @@ import asyncio
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun
 from shadowsync.nodes.coordinator.input import planning
-from shadowsync.nodes.coordinator.main import LEDGER_FILE, make_state
+from shadowsync.nodes.coordinator.main import LEDGER_FILE, make_state, restored_before
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.data.formats.parquet import row_groups
 from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import take_sample
 from shadowsync.tests.support.coroutines import run_by
@@ -48,3 +51,17 @@ async def test_files_are_opened_on_other_threads_than_the_loops(
     assert (folder / LEDGER_FILE).exists()
     assert set(threads) == {"ledger", "size", "sample"}
     assert threading.get_ident() not in threads.values()
+
+
+def test_one_that_takes_over_resumes_no_other_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that the job resumed may have been training still, or have gone."""
+    place = cast("RestoredRun", SimpleNamespace(folder=tmp_path, manifest=SimpleNamespace(digest="first")))
+    monkeypatch.setattr(RestoredRun, "open", lambda *_: place)
+    job = plain_job(13, 26, start={"checkpoint": str(tmp_path), "resume": True})
+    assert restored_before(job, "first") is place
+    with pytest.raises(CheckpointError, match="is no more the checkpoint that the job resumed"):
+        restored_before(job, "another")
+    monkeypatch.delattr(RestoredRun, "open")
+    assert restored_before(job, "") is None, "one that resumes nothing reads no checkpoint"
