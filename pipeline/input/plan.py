@@ -98,7 +98,7 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class KnownInput:
-    """What a job that follows its input has planned before.
+    """What a job that follows its input, or that reads a topic, has planned before.
 
     Attributes:
         spans: spans numbered from 0; their files need not be there any more.

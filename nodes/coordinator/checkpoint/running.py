@@ -18,6 +18,7 @@ from ....pipeline.checkpoint.files import FileEntry
 from ....pipeline.checkpoint.manifest import COMPLETE, CheckpointManifest
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.checkpoint.store.addresses import part_target
+from ....pipeline.config.data import DataSection
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError, LostNodeError, ResourceError
 from ....pipeline.text.format import data_size, duration
@@ -59,9 +60,9 @@ async def manifest_of(
     `model` describes the model of the dense part in words. Call it on the coordinator's loop; the files of
     the input, which may be many, are looked at on a thread.
     """
-    spans, follows = state.ledger.queue.spans, state.job.data.follow
-    classes = state.training.input.id_classes
-    described = await asyncio.to_thread(_input_of, spans, follows=follows)
+    spans, classes = state.ledger.queue.spans, state.training.input.id_classes
+    known = state.origin.input_is_known or cannot_be_planned_again(state.job.data, spans)
+    described = await asyncio.to_thread(_input_of, spans, known=known)
     return CheckpointManifest(
         created_at=timestamp(),
         run=state.folder.name,
@@ -94,10 +95,17 @@ async def manifest_of(
     )
 
 
-def _input_of(spans: Sequence[Span], *, follows: bool) -> dict[str, Any]:
+def cannot_be_planned_again(data: DataSection, spans: Sequence[Span]) -> bool:
+    """Return whether a resumed run needs the spans themselves.
+
+    Files came while the job trained, and may be gone, or a topic has more messages by then.
+    """
+    return data.follow or (data.trains_on_whole_spans and any(span.kind == "offsets" for span in spans))
+
+
+def _input_of(spans: Sequence[Span], *, known: bool) -> dict[str, Any]:
     described = describe_input(spans)
-    # They cannot be planned again: files came while the job trained, and may be gone.
-    return described | {"known": [values_of(span) for span in spans]} if follows else described
+    return described | {"known": [values_of(span) for span in spans]} if known else described
 
 
 def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
