@@ -19,10 +19,13 @@ from ....pipeline.checkpoint.manifest import COMPLETE, CheckpointManifest
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.checkpoint.store.addresses import part_target
 from ....pipeline.config.data import DataSection
+from ....pipeline.config.job import Job
+from ....pipeline.data.files.paths import match_files
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError, LostNodeError, ResourceError
 from ....pipeline.text.format import data_size, duration
 from ....pipeline.text.wall_clock import timestamp
+from ....pipeline.types import TRAINING_ITEMS
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....pipeline.wire.field_checks import values_of
@@ -130,9 +133,17 @@ def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
     return {"digest": digest.hexdigest(), "files": files}
 
 
-def input_digest(spans: Sequence[Span]) -> str:
-    """Return the hex SHA-256 of `describe_input`; scores with equal digests are comparable."""
-    return hashlib.sha256(json.dumps(describe_input(spans), sort_keys=True).encode()).hexdigest()
+def scored_digest(job: Job, spans: Sequence[Span]) -> str:
+    """Return the hex SHA-256 of what validations score: the rows, and what ranks them.
+
+    Scores of one metric with equal digests are comparable. Raises DataError for a catalogue that is gone.
+    """
+    described, rule = describe_input(spans), job.validation
+    if rule.group or rule.items:
+        files = [] if rule.items in ("", TRAINING_ITEMS) else match_files([rule.items])
+        items = {path: _size(path) for path in files}
+        described["ranked"] = [rule.group, rule.items, rule.exclude_trained, items]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
 def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
