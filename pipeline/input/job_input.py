@@ -22,7 +22,8 @@ from ..data.files.text import LineCounts
 from ..data.formats.parquet import IdClasses
 from ..data.formats.records import RecordChunk, read_records
 from ..data.schema import ColumnObserver, FeatureShape
-from ..data.span import Span
+from ..data.span import OF_ALL, Span, digest_of_all
+from ..errors import DataError
 from .prepared import PreparedInput
 
 
@@ -65,6 +66,7 @@ class JobInput:
         self._columns = job.embedded_columns
         self._line_counts = LineCounts()
         self._last: LastRows | None = None
+        self._all = ""
         self._memory: list[WindowMemory] = []
         self._sorted: SortedRows | None = None
         self._sorted_bad = BadRows(job.data.max_bad_rows)
@@ -178,12 +180,13 @@ class JobInput:
         if split.by == "column":
             return rows_of_part(chunks, lambda _, chunk: drawn_ids(ids_of(chunk.examples), span.part, split))
         last = self._last_rows(ids_of)
+        self._require_same_files(span)
         return rows_of_part(chunks, lambda done, chunk: last.mask(span, done, len(chunk.examples)))
 
     def _last_rows(self, ids_of: IdReader) -> LastRows:
         """Return the last rows of all ids of `data.path`, which is read once."""
         if self._last is None:
-            spans, bad_rows = self.plan(self._data.path), UnreportedBadRows()
+            spans, bad_rows = self._plan_all(), UnreportedBadRows()
             whole = [(span, self._of_part(span, bad_rows)) for span in spans]
             self._last = LastRows.find(whole, ids_of)
         return self._last
@@ -198,6 +201,7 @@ class JobInput:
 
     def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         rows = self._sorted_rows()
+        self._require_same_files(span)
         if span.start == 0:
             bad_rows.add_all(self._sorted_bad)
         yield from rows.chunks(span.start, span.stop)
@@ -205,7 +209,24 @@ class JobInput:
     def _sorted_rows(self) -> SortedRows:
         """Return all rows of `data.path`, read once."""
         if self._sorted is None:
-            spans = self.plan(self._data.path)
+            spans = self._plan_all()
             chunks = (chunk for span in spans for chunk in self._of_part(span, self._sorted_bad))
             self._sorted = SortedRows(chunks, self._data.sort_limit_bytes, self._data.path)
         return self._sorted
+
+    def _plan_all(self) -> list[Span]:
+        """Return the spans of all files, on which the rows of each span depend."""
+        spans = self.plan(self._data.path)
+        self._all = digest_of_all(spans)
+        return spans
+
+    def _require_same_files(self, span: Span) -> None:
+        """Raise DataError if a span was planned when there were other files."""
+        if span.prepared.startswith(OF_ALL) and span.prepared != self._all:
+            raise DataError(
+                "its files are others than when the job planned its input, or other ones on this machine, and"
+                " which rows are in which part depends on all of them",
+                where=", ".join(self._data.path),
+                remedy="do not add, change or remove files that it names while a job runs, and resume the job"
+                " with those of its start",
+            )

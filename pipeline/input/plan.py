@@ -19,7 +19,7 @@ from ..data.bad_rows import BadRows, UnreportedBadRows
 from ..data.batches.shuffle import chunk_bytes, too_large_to_sort
 from ..data.files.paths import file_identity
 from ..data.formats.parquet import IdClass
-from ..data.span import PartName, Span
+from ..data.span import PartName, Span, digest_of_all
 from ..errors import DataError, JobFileError
 from .job_input import JobInput
 
@@ -222,6 +222,8 @@ def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, 
         "validation": split.has_validation,
         "test": split.has_test,
     }
+    if split.by == "last":
+        files = _of_all(files)
     parts = {
         part: [replace(span, part=part) for span in files] for part, needed in is_drawn.items() if needed
     }
@@ -229,6 +231,12 @@ def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, 
         require_own_files(files)
         require_rows(source, {_TO[part]: spans for part, spans in parts.items()}, job.data.path)
     return parts
+
+
+def _of_all(files: Sequence[Span]) -> list[Span]:
+    """Return spans whose rows depend on all of these files; those of a prepared folder say so already."""
+    digest = digest_of_all(files)
+    return [replace(span, prepared=span.prepared or digest) for span in files]
 
 
 def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> InputPlan:
@@ -240,7 +248,7 @@ def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> 
     if not count.in_order:
         if count.size_bytes > data.sort_limit_bytes:
             raise too_large_to_sort(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
-        spans = _sorted_spans(files[0], count, data.span_bytes)
+        spans = _sorted_spans(_of_all(files)[0], count, data.span_bytes)
         rows = [span.stop - span.start for span in spans]
     return _last_rows(spans, rows, count, job, plan)
 

@@ -21,7 +21,7 @@ from ....pipeline.checkpoint.store.addresses import part_target
 from ....pipeline.config.data import DataSection
 from ....pipeline.config.job import Job
 from ....pipeline.data.files.paths import match_files
-from ....pipeline.data.span import Span
+from ....pipeline.data.span import OF_ALL, Span
 from ....pipeline.errors import ClusterError, LostNodeError, ResourceError
 from ....pipeline.text.format import data_size, duration
 from ....pipeline.text.wall_clock import timestamp
@@ -128,7 +128,7 @@ def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
         known = files[span.path]
         known["spans"] += 1
         known["stop"] = max(known["stop"], span.stop)
-        if span.prepared:
+        if span.prepared and not span.prepared.startswith(OF_ALL):
             known["prepared"] = span.prepared
     return {"digest": digest.hexdigest(), "files": files}
 
