@@ -17,6 +17,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...pipeline.atomic_file import write_whole
 from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
 from ...pipeline.checkpoint.store.contract import StorageError
 from ...pipeline.config.job import Job
@@ -70,10 +71,13 @@ NO_CHECKPOINT = "; it has written no checkpoint to continue from: start it again
 
 
 def make_run_folder(settings: NodeSettings) -> Path:
-    """Create the run's folder with the resolved job file, and point `latest` to it."""
+    """Create the run's folder with the resolved job file, and point `latest` to it.
+
+    Raises as `create_run_folder`, and ResourceError if the folder cannot be written to.
+    """
     root = Path(settings.job.run.directory)
     folder = settings.folder or create_run_folder(root, settings.job.run.name)
-    (folder / "job.json").write_text(settings.job.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "job.json", settings.job.model_dump_json(indent=1) + "\n")
     point_latest(folder.parent, folder)
     return folder
 
