@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,15 +18,19 @@ from ..data.batches.span_plan import plan_spans
 from ..data.batches.split import RowDraw, drawn_rows, rows_of_part, rows_of_range
 from ..data.batches.split_by_id import IdReader, LastRows, drawn_ids
 from ..data.columns.record_schema import RecordSchema
+from ..data.files.kafka_client import is_topic
 from ..data.files.paths import match_files
 from ..data.files.row_names import RowNames, file_name
 from ..data.files.text import LineCounts
+from ..data.files.topic import offset_spans, offsets_of
 from ..data.formats.parquet import IdClasses
 from ..data.formats.records import RecordChunk, read_records
 from ..data.schema import ColumnObserver, FeatureShape
 from ..data.span import OF_ALL, Span, digest_of_all
 from ..errors import DataError
 from .prepared import PreparedInput
+
+log = logging.getLogger(__name__)
 
 
 class JobInput:
@@ -84,15 +90,28 @@ class JobInput:
         scored = patterns != data.path and patterns in (data.validation_path, data.eval_path)
         return self.plan_raw(patterns, scored=scored)
 
-    def plan_others(self, patterns: Sequence[str], known: Collection[str]) -> list[Span]:
-        """Return the spans of the files that match and are not `known`; perhaps none.
+    def plan_others(self, patterns: Sequence[str], known: Sequence[Span]) -> list[Span]:
+        """Return the spans of what matches and is not in `known` ones, with the next numbers; perhaps none.
 
-        Raises DataError as `plan_spans`.
+        These are other files, and later messages of a topic. Raises DataError as `plan_spans`.
         """
-        files = [
-            path for path in match_files(patterns, self._data.kafka, may_be_none=True) if path not in known
+        paths = match_files(patterns, self._data.kafka, may_be_none=True)
+        ends = dict.fromkeys((span.path for span in known), 0)
+        for span in known:
+            ends[span.path] = max(ends[span.path], span.stop)
+        spans = [
+            span for path in paths if path in ends and is_topic(path) for span in self._later(path, ends)
         ]
-        return self.plan_raw(files) if files else []
+        files = [path for path in paths if path not in ends]
+        spans += self.plan_raw(files) if files else []
+        return [replace(span, number=number) for number, span in enumerate(spans, len(known))]
+
+    def _later(self, path: str, ends: Mapping[str, int]) -> list[Span]:
+        """Return the spans of a partition's messages after the last one that was planned."""
+        (first, end), planned = offsets_of(path, self._data.kafka), ends[path]
+        if first > planned:
+            log.warning("messages %d to %d of %s are gone: they are not trained on", planned, first - 1, path)
+        return offset_spans(path, 0, max(first, planned), end)
 
     def plan_raw(self, patterns: Sequence[str], *, scored: bool = False) -> list[Span]:
         """Return the spans of the files themselves, not of a folder prepared from them.

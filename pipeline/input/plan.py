@@ -145,10 +145,9 @@ def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
 
 
 def _after(known: KnownInput, source: JobInput, patterns: Sequence[str]) -> list[Span]:
-    """Return the known spans, then those of all other files."""
+    """Return the known spans, then those of all other files and of later messages."""
     source.ids.add_known(known.id_classes, "the files before")
-    others = source.plan_others(patterns, {span.path for span in known.spans}) if known.others else []
-    return [*known.spans, *(replace(span, number=len(known.spans) + span.number) for span in others)]
+    return [*known.spans, *(source.plan_others(patterns, known.spans) if known.others else [])]
 
 
 def require_fixed_input(job: Job) -> None:

@@ -132,3 +132,17 @@ def test_a_fixed_input_is_resumed_although_messages_have_come(
     second = in_process(going_on(fixed, first)).start()
     report = second.ended()
     assert report.examples.distinct + report.restored_examples == 10_000
+
+
+def test_one_is_resumed_with_the_messages_of_now_and_then_ends(
+    in_process: ClusterMaker, broker: Broker
+) -> None:
+    broker.write("clicks", rows(1, 1_000), partition=1)
+    first = in_process(changes(broker)).start()
+    wait_for(first, 1_000)
+    first.interrupted()
+    broker.write("clicks", rows(2, 300), partition=0)
+    broker.write("clicks", rows(3, 500), partition=1)
+    fixed = {"data": {"follow": False, "follow_seconds": None}}
+    report = finished(in_process, going_on(changes(broker), first.run, fixed)).report
+    assert (report.examples.distinct, report.restored_examples) == (800, 1_000)
