@@ -24,7 +24,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.data.files.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
 from ...pipeline.errors import CheckpointError, DataError, ExitCode, JobFileError, ResourceError
-from ...pipeline.input.plan import InputPlan, plan_input
+from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
 from ...pipeline.jobfile.ineffective import job_warnings
 from ...pipeline.jobfile.named_code import code_of, note_named_code
 from ...pipeline.performance.render import write_profile
@@ -204,8 +204,11 @@ async def _write_profile(folder: Path, outcome: Outcome) -> ResourceError | None
 
 def _plan(job: Job, takeover: Takeover | None) -> InputPlan:
     """Return the plan of the input, which stays that of the job's start."""
-    if takeover is None or (planned := takeover.planned) is None:
+    if takeover is None:
         return plan_input(job, known_input(job))
+    if (planned := takeover.planned) is None:
+        # A journal of before 2026-12-01, which has the spans of an input that is followed.
+        return plan_input(job, KnownInput([], others=False) if job.data.follow else known_input(job))
     return InputPlan(
         [*planned.train],
         [*planned.validation],
@@ -273,7 +276,8 @@ async def make_state(
     """
     job = settings.job
     if takeover is None or takeover.planned is None:
-        restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
+        compared = None if takeover is not None and job.data.follow else plan.train
+        restored = await asyncio.to_thread(RestoredRun.open, job, compared)
     else:
         restored = await asyncio.to_thread(restored_before, job, takeover.planned.resumes)
     ledger = make_ledger(settings, plan.train, restored)
@@ -371,7 +375,7 @@ async def _listen(
         time.monotonic() - state.seconds(),
         state.training.input.grant_key,
     )
-    await server.journal.decided(began)
+    server.journal.decided(began)
     await server.journal.decided(_planned(state.job, plan, restored))
     if state.job.data.follow:
         spans = state.ledger.queue.spans

@@ -52,7 +52,8 @@ class Takeover:
     """The recorded history of a dead coordinator.
 
     Attributes:
-        planned: what the job is of; None if the coordinator died before it wrote that, and had begun nothing.
+        planned: what the job is of; None in a journal of before 2026-12-01, and if its writer died before
+            it wrote that.
         replies: replies that it gave to living nodes, or had decided on, by token and number of the request.
         replayed: number of changes that were read from the journal.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from shadowsync.tests.integration.data.test_followed_input import (
     arrive,
     changes,
     incoming,  # noqa: F401
+    stop,
 )
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, slowed_at
 from shadowsync.tests.support.outside.broker import Broker, running_broker
@@ -54,3 +57,25 @@ def test_messages_that_come_later_are_not_trained_on(in_process: ClusterMaker, b
     own.take_over()
     slowed.release()
     own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=20_000)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_journal_that_does_not_say_what_was_planned_is_taken_over(
+    in_process: ClusterMaker,
+    incoming: Path,  # noqa: F811
+    follow: bool,
+) -> None:
+    """As those of before 2026-12-01: the input is planned again, if it is not followed."""
+    settings: dict[str, dict[str, Any]] = changes(incoming)
+    settings["data"] |= {} if follow else {"follow": False, "follow_seconds": None}
+    own, slowed = slowed_at(30, in_process, settings)
+    own.coordinator.kill()
+    own.coordinator.wait()
+    with closing(sqlite3.connect(own.run.folder / "ledger.sqlite")) as database, database:
+        assert database.execute("DELETE FROM journal WHERE kind = 'JobPlanned'").rowcount == 1
+    own.take_over()
+    slowed.release()
+    if follow:
+        stop(own)
+    own.ended(ExitCode.FINISHED_WITH_DEATHS, distinct=OF_A_FILE)
