@@ -61,6 +61,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise unwritable(path, error) from error
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of text as `atomic_file` does."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in `directory` survive a power failure. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY)

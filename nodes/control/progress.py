@@ -346,11 +346,13 @@ class Origin:
         run: the name of the run before.
         digest: digest of the checkpoint.
         applied_before: by shard, the batches that it had applied but the saved ledger lacks.
+        input_is_known: whether the checkpoint lists the spans, since nobody can plan them again.
     """
 
     run: str = ""
     digest: str = ""
     applied_before: Mapping[str, frozenset[BatchId]] = field(default_factory=dict)
+    input_is_known: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...pipeline.atomic_file import write_whole
 from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
 from ...pipeline.checkpoint.store.contract import StorageError
 from ...pipeline.config.job import Job
 from ...pipeline.data.files.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
-from ...pipeline.errors import DataError, ExitCode, JobFileError, ResourceError
+from ...pipeline.errors import CheckpointError, DataError, ExitCode, JobFileError, ResourceError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
 from ...pipeline.jobfile.ineffective import job_warnings
 from ...pipeline.jobfile.named_code import code_of, note_named_code
@@ -58,7 +59,7 @@ from .recovery.takeover import Takeover
 from .report import build_report, concluded_before, ledger_fault, with_exits
 from .requests import RequestHandler
 from .server import CoordinatorServer
-from .state.changes import CoordinatorReplaced, JobBegan, JobConcluded, SpansAdded
+from .state.changes import CoordinatorReplaced, JobBegan, JobConcluded, JobPlanned, SpansAdded
 from .state.job import JobState
 from .state.outcome import FOLDER_REMOVED, Conclusion, Outcome
 from .state.placement import TablePlacement
@@ -70,10 +71,13 @@ NO_CHECKPOINT = "; it has written no checkpoint to continue from: start it again
 
 
 def make_run_folder(settings: NodeSettings) -> Path:
-    """Create the run's folder with the resolved job file, and point `latest` to it."""
+    """Create the run's folder with the resolved job file, and point `latest` to it.
+
+    Raises as `create_run_folder`, and ResourceError if the folder cannot be written to.
+    """
     root = Path(settings.job.run.directory)
     folder = settings.folder or create_run_folder(root, settings.job.run.name)
-    (folder / "job.json").write_text(settings.job.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "job.json", settings.job.model_dump_json(indent=1) + "\n")
     point_latest(folder.parent, folder)
     return folder
 
@@ -156,7 +160,7 @@ async def run_coordinator(
         # On the stack, so that each is closed even if closing another one fails or is cancelled.
         for end in (store.close, watching.close, server.close):
             ending.push_async_callback(end)
-        endpoint = await _listen(server, takeover, restored)
+        endpoint = await _listen(server, plan, takeover, restored)
         watching.open()
         requests = RequestHandler(server)
         server.start(requests.handle, requests.died, takeover.replies if takeover is not None else {})
@@ -198,15 +202,32 @@ async def _write_profile(folder: Path, outcome: Outcome) -> ResourceError | None
     return None
 
 
-def _spans_in_journal(job: Job, takeover: Takeover | None) -> bool:
-    """Return whether a replay of the journal gives the ledger its spans."""
-    return takeover is not None and job.data.follow
-
-
 def _plan(job: Job, takeover: Takeover | None) -> InputPlan:
-    if _spans_in_journal(job, takeover):
-        return plan_input(job, KnownInput([], others=False))
-    return plan_input(job, known_input(job))
+    """Return the plan of the input, which stays that of the job's start."""
+    if takeover is None:
+        return plan_input(job, known_input(job))
+    if (planned := takeover.planned) is None:
+        # A journal of before 2026-12-01, which has the spans of an input that is followed.
+        return plan_input(job, KnownInput([], others=False) if job.data.follow else known_input(job))
+    return InputPlan(
+        [*planned.train],
+        [*planned.validation],
+        [*planned.test],
+        frozenset(planned.progressive),
+        planned.id_classes,
+    )
+
+
+def _planned(job: Job, plan: InputPlan, restored: RestoredRun | None) -> JobPlanned:
+    """Return what another coordinator must know of the plan."""
+    return JobPlanned(
+        () if job.data.follow else tuple(plan.train),
+        tuple(plan.validation),
+        tuple(plan.test),
+        tuple(sorted(plan.progressive)),
+        dict(plan.id_classes),
+        restored.manifest.digest if restored is not None else "",
+    )
 
 
 async def _conclusion(
@@ -234,13 +255,15 @@ async def _finish(
     ended = await controller.finish(code, text)
     checkpoints, calls = server.state.checkpoints, server.checkpoint_calls
     # Removes an abandoned checkpoint: no node writes any more.
+    await calls.clean_up(checkpoints.sweep)
+    report = None
+    if conclusion.report:
+        report = Report.model_validate_json(conclusion.report)
+        report = concluded_before(report, server.state, ended) if took_over else with_exits(report, ended)
+        await asyncio.to_thread(write_report, folder, report)
+        await calls.clean_up(partial(checkpoints.keep_report, folder))
+    # Last: another coordinator that still takes over needs the checkpoint that the job resumed.
     await calls.clean_up(checkpoints.end)
-    if not conclusion.report:
-        return code, text, None
-    report = Report.model_validate_json(conclusion.report)
-    report = concluded_before(report, server.state, ended) if took_over else with_exits(report, ended)
-    await asyncio.to_thread(write_report, folder, report)
-    await calls.clean_up(partial(checkpoints.keep_report, folder))
     return code, text, report
 
 
@@ -252,9 +275,11 @@ async def make_state(
     To take over from a dead coordinator, its journal is still to be replayed.
     """
     job = settings.job
-    planned = None if _spans_in_journal(job, takeover) else plan.train
-    started = job if takeover is None else await asyncio.to_thread(with_start_of, job)
-    restored = await asyncio.to_thread(RestoredRun.open, started, planned)
+    if takeover is None or takeover.planned is None:
+        compared = None if takeover is not None and job.data.follow else plan.train
+        restored = await asyncio.to_thread(RestoredRun.open, job, compared)
+    else:
+        restored = await asyncio.to_thread(restored_before, job, takeover.planned.resumes)
     ledger = make_ledger(settings, plan.train, restored)
     data = job.data
     size = InputSize.unknown()
@@ -307,7 +332,26 @@ async def make_state(
     return state, LedgerWriter(store), restored
 
 
-async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
+def restored_before(job: Job, resumes: str) -> RestoredRun | None:
+    """Open the checkpoint, of this digest, that a dead coordinator's job resumed; None for "".
+
+    Raises as `RestoredRun.open`, and CheckpointError if another one is in its place.
+    """
+    if not resumes:
+        return None
+    restored = RestoredRun.open(with_start_of(job, resumes), None)
+    if restored is not None and restored.manifest.digest != resumes:
+        raise CheckpointError(
+            "is no more the checkpoint that the job resumed, so its coordinator cannot be replaced",
+            where=str(restored.folder),
+            remedy="continue the job from its own last checkpoint with `shadowsync resume`",
+        )
+    return restored
+
+
+async def _listen(
+    server: CoordinatorServer, plan: InputPlan, takeover: Takeover | None, restored: RestoredRun | None
+) -> str:
     """Start listening, and replay a dead coordinator's journal; return the endpoint to join."""
     state = server.state
     if takeover is not None:
@@ -331,7 +375,8 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         time.monotonic() - state.seconds(),
         state.training.input.grant_key,
     )
-    await server.journal.decided(began)
+    server.journal.decided(began)
+    await server.journal.decided(_planned(state.job, plan, restored))
     if state.job.data.follow:
         spans = state.ledger.queue.spans
         await server.journal.decided(SpansAdded(spans, dict(state.training.input.id_classes)))

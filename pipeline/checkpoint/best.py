@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -53,16 +54,15 @@ def promote(candidate: Path, note: BestNote) -> Path:
     return best
 
 
-def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> BestNote | None:
-    """Take over the best checkpoint of `old_run` for `run`.
+def adopt_best(old_run: Path, run: Path, fits: Callable[[BestNote], bool]) -> BestNote | None:
+    """Take over the best checkpoint of `old_run` for `run`, if its note `fits`.
 
-    `run` must have no best checkpoint yet. The old one is taken over only if the same metric on the same
-    data chose it, because other values cannot be compared. Returns why it is the best, or None if it was not
-    taken over. Raises ResourceError.
+    `run` must have no best checkpoint yet. Returns why it is the best, or None if it was not taken over.
+    Raises ResourceError.
     """
     best = best_folder(old_run)
     note = read_note(best) if best is not None else None
-    if best is None or note is None or (note.metric, note.input_digest) != (metric, input_digest):
+    if best is None or note is None or not fits(note):
         return None
     candidate = run / CANDIDATE
     copy_checkpoint(best, candidate)

@@ -12,7 +12,8 @@ class BestNote:
     Attributes:
         metric, value: the metric of validation, and its value.
         examples: number of examples that were trained.
-        input_digest: digest of the validation data; values on other data cannot be compared.
+        input_digest: digest of the validation data and of what ranks it; values of other ones cannot be
+            compared.
     """
 
     metric: str

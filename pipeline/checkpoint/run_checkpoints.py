@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -70,11 +71,10 @@ class RunCheckpoints(ABC):
         """Unpin all."""
 
     @abstractmethod
-    def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
-        """Take over the best checkpoint of the resumed run at `start`.
+    def adopt_best(self, start: str, fits: Callable[[BestNote], bool]) -> BestNote | None:
+        """Take over the best checkpoint of the resumed run at `start`, if its note `fits`.
 
-        Only if the same metric on the same data chose it. Returns why it is the best, or None. Raises
-        CheckpointError if it cannot be taken over from there.
+        Returns why it is the best, or None. Raises CheckpointError if it cannot be taken over from there.
         """
 
     def end(self) -> None:
@@ -135,13 +135,13 @@ class FolderCheckpoints(RunCheckpoints):
     def drop_all(self) -> None:
         drop_all(self.folder)
 
-    def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
+    def adopt_best(self, start: str, fits: Callable[[BestNote], bool]) -> BestNote | None:
         """Link or copy it."""
         if "://" in start:
             # Nothing can be linked from there; the folder gets a best one with the next validation.
-            _refuse_to_move(start, metric, input_digest)
+            _refuse_to_move(start, fits)
             return None
-        return adopt_best(Path(start), self.folder, metric, input_digest)
+        return adopt_best(Path(start), self.folder, fits)
 
 
 class StoredCheckpoints(RunCheckpoints):
@@ -206,13 +206,13 @@ class StoredCheckpoints(RunCheckpoints):
         with self._lock:
             self._pinned.clear()
 
-    def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
+    def adopt_best(self, start: str, fits: Callable[[BestNote], bool]) -> BestNote | None:
         """Leave the pointer as it is, or remove it."""
         if "://" not in start or split_address(start)[0] != self._storage.url:
-            _refuse_to_move(start, metric, input_digest)
+            _refuse_to_move(start, fits)
             return None
         best = self._storage.best()
-        if best is None or (best[1].metric, best[1].input_digest) == (metric, input_digest):
+        if best is None or fits(best[1]):
             return None if best is None else best[1]
         # Its value cannot be compared with those of this run.
         self._storage.clear_best()
@@ -229,10 +229,10 @@ class StoredCheckpoints(RunCheckpoints):
         self._storage.keep_run_files(folder / name for name in REPORT_FILES)
 
 
-def _refuse_to_move(start: str, metric: str, input_digest: str) -> None:
+def _refuse_to_move(start: str, fits: Callable[[BestNote], bool]) -> None:
     """Raise CheckpointError if the best checkpoint at `start` would be taken over."""
     note = best_note_at(start)
-    if note is not None and (note.metric, note.input_digest) == (metric, input_digest):
+    if note is not None and fits(note):
         raise CheckpointError(
             "it stays where it is, and is not copied from one kind of place to the other", where=start
         )

@@ -350,6 +350,12 @@ class DataSection(BaseModel):
         return self.split.by == "fraction" or self.negative_share != 1.0
 
     @property
+    def trains_on_whole_spans(self) -> bool:
+        """Whether no span of the training part is cut by what rows of other spans are."""
+        split = self.split
+        return self.order == "file" and split.by in ("", "fraction", "column") and not split.progressive
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """Patterns of all files and topics that the job reads."""
         return (*self.path, *self.validation_path, *self.eval_path)

@@ -148,34 +148,7 @@ class Job(Section):
         check_history(self.model, self.embedded_columns, self.data.columns)
         require_growable(self.data.table_columns, self.table_sections)
         if self.run.deterministic:
-            for key, value in (
-                ("trainer.count", self.trainer.count),
-                ("trainer.workers", self.trainer.workers),
-                ("data.readers", self.data.readers),
-            ):
-                if value != 1:
-                    raise ValueError(f"{key}: {value} given; run.deterministic = true needs 1")
-            if self.sync.mode != "fixed" and self.sync.algorithm != "none":
-                raise ValueError(
-                    'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '
-                    'or sync.algorithm = "none"'
-                )
-            if self.model.dropout:
-                raise ValueError(
-                    f"model.dropout: {self.model.dropout:g} given; what it drops is not the same in each run,"
-                    " so run.deterministic = true needs 0"
-                )
-            if self.data.follow:
-                raise ValueError(
-                    "data.follow: true given; when files come is not the same in each run, so"
-                    " run.deterministic = true needs false"
-                )
-            for name, section in self.table_sections.items():
-                if section.evict_after_seconds:
-                    raise ValueError(
-                        f"tables.{name}.evict_after_seconds: {section.evict_after_seconds:g} given; when rows"
-                        " are freed is not the same in each run, so run.deterministic = true needs 0"
-                    )
+            self._require_same_bits()
         if self.model.loss != "log" and self.data.negative_share != 1.0:
             raise ValueError(
                 f"data.negative_share: {self.data.negative_share:g} given; scores of the {self.model.loss}"
@@ -267,6 +240,42 @@ class Job(Section):
                 " one, the scores of the others cannot be calibrated back; leave it out"
             )
         return self
+
+    def _require_same_bits(self) -> None:
+        """Raise ValueError for what is not the same in each run of a deterministic job."""
+        for key, value in (
+            ("trainer.count", self.trainer.count),
+            ("trainer.workers", self.trainer.workers),
+            ("data.readers", self.data.readers),
+        ):
+            if value != 1:
+                raise ValueError(f"{key}: {value} given; run.deterministic = true needs 1")
+        if self.sync.mode != "fixed" and self.sync.algorithm != "none":
+            raise ValueError(
+                'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '
+                'or sync.algorithm = "none"'
+            )
+        if self.model.dropout:
+            raise ValueError(
+                f"model.dropout: {self.model.dropout:g} given; what it drops is not the same in each run,"
+                " so run.deterministic = true needs 0"
+            )
+        if self.data.follow:
+            raise ValueError(
+                "data.follow: true given; when files come is not the same in each run, so"
+                " run.deterministic = true needs false"
+            )
+        if self.validation.patience:
+            raise ValueError(
+                f"validation.patience: {self.validation.patience} given; how much is trained when a"
+                " validation is due is not the same in each run, so run.deterministic = true needs 0"
+            )
+        for name, section in self.table_sections.items():
+            if section.evict_after_seconds:
+                raise ValueError(
+                    f"tables.{name}.evict_after_seconds: {section.evict_after_seconds:g} given; when rows"
+                    " are freed is not the same in each run, so run.deterministic = true needs 0"
+                )
 
     def _require_own_figures(self) -> None:
         """Raise ValueError for what a loss or scores of one's own leave without a meaning."""

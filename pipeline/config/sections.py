@@ -47,7 +47,8 @@ class RunSection(Section):
     deterministic: bool = Field(
         default=False,
         description="Produce the same bits from the same job, every time. It needs one trainer with one"
-        ' worker, one reader, and sync.mode = "fixed" or sync.algorithm = "none".',
+        ' worker, one reader, and sync.mode = "fixed" or sync.algorithm = "none". Checkpoints during'
+        " training, and so the best one, may be after a few batches more or less.",
     )
     directory: str = Field(
         default="runs", description="Parent of the run folders, relative to the working directory."

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 SpanKind: TypeAlias = Literal["bytes", "stream", "row_groups", "offsets", "sorted"]
 PartName: TypeAlias = Literal["", "train", "validation", "test"]
+OF_ALL: Final = "all "
+"""What a `digest_of_all` begins with."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Span:
         stop: one past the last byte (of the file as it is on disk), row group, offset or row.
         part: the part of a split (`data.split`) whose rows are used; "" for all rows.
         first, last: only good rows first to last - 1 of the piece are used; last is -1 for all from `first`.
-        prepared: digest of the prepared folder's manifest, or ""; a reader refuses spans of another folder.
+        prepared: digest of the prepared folder's manifest; `digest_of_all` where the rows of a span depend on
+            all files of `data.path`; or "". A reader refuses spans of another folder, or of other files.
     """
 
     number: int
@@ -36,6 +40,12 @@ class Span:
     first: int = 0
     last: int = -1
     prepared: str = ""
+
+
+def digest_of_all(spans: Iterable[Span]) -> str:
+    """Return what identifies the spans of all files together."""
+    places = [(span.path, span.kind, span.start, span.stop) for span in spans]
+    return f"{OF_ALL}{hashlib.sha256(repr(places).encode()).hexdigest()}"
 
 
 def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:

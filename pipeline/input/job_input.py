@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,14 +18,19 @@ from ..data.batches.span_plan import plan_spans
 from ..data.batches.split import RowDraw, drawn_rows, rows_of_part, rows_of_range
 from ..data.batches.split_by_id import IdReader, LastRows, drawn_ids
 from ..data.columns.record_schema import RecordSchema
+from ..data.files.kafka_client import is_topic
 from ..data.files.paths import match_files
 from ..data.files.row_names import RowNames, file_name
 from ..data.files.text import LineCounts
+from ..data.files.topic import offset_spans, offsets_of
 from ..data.formats.parquet import IdClasses
 from ..data.formats.records import RecordChunk, read_records
 from ..data.schema import ColumnObserver, FeatureShape
-from ..data.span import Span
+from ..data.span import OF_ALL, Span, digest_of_all
+from ..errors import DataError
 from .prepared import PreparedInput
+
+log = logging.getLogger(__name__)
 
 
 class JobInput:
@@ -65,6 +72,7 @@ class JobInput:
         self._columns = job.embedded_columns
         self._line_counts = LineCounts()
         self._last: LastRows | None = None
+        self._all = ""
         self._memory: list[WindowMemory] = []
         self._sorted: SortedRows | None = None
         self._sorted_bad = BadRows(job.data.max_bad_rows)
@@ -82,15 +90,28 @@ class JobInput:
         scored = patterns != data.path and patterns in (data.validation_path, data.eval_path)
         return self.plan_raw(patterns, scored=scored)
 
-    def plan_others(self, patterns: Sequence[str], known: Collection[str]) -> list[Span]:
-        """Return the spans of the files that match and are not `known`; perhaps none.
+    def plan_others(self, patterns: Sequence[str], known: Sequence[Span]) -> list[Span]:
+        """Return the spans of what matches and is not in `known` ones, with the next numbers; perhaps none.
 
-        Raises DataError as `plan_spans`.
+        These are other files, and later messages of a topic. Raises DataError as `plan_spans`.
         """
-        files = [
-            path for path in match_files(patterns, self._data.kafka, may_be_none=True) if path not in known
+        paths = match_files(patterns, self._data.kafka, may_be_none=True)
+        ends = dict.fromkeys((span.path for span in known), 0)
+        for span in known:
+            ends[span.path] = max(ends[span.path], span.stop)
+        spans = [
+            span for path in paths if path in ends and is_topic(path) for span in self._later(path, ends)
         ]
-        return self.plan_raw(files) if files else []
+        files = [path for path in paths if path not in ends]
+        spans += self.plan_raw(files) if files else []
+        return [replace(span, number=number) for number, span in enumerate(spans, len(known))]
+
+    def _later(self, path: str, ends: Mapping[str, int]) -> list[Span]:
+        """Return the spans of a partition's messages after the last one that was planned."""
+        (first, end), planned = offsets_of(path, self._data.kafka), ends[path]
+        if first > planned:
+            log.warning("messages %d to %d of %s are gone: they are not trained on", planned, first - 1, path)
+        return offset_spans(path, 0, max(first, planned), end)
 
     def plan_raw(self, patterns: Sequence[str], *, scored: bool = False) -> list[Span]:
         """Return the spans of the files themselves, not of a folder prepared from them.
@@ -178,12 +199,13 @@ class JobInput:
         if split.by == "column":
             return rows_of_part(chunks, lambda _, chunk: drawn_ids(ids_of(chunk.examples), span.part, split))
         last = self._last_rows(ids_of)
+        self._require_same_files(span)
         return rows_of_part(chunks, lambda done, chunk: last.mask(span, done, len(chunk.examples)))
 
     def _last_rows(self, ids_of: IdReader) -> LastRows:
         """Return the last rows of all ids of `data.path`, which is read once."""
         if self._last is None:
-            spans, bad_rows = self.plan(self._data.path), UnreportedBadRows()
+            spans, bad_rows = self._plan_all(), UnreportedBadRows()
             whole = [(span, self._of_part(span, bad_rows)) for span in spans]
             self._last = LastRows.find(whole, ids_of)
         return self._last
@@ -198,6 +220,7 @@ class JobInput:
 
     def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         rows = self._sorted_rows()
+        self._require_same_files(span)
         if span.start == 0:
             bad_rows.add_all(self._sorted_bad)
         yield from rows.chunks(span.start, span.stop)
@@ -205,7 +228,24 @@ class JobInput:
     def _sorted_rows(self) -> SortedRows:
         """Return all rows of `data.path`, read once."""
         if self._sorted is None:
-            spans = self.plan(self._data.path)
+            spans = self._plan_all()
             chunks = (chunk for span in spans for chunk in self._of_part(span, self._sorted_bad))
             self._sorted = SortedRows(chunks, self._data.sort_limit_bytes, self._data.path)
         return self._sorted
+
+    def _plan_all(self) -> list[Span]:
+        """Return the spans of all files, on which the rows of each span depend."""
+        spans = self.plan(self._data.path)
+        self._all = digest_of_all(spans)
+        return spans
+
+    def _require_same_files(self, span: Span) -> None:
+        """Raise DataError if a span was planned when there were other files."""
+        if span.prepared.startswith(OF_ALL) and span.prepared != self._all:
+            raise DataError(
+                "its files are others than when the job planned its input, or other ones on this machine, and"
+                " which rows are in which part depends on all of them",
+                where=", ".join(self._data.path),
+                remedy="do not add, change or remove files that it names while a job runs, and resume the job"
+                " with those of its start",
+            )

@@ -19,7 +19,7 @@ from ..data.bad_rows import BadRows, UnreportedBadRows
 from ..data.batches.shuffle import chunk_bytes, too_large_to_sort
 from ..data.files.paths import linked_identity
 from ..data.formats.parquet import IdClass
-from ..data.span import PartName, Span
+from ..data.span import PartName, Span, digest_of_all
 from ..errors import DataError, JobFileError
 from .job_input import JobInput
 
@@ -98,7 +98,7 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class KnownInput:
-    """What a job that follows its input has planned before.
+    """What a job that follows its input, or that reads a topic, has planned before.
 
     Attributes:
         spans: spans numbered from 0; their files need not be there any more.
@@ -161,10 +161,9 @@ def plan_files(
 
 
 def _after(known: KnownInput, source: JobInput, patterns: Sequence[str]) -> list[Span]:
-    """Return the known spans, then those of all other files."""
+    """Return the known spans, then those of all other files and of later messages."""
     source.ids.add_known(known.id_classes, "the files before")
-    others = source.plan_others(patterns, {span.path for span in known.spans}) if known.others else []
-    return [*known.spans, *(replace(span, number=len(known.spans) + span.number) for span in others)]
+    return [*known.spans, *(source.plan_others(patterns, known.spans) if known.others else [])]
 
 
 def require_fixed_input(job: Job) -> None:
@@ -240,12 +239,20 @@ def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, 
         "validation": split.has_validation,
         "test": split.has_test,
     }
+    if split.by == "last":
+        files = _of_all(files)
     parts = {
         part: [replace(span, part=part) for span in files] for part, needed in is_drawn.items() if needed
     }
     if not job.start.resume:
         require_rows(source, {_TO[part]: spans for part, spans in parts.items()}, job.data.path)
     return parts
+
+
+def _of_all(files: Sequence[Span]) -> list[Span]:
+    """Return spans whose rows depend on all of these files; those of a prepared folder say so already."""
+    digest = digest_of_all(files)
+    return [replace(span, prepared=span.prepared or digest) for span in files]
 
 
 def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> InputPlan:
@@ -257,7 +264,7 @@ def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> 
     if not count.in_order:
         if count.size_bytes > data.sort_limit_bytes:
             raise too_large_to_sort(count.size_bytes, count.rows, data.sort_limit_bytes, data.path)
-        spans = _sorted_spans(files[0], count, data.span_bytes)
+        spans = _sorted_spans(_of_all(files)[0], count, data.span_bytes)
         rows = [span.stop - span.start for span in spans]
     return _last_rows(spans, rows, count, job, plan)
 

@@ -71,8 +71,8 @@ def take_over_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoin
     return StoredCheckpoints(storage, start, keep=job.run.keep_checkpoints)
 
 
-def with_start_of(job: Job) -> Job:
-    """Return a dead coordinator's job, with the checkpoint it resumed by its own address.
+def with_start_of(job: Job, resumes: str) -> Job:
+    """Return a dead coordinator's job, with the checkpoint it resumed, of this digest, by its own address.
 
     `start.checkpoint` may lead to the job's own storage, whose last checkpoint can be the job's own by now.
     Raises as `open_saved`.
@@ -81,12 +81,10 @@ def with_start_of(job: Job) -> Job:
     if not url or split_address(url) != (root_of(job.run.storage), None):
         return job
     storage = CheckpointStorage.open(url)
-    owner, numbers = storage.owner(), storage.numbers()
-    # Of those before its first one a sweep keeps the one that it resumed, and none after that.
-    before = [number for number in numbers if owner is not None and number < owner.first]
-    if not before or before == numbers:
+    resumed = [number for number in storage.numbers() if storage.read(number).digest == resumes]
+    if not resumed:
         return job
-    start = job.start.model_copy(update={"checkpoint": storage.address(before[-1])})
+    start = job.start.model_copy(update={"checkpoint": storage.address(resumed[-1])})
     return job.model_copy(update={"start": start})
 
 

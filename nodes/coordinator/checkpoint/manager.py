@@ -24,7 +24,7 @@ from ..server import CoordinatorServer
 from ..state.changes import BestTakenOver, CheckpointScored, TrainingPaused
 from ..state.outcome import FinalModel, Scored, ValidationState
 from ..validation.scoring import CheckpointScore, CheckpointScorer
-from .running import RunningCheckpoint, input_digest
+from .running import RunningCheckpoint, scored_digest
 
 
 class IntervalTrigger:
@@ -211,10 +211,16 @@ class CheckpointManager:
         # Later it would replace a better one of this run.
         if not (start.resume and self._validates) or state.best_before is not None or state.scored:
             return
-        metric = self.validation.settings.metric
+        metric, restored = self.validation.settings.metric, self._state.ledger.restored_examples
         try:
-            digest = await asyncio.to_thread(input_digest, self._spans)
-            note = await self._calls.run(self._checkpoints.adopt_best, start.checkpoint, metric, digest)
+            digest = await asyncio.to_thread(scored_digest, self._state.job, self._spans)
+
+            def fits(note: BestNote) -> bool:
+                # What came after the resumed checkpoint is trained anew, perhaps otherwise.
+                comparable = (note.metric, note.input_digest) == (metric, digest)
+                return comparable and note.examples <= restored
+
+            note = await self._calls.run(self._checkpoints.adopt_best, start.checkpoint, fits)
         except ShadowSyncError as error:
             self._server.event(
                 "coordinator", f"the best checkpoint of the resumed run was not taken over: {error}"
@@ -393,7 +399,7 @@ class CheckpointManager:
 
     async def _judge(self, candidate: str, scored: Scored) -> None:
         if self.validation.improves(scored.value):
-            digest = await asyncio.to_thread(input_digest, self._spans)
+            digest = await asyncio.to_thread(scored_digest, self._state.job, self._spans)
             note = BestNote(self.validation.settings.metric, scored.value, scored.examples, digest)
             # Promote it before it counts as the best: if that fails, the best so far stays.
             try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from typing import Any
 
 from ....pipeline.checkpoint.manifest import CheckpointManifest
@@ -14,6 +15,8 @@ from ....pipeline.checkpoint.saved import Place, open_saved
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.config.data import DataSection
 from ....pipeline.config.job import Job
+from ....pipeline.data.files.kafka_client import is_topic
+from ....pipeline.data.files.paths import match_files
 from ....pipeline.data.files.row_names import RowNames
 from ....pipeline.data.files.topic import moved_topics
 from ....pipeline.data.span import Span
@@ -78,7 +81,7 @@ class RestoredRun:
             return None
         require_same_job(job, saved)
         if spans is not None:
-            _require_same_input(manifest, spans)
+            _require_same_input(manifest, spans, job.data)
             require_same_draws(job.data, saved.data, spans)
         ledger = SavedLedger.read(folder, manifest.files)
         early, moved = _applied_early(folder, manifest, ledger), _moved(job, manifest)
@@ -88,7 +91,8 @@ class RestoredRun:
 
     def origin(self) -> Origin:
         """Return what the job's state keeps of it."""
-        return Origin(self.manifest.run, self.manifest.digest, self.applied_before)
+        known = "known" in self.manifest.ledger["input"]
+        return Origin(self.manifest.run, self.manifest.digest, self.applied_before, known)
 
     def event(self) -> str:
         """Describe what was taken over."""
@@ -194,7 +198,7 @@ def _short(value: Any) -> str:
 
 
 def known_input(job: Job) -> KnownInput | None:
-    """Return what the resumed run had planned, if it followed its input.
+    """Return what the resumed run had planned, if it followed its input or read a topic.
 
     Raises CheckpointError.
     """
@@ -214,14 +218,14 @@ def known_input(job: Job) -> KnownInput | None:
     tables = manifest.plan["tables"]
     moved = _moved(job, manifest)
     return KnownInput(
-        [replace(span, path=moved.get(span.path, span.path)) for span in spans],
+        [replace(span, path=moved.get(span.path, span.path), part="") for span in spans],
         {
             column.name: tables[column.table.name]["ids"]
             for column in job.embedded_columns
             if tables.get(column.table.name, {}).get("ids")
         },
-        # A job that follows finds them itself, once they are complete.
-        others=not job.data.follow,
+        # A job that follows finds them itself, once they are complete; a fixed input stays as it was.
+        others=manifest.job["data"]["follow"] and not job.data.follow,
     )
 
 
@@ -230,11 +234,15 @@ def _moved(job: Job, manifest: CheckpointManifest) -> dict[str, str]:
     return moved_topics(manifest.ledger["input"]["files"], job.data.path)
 
 
-def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> None:
+def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span], data: DataSection) -> None:
     saved = manifest.ledger["input"]
-    # If it followed its input, files may have come since then, and those of complete spans may be gone.
+    # If it followed its input, files may have come since then, and those of complete spans may be gone; and
+    # the spans of a topic are those of then.
     compare = changed_files if "known" in saved else input_differences
     differences = compare(saved, describe_input(spans))
+    if "known" in saved and not manifest.job["data"]["follow"] and not data.follow:
+        files = filterfalse(is_topic, match_files(data.path, data.kafka, may_be_none=True))
+        differences += [f"{path} was not there" for path in files if path not in saved["files"]]
     if differences:
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise DataError(

@@ -18,10 +18,14 @@ from ....pipeline.checkpoint.files import FileEntry
 from ....pipeline.checkpoint.manifest import COMPLETE, CheckpointManifest
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.checkpoint.store.addresses import part_target
-from ....pipeline.data.span import Span
+from ....pipeline.config.data import DataSection
+from ....pipeline.config.job import Job
+from ....pipeline.data.files.paths import match_files
+from ....pipeline.data.span import OF_ALL, Span
 from ....pipeline.errors import ClusterError, LostNodeError, ResourceError
 from ....pipeline.text.format import data_size, duration
 from ....pipeline.text.wall_clock import timestamp
+from ....pipeline.types import TRAINING_ITEMS
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....pipeline.wire.field_checks import values_of
@@ -59,9 +63,9 @@ async def manifest_of(
     `model` describes the model of the dense part in words. Call it on the coordinator's loop; the files of
     the input, which may be many, are looked at on a thread.
     """
-    spans, follows = state.ledger.queue.spans, state.job.data.follow
-    classes = state.training.input.id_classes
-    described = await asyncio.to_thread(_input_of, spans, follows=follows)
+    spans, classes = state.ledger.queue.spans, state.training.input.id_classes
+    known = state.origin.input_is_known or cannot_be_planned_again(state.job.data, spans)
+    described = await asyncio.to_thread(_input_of, spans, known=known)
     return CheckpointManifest(
         created_at=timestamp(),
         run=state.folder.name,
@@ -94,10 +98,17 @@ async def manifest_of(
     )
 
 
-def _input_of(spans: Sequence[Span], *, follows: bool) -> dict[str, Any]:
+def cannot_be_planned_again(data: DataSection, spans: Sequence[Span]) -> bool:
+    """Return whether a resumed run needs the spans themselves.
+
+    Files came while the job trained, and may be gone, or a topic has more messages by then.
+    """
+    return data.follow or (data.trains_on_whole_spans and any(span.kind == "offsets" for span in spans))
+
+
+def _input_of(spans: Sequence[Span], *, known: bool) -> dict[str, Any]:
     described = describe_input(spans)
-    # They cannot be planned again: files came while the job trained, and may be gone.
-    return described | {"known": [values_of(span) for span in spans]} if follows else described
+    return described | {"known": [values_of(span) for span in spans]} if known else described
 
 
 def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
@@ -117,14 +128,22 @@ def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
         known = files[span.path]
         known["spans"] += 1
         known["stop"] = max(known["stop"], span.stop)
-        if span.prepared:
+        if span.prepared and not span.prepared.startswith(OF_ALL):
             known["prepared"] = span.prepared
     return {"digest": digest.hexdigest(), "files": files}
 
 
-def input_digest(spans: Sequence[Span]) -> str:
-    """Return the hex SHA-256 of `describe_input`; scores with equal digests are comparable."""
-    return hashlib.sha256(json.dumps(describe_input(spans), sort_keys=True).encode()).hexdigest()
+def scored_digest(job: Job, spans: Sequence[Span]) -> str:
+    """Return the hex SHA-256 of what validations score: the rows, and what ranks them.
+
+    Scores of one metric with equal digests are comparable. Raises DataError for a catalogue that is gone.
+    """
+    described, rule = describe_input(spans), job.validation
+    if rule.group or rule.items:
+        files = [] if rule.items in ("", TRAINING_ITEMS) else match_files([rule.items])
+        items = {path: _size(path) for path in files}
+        described["ranked"] = [rule.group, rule.items, rule.exclude_trained, items]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
 def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ....pipeline.wire.rpc.channel import REMEMBERED_REPLIES
 from ....pipeline.wire.segment import running_kernel
 from ..ledger.records import JournalEntry, SnapshotDamagedError
 from ..ledger.store import LedgerStore
-from ..state.changes import DECISIONS, RECORDS, REQUESTS, JobBegan
+from ..state.changes import DECISIONS, RECORDS, REQUESTS, JobBegan, JobPlanned
 from ..state.job import JobState
 from ..state.snapshot import SNAPSHOT_CHANGES, ReadSnapshot, changes_in, plain_replies, remember, snapshot_of
 
@@ -51,12 +52,15 @@ class Takeover:
     """The recorded history of a dead coordinator.
 
     Attributes:
+        planned: what the job is of; None in a journal of before 2026-12-01, and if its writer died before
+            it wrote that.
         replies: replies that it gave to living nodes, or had decided on, by token and number of the request.
         replayed: number of changes that were read from the journal.
     """
 
     folder: Path
     began: JobBegan
+    planned: JobPlanned | None
     store: LedgerStore
     clock: TakeoverClock = field(default_factory=TakeoverClock)
     replies: dict[str, dict[int, Reply]] = field(default_factory=dict)
@@ -73,10 +77,11 @@ class Takeover:
             raise _not_possible(folder, f"it has no {name}")
         store = LedgerStore(path, new=False)
         try:
-            first = next(store.entries(), None)
-            if first is None or first.kind != JobBegan.__name__:
+            first = [_change_of(entry) for entry in islice(store.entries(), 2)]
+            if not first or not isinstance(first[0], JobBegan):
                 raise _not_possible(folder, f"its {name} has no journal")
-            return cls(folder, _change_of(first), store)
+            planned = next((change for change in first if isinstance(change, JobPlanned)), None)
+            return cls(folder, first[0], planned, store)
         except BaseException:
             store.close()
             raise

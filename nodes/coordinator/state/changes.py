@@ -64,6 +64,26 @@ class JobBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPlanned:
+    """What the job is of: the spans of each part, and the checkpoint that it resumes.
+
+    Both are as they were at its start, whatever has come or gone since. Of a job that follows its input,
+    the spans to train on are those of `SpansAdded`.
+
+    Attributes:
+        progressive: see `InputPlan`.
+        resumes: digest of the checkpoint; "" if it resumes none.
+    """
+
+    train: Annotated[tuple[Span, ...], Items(MAX_ADDED_SPANS)]
+    validation: Annotated[tuple[Span, ...], Items(MAX_ADDED_SPANS)]
+    test: Annotated[tuple[Span, ...], Items(MAX_ADDED_SPANS)]
+    progressive: Annotated[tuple[Count, ...], Items(MAX_ADDED_SPANS)]
+    id_classes: dict[str, IdClass]
+    resumes: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorReplaced:
     """Another coordinator took over."""
 
@@ -370,6 +390,7 @@ def _died(state: JobState, change: NodeDied) -> None:
 
 DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     JobBegan: lambda state, change: None,  # noqa: ARG005
+    JobPlanned: lambda state, change: None,  # noqa: ARG005
     CoordinatorReplaced: lambda state, change: state.lifecycle.replace_coordinator(),  # noqa: ARG005
     MembersStarted: lambda state, change: state.start_members(),  # noqa: ARG005
     TrainingBegan: lambda state, change: state.lifecycle.begin_training(change.cpu_seconds),

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ...config.data import SplitSection
 from ...config.tables import EmbeddedColumn
-from ...errors import DataError
 from ...types import Int32Array, Int64Array, Mask, Uint64Array
 from ..formats.records import RecordChunk
 from ..hashing import mix64, mix_numbers
@@ -127,17 +126,8 @@ class LastRows:
         return cls(first_rows, parts)
 
     def mask(self, span: Span, first_row: int, count: int) -> Mask:
-        """Return bool [count]: which rows of a span, from `first_row` of it on, are in its part.
-
-        Raises DataError for a span that was not read.
-        """
-        if (before := self.first_rows.get((span.path, span.start))) is None:
-            raise DataError(
-                "was not there, or was cut differently, when the last rows of each id were looked for",
-                where=span.path,
-                remedy="do not change the files of data.path while a job runs",
-            )
-        begin = before + first_row
+        """Return bool [count]: which rows of a span, from `first_row` of it on, are in its part."""
+        begin = self.first_rows[span.path, span.start] + first_row
         mask: Mask = np.full(count, span.part == "train")
         for part, rows in self.rows.items():
             low, high = np.searchsorted(rows, [begin, begin + count])

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
+from ...atomic_file import write_whole
 from ...text.format import data_size
 from ...types import ResultModel
 
@@ -97,8 +98,8 @@ class PlanRecord(ResultModel):
     tables: list[PlacedTable]
 
     def write(self, folder: Path) -> None:
-        """Write plan.json into a run's folder; raises OSError."""
-        (folder / PLAN_FILE).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        """Write plan.json into a run's folder; raises ResourceError."""
+        write_whole(folder / PLAN_FILE, self.model_dump_json(indent=1) + "\n")
 
 
 class LoadedNode(PlacedNode):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from shadowsync.lab.chaos.ledger_check import problems_of
 from shadowsync.lab.network.proxy import unix_path
-from shadowsync.nodes.coordinator import controller, journal
+from shadowsync.nodes.coordinator import controller, journal, main
 from shadowsync.nodes.coordinator.checkpoint.running import RunningCheckpoint
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
@@ -28,6 +28,7 @@ from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, Che
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.document import Report
+from shadowsync.pipeline.report.run_folders.write import write_report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import ENDLESS, FOLLOWING, AnyCluster, finish_input
 from shadowsync.tests.support.expected import present
@@ -468,6 +469,56 @@ def test_of_a_job_that_resumed_the_storage_that_it_writes_to(
     slowed.release()
     report = again.ended(ExitCode.FINISHED_WITH_DEATHS)
     assert before + report.examples.distinct == EXAMPLES
+
+
+@pytest.mark.matrix
+def test_of_a_job_that_resumed_one_of_several_kept_checkpoints(
+    in_process: ClusterMaker, tmp_path: Path
+) -> None:
+    """Later ones of the run before are still there, beside its own."""
+    url = f"file://{tmp_path}/storage"
+    run = CHANGES["run"] | {"storage": url, "keep_checkpoints": 3}
+    changes = _changed(run=run, checkpoint={"every_examples": 2_000})
+    interrupted(in_process, changes, 80)
+    storage, slowed = CheckpointStorage.open(url), Slowed(20)
+    first, *_, last = storage.numbers()
+    examples = storage.read(first).examples_trained
+    assert examples < storage.read(last).examples_trained
+    start = {"checkpoint": url, "resume": True, "which": f"step-{examples}"}
+    again = in_process(changes | {"start": start}, faults=(slowed,)).start()
+    wait_until(lambda: storage.numbers()[-1] > last, "it has one of its own")
+    again.coordinator.kill()
+    again.take_over()
+    slowed.release()
+    report = again.ended(ExitCode.FINISHED_WITH_DEATHS)
+    assert (report.restored_examples, examples + report.examples.distinct) == (examples, EXAMPLES)
+
+
+@pytest.mark.matrix
+def test_it_dies_before_the_report_of_a_job_that_resumed_a_storage(
+    in_process: ClusterMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/storage"
+    changes = _changed(run=CHANGES["run"] | {"storage": url})
+    interrupted(in_process, changes, 30)
+    resumed = CheckpointStorage.open(url).address(CheckpointStorage.open(url).numbers()[-1])
+    own = in_process(changes | {"start": {"checkpoint": resumed, "resume": True}})
+    killed = list[bool]()
+
+    def die_and_write(folder: Path, report: Report) -> None:
+        if not killed:
+            killed.append(True)
+            own.coordinator.kill()
+            raise KeyboardInterrupt
+        write_report(folder, report)
+
+    monkeypatch.setattr(main, "write_report", die_and_write)
+    own.start()
+    wait_until(lambda: bool(killed), "it dies")
+    own.take_over()
+    assert own.wait() == ExitCode.OK, own.coordinator.text()
+    assert own.run.report.model_saved is not None
+    assert CheckpointStorage.open(url).address(CheckpointStorage.open(url).numbers()[0]) != resumed
 
 
 def test_the_supervisor_starts_another(supervise: Supervise) -> None:

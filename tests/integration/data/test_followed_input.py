@@ -14,6 +14,7 @@ from shadowsync.tests.support.jobs.commands import said
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.processes import wait_until
 from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.resumed import interrupted as interrupted_at
 from shadowsync.tests.support.jobs.runs import EXAMPLES, RunFolder
 
 OF_A_FILE = EXAMPLES // 2
@@ -126,6 +127,24 @@ def test_one_is_resumed_with_the_files_of_now_and_then_ends(
     fixed = {"data": {"follow": False}}
     report = finished(in_process, going_on(changes(incoming), first.run, fixed)).report
     assert (report.examples.distinct, report.restored_examples) == (OF_A_FILE, 2 * OF_A_FILE)
+
+
+@pytest.mark.matrix
+def test_one_that_was_resumed_with_a_fixed_input_is_resumed_again(
+    in_process: ClusterMaker, click_log: Path, incoming: Path
+) -> None:
+    """Its files are in the order in which they came, not in that of their names."""
+    first = interrupted(in_process, click_log, incoming)
+    arrive(click_log, incoming, "a.parquet")
+    fixed = going_on(changes(incoming), first.run, {"data": {"follow": False}})
+    second = interrupted_at(in_process, fixed, 20)
+    arrive(click_log, incoming, "b.parquet")
+    refused = in_process(going_on(fixed, second)).start_coordinator()
+    assert refused.wait() == ExitCode.DATA
+    assert f"{incoming}/b.parquet was not there" in refused.text()
+    (incoming / "b.parquet").unlink()
+    report = finished(in_process, going_on(fixed, second)).report
+    assert report.examples.distinct + report.restored_examples == 3 * OF_A_FILE
 
 
 def test_a_file_that_cannot_be_trained_on_stops_the_job_and_is_named(

@@ -12,7 +12,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.integration.data.test_followed_input import stop, trained
 from shadowsync.tests.support.jobs.in_process_cluster import ClusterMaker, InProcessCluster, finished
 from shadowsync.tests.support.jobs.processes import wait_until
-from shadowsync.tests.support.jobs.resumed import going_on
+from shadowsync.tests.support.jobs.resumed import going_on, interrupted
 from shadowsync.tests.support.outside.broker import Broker, running_broker
 
 COLUMNS = {"clicked": "label", "ad": "categorical", "place": "categorical", "price": "dense"}
@@ -119,3 +119,30 @@ def test_a_fixed_input_is_what_the_topic_has_at_the_start(in_process: ClusterMak
     broker.write("clicks", [*rows(1, 999), "1,a,b,no number"], partition=3)
     report = finished(in_process, changes(broker, follow=False)).report
     assert (report.examples.distinct, report.examples.bad_rows) == (999, 1)
+
+
+def test_a_fixed_input_is_resumed_although_messages_have_come(
+    in_process: ClusterMaker, broker: Broker
+) -> None:
+    broker.write("clicks", rows(1, 10_000), partition=1)
+    fixed = changes(broker, follow=False, follow_seconds=None)
+    first = interrupted(in_process, fixed, 20)
+    broker.write("clicks", rows(2, 300), partition=0)
+    broker.write("clicks", rows(3, 300), partition=1)
+    second = in_process(going_on(fixed, first)).start()
+    report = second.ended()
+    assert report.examples.distinct + report.restored_examples == 10_000
+
+
+def test_one_is_resumed_with_the_messages_of_now_and_then_ends(
+    in_process: ClusterMaker, broker: Broker
+) -> None:
+    broker.write("clicks", rows(1, 1_000), partition=1)
+    first = in_process(changes(broker)).start()
+    wait_for(first, 1_000)
+    first.interrupted()
+    broker.write("clicks", rows(2, 300), partition=0)
+    broker.write("clicks", rows(3, 500), partition=1)
+    fixed = {"data": {"follow": False, "follow_seconds": None}}
+    report = finished(in_process, going_on(changes(broker), first.run, fixed)).report
+    assert (report.examples.distinct, report.restored_examples) == (800, 1_000)

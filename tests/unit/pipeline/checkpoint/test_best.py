@@ -76,16 +76,14 @@ def test_a_run_that_goes_on_begins_with_the_best_of_the_one_before(tmp_path: Pat
     old, new = tmp_path / "old", tmp_path / "new"
     promote(pin(save(old, 1.0)), NOTE)
     new.mkdir()
-    assert adopt_best(old, new, "auc", "input") is None
-    # Nor on other data: the values cannot be compared.
-    assert adopt_best(old, new, "ne", "other") is None
+    assert adopt_best(old, new, lambda note: note != NOTE) is None
     assert list(new.iterdir()) == []
-    assert adopt_best(old, new, "ne", "input") == NOTE
+    assert adopt_best(old, new, lambda note: note == NOTE) == NOTE
     assert value_of(new, "best") == 1.0
     promote(pin(save(new, 2.0)), BestNote("ne", 0.5, 456, "input"))
     assert (value_of(new, "best"), value_of(old, "best")) == (2.0, 1.0)
     (old / "best" / "validation.json").write_text("{")
-    assert adopt_best(old, tmp_path, "ne", "input") is None
+    assert adopt_best(old, tmp_path, lambda _: True) is None
 
 
 def between_the_renames(run: Path) -> None:
@@ -102,7 +100,7 @@ def test_the_best_is_found_between_the_two_renames(tmp_path: Path) -> None:
         assert open_checkpoint(old, which=which)[0] == old / "best.old"
     assert best_note_at(old) == NOTE
     new.mkdir()
-    assert adopt_best(old, new, "ne", "input") == NOTE
+    assert adopt_best(old, new, lambda note: note == NOTE) == NOTE
     assert value_of(new, "best") == 1.0
     # The controls: the last one is another, and without a best one "auto" is that.
     assert value_of(old, "last") == 2.0

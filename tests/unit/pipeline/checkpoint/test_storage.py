@@ -242,14 +242,14 @@ def test_the_best_one_is_taken_over_only_where_values_compare(
     save(storage, 1.0)
     storage.set_best(1, NOTE)
     checkpoints = StoredCheckpoints(storage, 1)
-    assert checkpoints.adopt_best(storage.address(1), "ne", "input") == NOTE
-    assert checkpoints.adopt_best(storage.address(1), "auc", "input") is None
+    assert checkpoints.adopt_best(storage.address(1), lambda note: note == NOTE) == NOTE
+    assert checkpoints.adopt_best(storage.address(1), lambda _: False) is None
     assert storage.best() is None
     storage.set_best(1, NOTE)
     elsewhere = StoredCheckpoints(CheckpointStorage.open(f"file://{tmp_path}/elsewhere"))
     with pytest.raises(CheckpointError, match="stays where it is"):
-        elsewhere.adopt_best(storage.url, "ne", "input")
-    assert elsewhere.adopt_best(storage.url, "auc", "input") is None
+        elsewhere.adopt_best(storage.url, lambda note: note == NOTE)
+    assert elsewhere.adopt_best(storage.url, lambda _: False) is None
 
 
 def test_what_the_job_resumed_stays_until_it_ends(storage: CheckpointStorage) -> None:

@@ -280,6 +280,15 @@ def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Loa
     assert load("", *DETERMINISTIC).sync.mode == "fixed"
 
 
+def test_deterministic_trains_as_much_each_time(refusal: Callable[..., str], load: Load) -> None:
+    assert refusal(DATA, *DETERMINISTIC, "validation.every_examples=9", "validation.patience=2") == (
+        "validation.patience: 2 given; how much is trained when a validation is due is not the same in each"
+        " run, so run.deterministic = true needs 0"
+    )
+    assert load("", *DETERMINISTIC, "validation.every_examples=9").validation.every_examples == 9
+    assert load("", "validation.every_examples=9", "validation.patience=2").validation.patience == 2
+
+
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:
     def names(pair: LinkCodecs) -> tuple[str, str]:
         return pair.up.name, pair.down.name

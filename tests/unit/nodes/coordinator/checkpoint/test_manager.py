@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ class Managed:
             start={} if resumed is None else {"checkpoint": str(resumed), "resume": True},
             clock=self._look,
         )
+        # Those of the best one that it may take over.
+        self.c.state.ledger.restored_examples = 10 if resumed is not None else 0
 
     @cached_property
     def manager(self) -> CheckpointManager:
@@ -352,6 +355,32 @@ async def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
     assert read_note(folder / "best") == best
     assert present(job.manager.validation.best).value == best.value
     assert scores == []
+
+
+@pytest.mark.parametrize("change", ["later", "metric", "data", ""])
+@run_by(run_in_real_time)
+async def test_the_best_of_the_resumed_run_is_taken_over_only_where_it_is_one_of_this_run(
+    tmp_path: Path, scores: list[CheckpointScore], change: str
+) -> None:
+    before, folder = Managed(tmp_path / "before"), tmp_path / "run"
+    folder.mkdir()
+    scores[:] = [score(BETTER), score(GOOD)]
+    async with before.training():
+        await before.validated(1)
+    await before.manager.cancel()
+    note = present(read_note(before.c.state.folder / "best"))
+    note = {
+        "later": replace(note, examples=11),
+        "metric": replace(note, metric="auc"),
+        "data": replace(note, input_digest="other"),
+    }.get(change, note)
+    (before.c.state.folder / "best" / "validation.json").write_text(json.dumps(asdict(note)))
+    job = Managed(folder, resumed=before.c.state.folder)
+    async with job.training():
+        await job.validated(1)
+    await job.manager.cancel()
+    assert present(job.manager.validation.best).value == (present(read_note(folder / "best"))).value
+    assert (present(job.manager.validation.best).value == note.value) is not bool(change)
 
 
 @run_by(asyncio.run)

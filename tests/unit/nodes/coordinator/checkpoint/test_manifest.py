@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.checkpoint.running import describe_input, input_differences
+from shadowsync.nodes.coordinator.checkpoint.running import describe_input, input_differences, scored_digest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.sections import ValidationSection
 from shadowsync.pipeline.data.span import Span
 
 
@@ -42,3 +45,29 @@ def test_what_differs_is_named(spans: list[Span], tmp_path: Path) -> None:
 def test_a_file_elsewhere_has_no_size_here() -> None:
     described = describe_input([Span(0, "s3://bucket/x", "stream", 0, 9)])
     assert described["files"]["s3://bucket/x"] == {"spans": 1, "stop": 9, "bytes": None}
+
+
+def test_scores_by_other_groups_or_among_other_items_are_of_other_data(
+    spans: list[Span], tmp_path: Path
+) -> None:
+    items = tmp_path / "items.csv"
+    items.write_text("item\n1\n")
+
+    def digest(**validation: Any) -> str:
+        job = Job.model_construct(validation=ValidationSection.model_construct(**validation))
+        return scored_digest(job, spans)
+
+    rules: list[dict[str, Any]] = [
+        {},
+        {"group": "user"},
+        {"group": "film"},
+        {"group": "user", "items": "training"},
+        {"group": "user", "items": "training", "exclude_trained": True},
+        {"group": "user", "items": str(items)},
+    ]
+    found = [digest(**rule) for rule in rules]
+    assert len(set(found)) == len(rules)
+    assert [digest(**rule) for rule in rules] == found
+    assert digest(every_examples=7, patience=1) == found[0]
+    items.write_text("item\n1\n2\n")
+    assert digest(**rules[-1]) != found[-1]

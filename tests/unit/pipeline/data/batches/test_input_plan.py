@@ -395,3 +395,28 @@ def test_a_span_that_is_read_twice_is_the_same(tmp_path: Path) -> None:
     rows = list(chain.from_iterable(first))
     assert sorted(rows) == list(range(500))
     assert rows != list(range(500))
+
+
+@pytest.mark.parametrize("change", ["come", "grown", "gone", ""])
+@pytest.mark.parametrize("how", ["sorted", "last"])
+def test_rows_that_depend_on_all_files_are_read_of_the_files_of_the_plan_alone(
+    tmp_path: Path, how: str, change: str
+) -> None:
+    """A reader that joins later, or the process of a validation, reads all files again."""
+    for number in range(3):
+        _log(tmp_path / f"{number}.csv", list(range(100 - number, 0, -1)))
+    section = {"order": "time"} if how == "sorted" else {"split": {"by": "last", "column": "x"}}
+    job = _job(str(tmp_path / "*.csv"), **section)
+    spans = plan_input(job).train
+    before = _weights(job, spans)
+    if change == "come":
+        _log(tmp_path / "3.csv", [5])
+    elif change == "grown":
+        _log(tmp_path / "2.csv", list(range(500)))
+    elif change:
+        (tmp_path / "2.csv").unlink()
+    if not change:
+        assert _weights(job, spans) == before
+        return
+    with pytest.raises(DataError, match="files are others than when the job planned its input"):
+        _weights(job, spans[:1])
