@@ -163,7 +163,8 @@ class Computation:
         except LossFault as error:
             work.left_out = str(error)
             return
-        if not self._enqueues and not math.isfinite(loss.detach()):
+        # The second is what is reported, and may be of other rows than a loss of one's own.
+        if not self._enqueues and not (math.isfinite(loss.detach()) and math.isfinite(log_loss)):
             work.left_out = LOSS_NOT_FINITE
             return
         self._backward(loss)

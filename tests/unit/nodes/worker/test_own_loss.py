@@ -102,6 +102,18 @@ class NaN(Bad):
     kind = "nan"
 
 
+class Masked(Logits):
+    """Its first output is -inf, and its loss leaves that out."""
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        logits = super().forward(dense, embeddings)
+        return logits if len(logits) == 2 else torch.cat([logits.new_full((1,), -torch.inf), logits[1:]])
+
+    def loss(self, outputs: torch.Tensor, batch: LossBatch) -> torch.Tensor:
+        """The mean over the other rows."""
+        return binary_cross_entropy_with_logits(outputs[1:], batch.labels[1:])
+
+
 def job_of(model: type[nn.Module], scores: str = "logits", loss: str = "own", **trainer: Any) -> Job:
     job = plain.job_of({"name": f"{__name__}:{model.__name__}", "loss": loss, "scores": scores}, **trainer)
     tree = job.model_dump(mode="json", by_alias=True)
@@ -201,6 +213,23 @@ def test_a_batch_whose_loss_cannot_be_minimized_is_left_out(model: type[nn.Modul
             why if model is not NaN or not device else "its loss or a gradient is not finite"
         )
         assert torch.equal(before, shared.replica.flat)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("model", [Masked, Logits])
+def test_a_batch_whose_log_loss_cannot_be_reported_changes_nothing(
+    on_device: bool, model: type[nn.Module]
+) -> None:
+    """Its own loss and all gradients are finite. `Logits` is the control."""
+    shared = build_shared(job_of(model), on_device=on_device)
+    stepper, before = Stepper(shared), shared.replica.flat.clone()
+    step = stepper.stage(*drawn(shared, 0))
+    stepper.launch(step)
+    _, gradients = stepper.finish(step)
+    is_bad = model is Masked
+    assert bool(step.left_out) is is_bad
+    assert torch.equal(before, shared.replica.flat) is is_bad
+    assert any(gradient.any() for gradient in gradients) is not is_bad
 
 
 class ByPosition(Pairs):
