@@ -61,8 +61,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise unwritable(path, error) from error
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of text as `atomic_file` does."""
+def write_text(path: Path, text: str) -> None:
+    """Write a file of UTF-8 text as `atomic_file` does."""
     with atomic_file(path) as file:
         file.write(text.encode())
 

@@ -17,7 +17,7 @@ import numpy as np
 from ...nodes.control.divergence import CHUNK_ELEMENTS
 from ...nodes.control.membership import Member
 from ...nodes.control.server import ControlServer
-from ...pipeline.atomic_file import atomic_file, unwritable
+from ...pipeline.atomic_file import unwritable, write_text
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.manifest import check_files, has_checkpoint
 from ...pipeline.checkpoint.reader import TensorReader
@@ -137,8 +137,9 @@ def _write(
         raise unwritable(folder, error) from error
     # Files of the checkpoint before stay until the manifest names the new ones.
     files = write_tensors(folder, f"model-{before + 1:06d}", tensors, {"role": "model"}, finite=True)
-    with atomic_file(folder / MANIFEST) as file:
-        file.write(json.dumps(content | {"files": [asdict(entry) for entry in files]}, indent=1).encode())
+    write_text(
+        folder / MANIFEST, json.dumps(content | {"files": [asdict(entry) for entry in files]}, indent=1)
+    )
     _remove_others(folder, {MANIFEST, *(entry.name for entry in files)})
 
 

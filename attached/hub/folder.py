@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ...nodes.runtime.settings import NodeSettings
-from ...pipeline.atomic_file import atomic_file, unwritable
+from ...pipeline.atomic_file import unwritable, write_text
 from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.jobfile.load import validate_saved_job
 from ...pipeline.report.run_folders.run_folder import (
@@ -50,8 +50,7 @@ def make_hub_folder(settings: NodeSettings, chosen: Path | None, resume: Path | 
         "metrics_port": settings.metrics_port,
         "resume": str(resume.absolute()) if resume is not None else "",
     }
-    with atomic_file(folder / HUB_FILE) as file:
-        file.write(json.dumps(saved, indent=1).encode() + b"\n")
+    write_text(folder / HUB_FILE, json.dumps(saved, indent=1) + "\n")
     return replace(settings, folder=folder)
 
 

@@ -30,7 +30,7 @@ def init(
     where it is not sure. The draft runs as it is; read it first, and see what it makes of the rows with
     `shadowsync check`.
     """
-    from ...pipeline.atomic_file import atomic_file
+    from ...pipeline.atomic_file import write_text
     from ...pipeline.errors import JobFileError
     from ...pipeline.jobfile.draft.draft import draft_job
     from ...pipeline.jobfile.load import load_job
@@ -40,8 +40,7 @@ def init(
     # A run's name has no blanks, and a file's may.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.stem).lstrip("-._")[:100] or "job"
     text = draft_job(source, out.parent, name=name, label=label, positive=positive, eval_source=eval_source)
-    with atomic_file(out) as file:
-        file.write(text.encode())
+    write_text(out, text)
     job = load_job(out)
     kinds = [column.kind for column in job.data.columns.values()]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))

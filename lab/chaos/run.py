@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 from ...nodes.runtime.process import files_of
-from ...pipeline.atomic_file import atomic_file
+from ...pipeline.atomic_file import write_text
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.open_files import require_files
@@ -248,8 +248,7 @@ def write_result(
     """Write chaos.json: the plan, the figures and the result."""
     # Not by `asdict`, which would make a Counter count its pairs.
     tree = {"plan": vars(plan), **(figures or {}), **vars(result)}
-    with atomic_file(directory / JSON_NAME) as file:
-        file.write(json.dumps(tree, indent=1, default=_fields).encode() + b"\n")
+    write_text(directory / JSON_NAME, json.dumps(tree, indent=1, default=_fields) + "\n")
 
 
 def _fields(record: Any) -> Any:

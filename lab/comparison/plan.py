@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...nodes.sync_rules import check_sync
-from ...pipeline.atomic_file import write_whole
+from ...pipeline.atomic_file import write_text
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.input.plan import plan_input, require_fixed_input, require_ne
@@ -76,7 +76,7 @@ def make_plan(base: Job, variants: Sequence[Variant], seeds: int, folder: Path) 
                 job = reference_job(base, seed, name, directory)
             else:
                 job = variant_job(base, variant, seed, name, directory)
-            write_whole(jobs / f"{name}.json", job.model_dump_json(indent=1) + "\n")
+            write_text(jobs / f"{name}.json", job.model_dump_json(indent=1) + "\n")
             runs.append(Run(label=label, seed=seed, name=name))
     reference = Variant(REFERENCE, "none")
     slow = base.network.slow

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ...pipeline.atomic_file import atomic_file
+from ...pipeline.atomic_file import write_text
 from ...pipeline.errors import JobFileError
 from ...pipeline.report.document import Hardware, Report
 from ...pipeline.types import first_fault
@@ -164,8 +164,7 @@ def write_json(path: Path, part: BaseModel) -> None:
 
     Raises ResourceError.
     """
-    with atomic_file(path) as file:
-        file.write(part.model_dump_json(indent=1, by_alias=True).encode() + b"\n")
+    write_text(path, part.model_dump_json(indent=1, by_alias=True) + "\n")
 
 
 def read_json(path: Path, kind: type[Part], what: str = "comparison") -> Part:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...pipeline.atomic_file import atomic_file
+from ...pipeline.atomic_file import write_text
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.document import Report
 from ...pipeline.report.run_folders.write import JSON_NAME as REPORT_NAME
@@ -58,8 +58,7 @@ def write_all(folder: Path, comparison: Comparison) -> list[Row]:
     rows = summarize(comparison)
     comparison.summary = [row.model_dump(mode="json", by_alias=True) for row in rows]
     write_record(folder, comparison)
-    with atomic_file(folder / MARKDOWN_NAME) as file:
-        file.write(render_markdown(comparison, rows).encode())
+    write_text(folder / MARKDOWN_NAME, render_markdown(comparison, rows))
     write_pictures(folder, draw(comparison, rows, reports_of(folder, comparison)))
     return rows
 

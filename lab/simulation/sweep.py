@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from ...pipeline.atomic_file import atomic_file
+from ...pipeline.atomic_file import atomic_file, write_text
 from ...pipeline.errors import JobFileError
 from ...pipeline.text.format import MISSING, amount, count, duration, number, percent
 from ...pipeline.text.markdown import markdown_table
@@ -39,8 +39,7 @@ class Sweep(ResultModel):
     def write(self, directory: Path) -> None:
         """Write JSON and picture into `directory`, each atomically."""
         directory.mkdir(parents=True, exist_ok=True)
-        with atomic_file(directory / JSON_NAME) as file:
-            file.write((self.model_dump_json(indent=1) + "\n").encode())
+        write_text(directory / JSON_NAME, self.model_dump_json(indent=1) + "\n")
         draw_sweep(self.series, directory / PICTURE_NAME)
 
 

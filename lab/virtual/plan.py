@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from ...nodes.sync_rules import check_sync
-from ...pipeline.atomic_file import write_whole
+from ...pipeline.atomic_file import write_text
 from ...pipeline.codecs.formats import Float32
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
@@ -125,7 +125,7 @@ def write_plan(folder: Path, plan: VirtualPlan, jobs: Mapping[str, Job]) -> None
     (folder / JOBS).mkdir()
     (folder / RESULTS).mkdir()
     for name, job in jobs.items():
-        write_whole(job_path(folder, name), job.model_dump_json(indent=1) + "\n")
+        write_text(job_path(folder, name), job.model_dump_json(indent=1) + "\n")
     write_json(folder / JSON_NAME, plan)
 
 

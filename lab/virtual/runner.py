@@ -13,7 +13,7 @@ from typing import IO, Final
 from rich.console import Console
 
 from ...nodes.runtime.process import VIRTUAL_RUN, python
-from ...pipeline.atomic_file import atomic_file
+from ...pipeline.atomic_file import write_text
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input, require_fixed_input, require_ne
@@ -88,8 +88,7 @@ def resume_virtual_comparison(
     finally:
         processes.end()
     rows = summarize_virtual(plan, results_of(folder, plan))
-    with atomic_file(folder / MARKDOWN_NAME) as file:
-        file.write(render_virtual_markdown(plan, rows).encode())
+    write_text(folder / MARKDOWN_NAME, render_virtual_markdown(plan, rows))
     write_pictures(folder, draw_virtual(rows))
     print_virtual_table(rows, console)
     print_line(f"report: {folder / MARKDOWN_NAME}")

@@ -17,7 +17,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...pipeline.atomic_file import write_whole
+from ...pipeline.atomic_file import write_text
 from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
 from ...pipeline.checkpoint.store.contract import StorageError
 from ...pipeline.config.job import Job
@@ -77,7 +77,7 @@ def make_run_folder(settings: NodeSettings) -> Path:
     """
     root = Path(settings.job.run.directory)
     folder = settings.folder or create_run_folder(root, settings.job.run.name)
-    write_whole(folder / "job.json", settings.job.model_dump_json(indent=1) + "\n")
+    write_text(folder / "job.json", settings.job.model_dump_json(indent=1) + "\n")
     point_latest(folder.parent, folder)
     return folder
 

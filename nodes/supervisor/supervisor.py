@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ...pipeline.atomic_file import write_whole
+from ...pipeline.atomic_file import write_text
 from ...pipeline.config.job import Job
 from ...pipeline.data.files.kafka_client import require_topics_usable
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ResourceError, ShadowSyncError
@@ -117,7 +117,7 @@ class Supervisor:
             exit_when_parent_dies(loop, self.interrupt)
         try:
             require_files(files_of(self._job))
-            write_whole(self._job_file, self._job.model_dump_json())
+            write_text(self._job_file, self._job.model_dump_json())
             await self._check()
             await race(self._launcher.open(self._job), self._stopping.wait())
             if self._stopping.is_set():
@@ -157,9 +157,9 @@ class Supervisor:
     async def _start_coordinator(self, *more: str) -> str | None:
         """Start a coordinator; return its endpoint, or None if it ended."""
         self._scratch.mkdir(exist_ok=True, mode=0o700)
-        write_whole(self._identity_file, self._identity)
+        write_text(self._identity_file, self._identity)
         if self.folder is None:
-            write_whole(self._job_file, self._job.model_dump_json())
+            write_text(self._job_file, self._job.model_dump_json())
         options = ["--announce", str(self._announce), "--supervisor-file", str(self._identity_file)]
         if self._profile_seconds is not None:
             options += ["--profile-seconds", str(self._profile_seconds)]

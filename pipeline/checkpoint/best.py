@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from ..atomic_file import atomic_file, sync_directory, sync_file, unwritable
+from ..atomic_file import sync_directory, sync_file, unwritable, write_text
 from .best_note import BestNote
 from .manifest import MANIFEST_NAME, best_folder, put_in_place
 
@@ -48,8 +48,7 @@ def promote(candidate: Path, note: BestNote) -> Path:
     RUN/best is replaced if it exists. Returns the folder. Raises ResourceError.
     """
     best = candidate.with_name(BEST)
-    with atomic_file(candidate / NOTE_NAME) as file:
-        file.write(json.dumps(asdict(note)).encode())
+    write_text(candidate / NOTE_NAME, json.dumps(asdict(note)))
     put_in_place(candidate, best)
     return best
 

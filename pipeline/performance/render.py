@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..atomic_file import atomic_file
+from ..atomic_file import atomic_file, write_text
 from ..text.format import count, counted, data_rate, duration, number, percent
 from ..text.markdown import markdown_table, plain
 from .document import PROFILE_JSON, PROFILE_MARKDOWN, PROFILE_PICTURE, TRACE_JSON, Profile
@@ -56,13 +56,10 @@ def write_profile(directory: Path, profile: Profile, events: list[dict[str, Any]
             "otherData": {"clock_error_seconds": error},
             "traceEvents": events,
         }
-        with atomic_file(directory / TRACE_JSON) as file:
-            file.write(json.dumps(trace, separators=(",", ":")).encode() + b"\n")
-    with atomic_file(directory / PROFILE_JSON) as file:
-        file.write(profile.model_dump_json(indent=1).encode() + b"\n")
+        write_text(directory / TRACE_JSON, json.dumps(trace, separators=(",", ":")) + "\n")
+    write_text(directory / PROFILE_JSON, profile.model_dump_json(indent=1) + "\n")
     draw_profile(profile, directory)
-    with atomic_file(directory / PROFILE_MARKDOWN) as file:
-        file.write(render_profile(profile).encode())
+    write_text(directory / PROFILE_MARKDOWN, render_profile(profile))
 
 
 def render_profile(profile: Profile) -> str:

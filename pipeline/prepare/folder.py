@@ -17,7 +17,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..atomic_file import UNFINISHED, atomic_file, unwritable
+from ..atomic_file import UNFINISHED, unwritable, write_text
 from ..data.bad_rows import BadRow, BadRows
 from ..data.prepared.manifest import MANIFEST_NAME, DataRole, PreparationSettings, PreparedPart, RoleSummary
 from ..errors import DataError
@@ -71,8 +71,7 @@ class SavedProgress:
                 for role, bad in self.bad_rows.items()
             },
         )
-        with atomic_file(folder / PROGRESS_NAME) as file:
-            file.write(done.model_dump_json().encode())
+        write_text(folder / PROGRESS_NAME, done.model_dump_json())
 
     @classmethod
     def load(cls, folder: Path, max_bad_rows: int) -> SavedProgress | None:

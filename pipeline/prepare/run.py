@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from ..atomic_file import atomic_file, sha256_of, sync_directory, sync_file, unfinished_path, unwritable
+from ..atomic_file import sha256_of, sync_directory, sync_file, unfinished_path, unwritable, write_text
 from ..config.job import Job
 from ..data.bad_rows import BadRows, too_many_bad_rows
 from ..data.prepared.manifest import (
@@ -214,8 +214,7 @@ class PreparationRun:
         parts = [self._folder / part.name for part in progress.parts if part.role == "train" and part.rows]
         values = [path.with_suffix(VALUES_SUFFIX) for path in parts]
         write_statistics(self._folder, statistics_of(self._job, values), manifest)
-        with atomic_file(self._folder / MANIFEST_NAME) as file:
-            file.write(manifest.model_dump_json(indent=1).encode() + b"\n")
+        write_text(self._folder / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")
         clear_unfinished(self._folder, {part.name for part in progress.parts})
         SavedProgress.remove(self._folder)
         return manifest

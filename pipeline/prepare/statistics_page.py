@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from ..atomic_file import atomic_file
+from ..atomic_file import write_text
 from ..data.prepared.manifest import PreparedManifest
 from ..text.format import amount, count, number, percent
 from ..text.markdown import markdown_table, plain
@@ -22,10 +22,8 @@ def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedMan
 
     Raises ResourceError if a file cannot be written.
     """
-    with atomic_file(folder / STATISTICS_JSON) as file:
-        file.write(statistics.model_dump_json(indent=1).encode() + b"\n")
-    with atomic_file(folder / STATISTICS_MARKDOWN) as file:
-        file.write(render_statistics(statistics, manifest).encode())
+    write_text(folder / STATISTICS_JSON, statistics.model_dump_json(indent=1) + "\n")
+    write_text(folder / STATISTICS_MARKDOWN, render_statistics(statistics, manifest))
 
 
 def sharing_line(folder: Path) -> str:

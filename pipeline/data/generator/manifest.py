@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, ValidationError
 
-from ...atomic_file import atomic_file
+from ...atomic_file import write_text
 from ...errors import DataError
 from ...types import FrozenModel, first_fault
 from .columns import ID_COLUMNS
@@ -158,8 +158,7 @@ def read_manifest_file(path: Path) -> LogManifest | None:
 
 def write_manifest(directory: Path, manifest: LogManifest) -> None:
     """Write log.json, whole or not at all; raises ResourceError."""
-    with atomic_file(directory / MANIFEST_NAME) as file:
-        file.write(f"{manifest.model_dump_json(indent=2)}\n".encode())
+    write_text(directory / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
 
 
 class PartTally:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ...atomic_file import atomic_file, unfinished_path, unwritable
+from ...atomic_file import unfinished_path, unwritable, write_text
 from ...checkpoint.run_checkpoints import StoredCheckpoints
 from ...checkpoint.saved import open_saved, storage_of
 from ...checkpoint.storage import CheckpointStorage
@@ -93,8 +93,7 @@ def point_latest(directory: Path, folder: Path) -> None:
 def write_address(path: Path, endpoint: str, folder: Path) -> None:
     """Write at which address a run can be joined, and its folder."""
     note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
-    with atomic_file(path) as file:
-        file.write(note.encode())
+    write_text(path, note)
 
 
 def shown(path: Path) -> str:

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from ...atomic_file import atomic_file
+from ...atomic_file import write_text
 from ...jobfile.extras import missing_modules
 from ...performance.memory import total_memory_bytes
 from ..document import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Hardware, Report
@@ -79,8 +79,7 @@ def absent_pictures(directory: Path, report: Report) -> tuple[str, ...]:
 
 
 def _write_json(directory: Path, report: Report) -> None:
-    with atomic_file(directory / JSON_NAME) as file:
-        file.write(report.model_dump_json(indent=1).encode() + b"\n")
+    write_text(directory / JSON_NAME, report.model_dump_json(indent=1) + "\n")
 
 
 def _write_markdown(directory: Path, report: Report) -> None:
@@ -88,8 +87,7 @@ def _write_markdown(directory: Path, report: Report) -> None:
     absent = tuple(f"({name})" for name in _PICTURES if not (directory / name).exists())
     lines = render_markdown(report).splitlines(keepends=True)
     text = "".join(line for line in lines if not (absent and line.rstrip().endswith(absent)))
-    with atomic_file(directory / MARKDOWN_NAME) as file:
-        file.write(text.encode())
+    write_text(directory / MARKDOWN_NAME, text)
 
 
 _PACKAGES: Final = (

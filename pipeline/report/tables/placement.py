@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
-from ...atomic_file import write_whole
+from ...atomic_file import write_text
 from ...text.format import data_size
 from ...types import ResultModel
 
@@ -99,7 +99,7 @@ class PlanRecord(ResultModel):
 
     def write(self, folder: Path) -> None:
         """Write plan.json into a run's folder; raises ResourceError."""
-        write_whole(folder / PLAN_FILE, self.model_dump_json(indent=1) + "\n")
+        write_text(folder / PLAN_FILE, self.model_dump_json(indent=1) + "\n")
 
 
 class LoadedNode(PlacedNode):
