@@ -397,8 +397,7 @@ def _folders(job: Job) -> Iterator[Ineffective]:
 
 def _may_be_on_disk(job: Job, table: TableSettings) -> bool:
     """Return whether the bytes that a table's rows have in memory are limited."""
-    own = table.memory_bytes
-    return bool(job.embedding.memory_bytes if own is None else own)
+    return bool(job.embedding.memory_bytes if table.memory_bytes is None else table.memory_bytes)
 
 
 _OF_TABLES: Final[Mapping[str, str]] = {
@@ -430,7 +429,8 @@ def _states(job: Job, name: str, option: str) -> bool:
     if option == "rows" and fixed:
         return True
     options = ("rows", "max_bytes") if option == "rows" else (option,)
-    return any(getattr(job.table_sections.get(name), one, None) is not None for one in options)
+    section = job.table_sections.get(name)
+    return any(getattr(section, option, None) is not None for option in options)
 
 
 def _value_and_default(job: Job, key: str) -> tuple[Any, Any]:

@@ -119,7 +119,7 @@ def _before(chain: Sequence[Export], version: str) -> Export:
     Several folders may have the version. An increment of a model that had not changed has the one that it is
     since, so what is in the chain is passed over. So is what is damaged, or has no tables, if another has it.
     """
-    found, fault = list[tuple[bool, Path]](), None
+    candidates, fault = list[tuple[bool, Path]](), None
     passed = {each.folder.resolve() for each in chain}
     for path in chain[0].folder.absolute().parent.glob(f"*/{EXPORT_MANIFEST}"):
         try:
@@ -129,8 +129,8 @@ def _before(chain: Sequence[Export], version: str) -> Export:
         # An export of items has no tables, and the version of the model.
         is_model = isinstance(manifest, dict) and "tables" in manifest
         if is_model and manifest.get("version") == version and path.parent.resolve() not in passed:
-            found.append(("since" in manifest, path.parent))
-    for _, folder in sorted(found):
+            candidates.append(("since" in manifest, path.parent))
+    for _, folder in sorted(candidates):
         try:
             return Export.open(folder)
         except DataError as error:

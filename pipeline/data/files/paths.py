@@ -61,8 +61,8 @@ def linked_identity(path: str) -> str:
 
     It changes with the first link. A file that is gone has that of its path.
     """
-    if not is_url(path) and os.path.exists(path) and (found := os.stat(path)).st_nlink > 1:
-        return f"{found.st_dev}:{found.st_ino}"
+    if not is_url(path) and os.path.exists(path) and (status := os.stat(path)).st_nlink > 1:
+        return f"{status.st_dev}:{status.st_ino}"
     return file_identity(path)
 
 
